@@ -32,8 +32,8 @@ LOCAL = "local"
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
-    "explain": ("TASK_ID", "Explain why a task waits, or how it ended."),
-    "logs": ("TASK_ID", "Print what a task has printed, to the same streams."),
+    "explain": ("TASK_ID", "Explain why a task waits, or how it ended. The beginning of an id will do, or a name."),
+    "logs": ("TASK_ID", "Print what a task has printed, to the same streams. The beginning of an id will do."),
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
 }
 """The first argument, and the purpose."""

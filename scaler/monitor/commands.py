@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -18,10 +19,11 @@ from scaler.errors import UsageError
 from scaler.extras import require
 from scaler.grammar import counted
 from scaler.logs import escaped
-from scaler.monitor.connection import MonitorConnection, task_id_of
+from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import trace
 
 STDOUT = "-"
+TASK_ID = re.compile("[0-9a-fA-F]{32}")
 PAST_SECONDS = 1.0
 """A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
@@ -30,8 +32,8 @@ VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 def run(request: TopRequest | Question) -> int:
     """Show or print, and return the exit code.
 
-    Raises UsageError for a malformed task id, a file that cannot be written, and a screen without a terminal;
-    UnreachableError without an answer in time, and RefusedError.
+    Raises UsageError for a text that fits no task or several, a file that cannot be written, and a screen without a
+    terminal; UnreachableError without an answer in time, and RefusedError.
     """
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
     logging.getLogger("scaler").addHandler(logging.NullHandler())
@@ -42,8 +44,8 @@ def run(request: TopRequest | Question) -> int:
             raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
         case Question(verb="trace", subject=file):
             _check_folder(file)
-        case Question(subject=task):
-            task_id_of(task)
+        case Question(verb=verb, subject=task) if "://" in task:
+            raise UsageError(f"{task!r} is an address: scaler {verb} TASK_ID {task}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -66,9 +68,9 @@ async def _main(request: TopRequest | Question) -> None:
             case TopRequest(form=form):
                 _print_once(connection, form)
             case Question(verb="explain", subject=task):
-                _write(sys.stdout, await connection.explain(task))
+                _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
-                await _show_log(connection, task)
+                await _show_log(connection, await _task_of(connection, task))
             case Question(subject=file, seconds=seconds):
                 await _watch(connection, changed, seconds)
                 _write_trace(connection, file)
@@ -94,6 +96,20 @@ def _print_once(connection: MonitorConnection, form: TopForm) -> None:
     else:
         width = os.get_terminal_size(1).columns if os.isatty(1) else None
         sys.stdout.write(panels.as_text(connection.model, width))
+
+
+async def _task_of(connection: MonitorConnection, text: str) -> str:
+    """Return the id of the only task that a search finds; list several. Raises UsageError."""
+    if TASK_ID.fullmatch(text):
+        return text
+    found = await connection.find(text)
+    if len(found) == 1:
+        return found[0].id
+    if not found:
+        raise UsageError(f"no task is known whose id begins with {text!r}, or that has it in a name")
+    for row in found:
+        _write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
+    raise UsageError(f"{len(found)} tasks fit {text!r}: give the id of one")
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:

@@ -10,6 +10,7 @@ from typing import TypeVar
 from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
 from scaler.ids import new_peer_id
 from scaler.monitor.model import Model
+from scaler.monitor.rows import decode, objects
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Question, Questions
@@ -17,6 +18,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindTasks,
     MonitorEvents,
     MonitorStatus,
     ReadLog,
@@ -24,9 +26,11 @@ from scaler.protocol.messages import (
     Refused,
     Role,
     TaskLog,
+    TasksFound,
 )
+from scaler.protocol.monitor_rows import TaskRow
 
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog)
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound)
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
 
@@ -86,6 +90,15 @@ class MonitorConnection:
         """Return what a task has printed. Raises as `explain` does."""
         return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
 
+    async def find(self, search: str) -> list[TaskRow]:
+        """Return live tasks, and the last that ended, by the beginning of an id or a part of a name.
+
+        Raises UnreachableError when no answer comes in time.
+        """
+        found = await self._ask(FindTasks(search), TasksFound)
+        at = self.model.status.at
+        return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
+
     def close(self) -> None:
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
@@ -112,7 +125,7 @@ class MonitorConnection:
                     self._answered.set()
                 case Received(message=MonitorEvents(text)):
                     self.model.apply_events(json.loads(text))
-                case Received(message=Explained() | TaskLog() as answer):
+                case Received(message=Explained() | TaskLog() | TasksFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

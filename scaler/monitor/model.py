@@ -7,7 +7,7 @@ The model keeps the last state, series of figures, and the last tasks, decisions
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from math import inf
@@ -172,19 +172,21 @@ class Model:
         client: str = "",
         failure: str = "",
         limit: int = 100,
+        found: Iterable[TaskRow] = (),
     ) -> list[TaskRow]:
         """Return the tasks that were reported last, the newest first, then earlier failures.
 
         search: a part of the id, function, client, worker or failure, in any case. state: an outcome's name, `running`,
-        or `failed` for every kind of failure. failure: key of a group of failures, which has no others.
+        or `failed` for every kind of failure. failure: key of a group of failures, which has no others. found: what the
+        scheduler has found; what is new of it comes first.
         """
         wanted = search.casefold()
+        news = {row.id: row for row in found if (known := self.task(row.id)) is None or known.state != row.state}
         earlier = (task for task in reversed(self._failures.values()) if task.id not in self._tasks)
-        found = (
+        reported = reversed(self._failures.values()) if failure else chain(reversed(self._tasks.values()), earlier)
+        fitting = (
             task
-            for task in (
-                reversed(self._failures.values()) if failure else chain(reversed(self._tasks.values()), earlier)
-            )
+            for task in chain(news.values(), (task for task in reported if task.id not in news))
             if (not failure or failure_key(task) == failure)
             and (not state or task.state == state or (state == "failed" and task.failed))
             and (not function or task.function == function)
@@ -192,7 +194,7 @@ class Model:
             and (not client or task.client == client)
             and (not wanted or wanted in _searched(task))
         )
-        return list(islice(found, limit))
+        return list(islice(fitting, limit))
 
     def oldest_end(self) -> float | None:
         """Return when the first of the tasks ended that the model keeps (unix seconds); None when none has."""

@@ -1,4 +1,4 @@
-"""Questions to a scheduler and their answers: why a task waits, what it printed, whether the cluster stops."""
+"""Questions to a scheduler and their answers: why a task waits, what it printed, which tasks there are."""
 
 from __future__ import annotations
 
@@ -8,14 +8,28 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 
 from scaler.errors import LimitError
-from scaler.protocol.messages import Explain, Explained, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
+from scaler.protocol.messages import (
+    Explain,
+    Explained,
+    FindTasks,
+    ReadLog,
+    ShutdownCluster,
+    ShutdownReply,
+    TaskLog,
+    TasksFound,
+)
 
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-Question = Explain | ReadLog | ShutdownCluster
-Answer = Explained | TaskLog | ShutdownReply
-_ANSWERS: dict[type[Question], type[Answer]] = {Explain: Explained, ReadLog: TaskLog, ShutdownCluster: ShutdownReply}
+Question = Explain | ReadLog | FindTasks | ShutdownCluster
+Answer = Explained | TaskLog | TasksFound | ShutdownReply
+_ANSWERS: dict[type[Question], type[Answer]] = {
+    Explain: Explained,
+    ReadLog: TaskLog,
+    FindTasks: TasksFound,
+    ShutdownCluster: ShutdownReply,
+}
 
 
 class Questions:
@@ -50,8 +64,8 @@ class Questions:
             self._take(lambda each: each is asked)
 
     def answered(self, answer: Answer) -> None:
-        kind, task = type(answer), _task_of(answer)
-        for _, future in self._take(lambda each: _ANSWERS[type(each[0])] is kind and _task_of(each[0]) == task):
+        kind, subject = type(answer), _subject_of(answer)
+        for _, future in self._take(lambda each: _ANSWERS[type(each[0])] is kind and _subject_of(each[0]) == subject):
             future.set_result(answer)
 
     def ask_again(self) -> None:
@@ -76,5 +90,9 @@ class Questions:
         return taken
 
 
-def _task_of(message: Question | Answer) -> bytes:
-    return getattr(message, "task", b"")
+def _subject_of(message: Question | Answer) -> bytes | str:
+    match message:
+        case FindTasks(search) | TasksFound(search):
+            return search
+        case _:
+            return getattr(message, "task", b"")

@@ -758,3 +758,18 @@ class FailedTask(Message):
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with this task alone; none where it cannot run again
     text: str = ""  # why it cannot, display text
+
+
+@message(to_scheduler=(MONITOR,))
+class FindTasks(Message):
+    """Asks for live tasks, and the last that ended. The answer is TasksFound."""
+
+    search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+
+
+@message(from_scheduler=(MONITOR,))
+class TasksFound(Message):
+    """Answers FindTasks."""
+
+    search: str
+    json: bytes  # UTF-8: a table of tasks as in MonitorEvents

@@ -21,8 +21,10 @@ RETRYING = "retrying"
 """An attempt failed, and another one follows."""
 DONE = "done"
 CANCELLED = "cancelled"
+READY, WAITING, ASSIGNED, SUSPENDED = "ready", "waiting", "assigned", "suspended"
+"""States of live tasks that only a search finds. assigned: on a worker, behind others."""
 LIVE = (RUNNING, RETRYING)
-NO_FAILURE = (*LIVE, DONE, CANCELLED)
+NO_FAILURE = (*LIVE, READY, WAITING, ASSIGNED, SUSPENDED, DONE, CANCELLED)
 """States of a task that are no failure; all others are names of outcomes."""
 
 

@@ -83,6 +83,8 @@ struct Body {
     named @47 :Named;
     readFailure @48 :ReadFailure;
     failedTask @49 :FailedTask;
+    findTasks @50 :FindTasks;
+    tasksFound @51 :TasksFound;
   }
 }
 
@@ -642,4 +644,17 @@ struct FailedTask {
   functions @1 :List(AnnouncedFunction);  # its function and serializer
   runs @2 :List(RunGroup);       # one, with this task alone; none where it cannot run again
   text @3 :Text;                 # why it cannot, display text
+}
+
+struct FindTasks {
+  # Asks for live tasks, and the last that ended. The answer is TasksFound.
+  # monitor -> scheduler.
+  search @0 :Text;               # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+}
+
+struct TasksFound {
+  # Answers FindTasks.
+  # scheduler -> monitor.
+  search @0 :Text;
+  json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
 }

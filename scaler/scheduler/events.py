@@ -152,7 +152,7 @@ class Events:
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
         past = {
-            each.ids[index]: (each.step_at, _ended_row(each, index, unix(each.step_at)))
+            each.ids[index]: (each.step_at, ended_row(each, index, unix(each.step_at)))
             for each, index in chain(zip(state.failures, repeat(0)), state.history.latest(MAX_PAST_TASKS))
         }
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]
@@ -176,7 +176,7 @@ class Events:
         due = [self._due.popleft() for _ in range(min(len(self._due), MAX_TASK_ROWS))]
         for position, ended_at, ended in chain(due, reversed(self._failed), reversed(self._unusual)):
             if len(rows) < MAX_TASK_ROWS and position not in rows:
-                rows[position] = _ended_row(ended, position[1], ended_at)
+                rows[position] = ended_row(ended, position[1], ended_at)
         for position, row in islice(self._live_rows(at), MAX_TASK_ROWS - len(rows)):
             rows[position] = row
             self._show(bytes.fromhex(row.id))
@@ -185,14 +185,14 @@ class Events:
                 if len(rows) >= limit:
                     break
                 if (number, index) not in rows:
-                    rows[number, index] = _ended_row(ended, index, ended_at)
+                    rows[number, index] = ended_row(ended, index, ended_at)
         return list(rows.items())
 
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
         """Yield rows of retried tasks, then of running ones, that have not ended since."""
         for number, retried_at, retried in reversed(self._retried):
             if type(retried.task.state) is not Terminated:
-                row = _live_row(retried.task, RETRYING, retried.worker, retried.attempt)
+                row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)
                 yield (number, 0), row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
         running = (
             ((number, index), _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
@@ -218,7 +218,7 @@ class Events:
         return EventReport(body, len(rows), listed, max(0, ended - listed))
 
 
-def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
+def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
     outcome = ended.outcomes[index]
     (group, worker), record = ended.run_of(index), ended.record_of(index)
     text, traceback = "; ".join(record.texts), ""
@@ -244,10 +244,10 @@ def _ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
 
 
 def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
-    return _live_row(task, RUNNING, worker, task.number)._replace(duration_us=int(max(0.0, seconds) * 1e6))
+    return live_row(task, RUNNING, worker, task.number)._replace(duration_us=int(max(0.0, seconds) * 1e6))
 
 
-def _live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
+def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
     return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
 

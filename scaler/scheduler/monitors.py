@@ -21,6 +21,7 @@ from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindTasks,
     Hello,
     MonitorEvents,
     MonitorStatus,
@@ -28,6 +29,7 @@ from scaler.protocol.messages import (
     RefusalReason,
     Refused,
     Role,
+    TasksFound,
     Welcome,
 )
 from scaler.scheduler.core.cluster import ClusterState
@@ -35,6 +37,7 @@ from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.events import MAX_TASK_ROWS, Events
+from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus, status
 
 MAX_MONITORS = 100
@@ -82,7 +85,7 @@ class Monitors:
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
-        self._questions: deque[tuple[bytes, bytes]] = deque()
+        self._questions: deque[tuple[bytes, Explain | FindTasks]] = deque()
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._listener = listen(admit=self._admit, on_events=self._on_events)
@@ -126,8 +129,8 @@ class Monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, Explain(task)):
-                    self._ask(peer, task)
+                case Received(peer, (Explain() | FindTasks()) as question):
+                    self._ask(peer, question)
                 case Received(peer, ReadLog(task)):
                     self._listener.send(peer, self._state.read_log(task))
                 case Received():
@@ -188,19 +191,26 @@ class Monitors:
 
     # -- questions
 
-    def _ask(self, peer: bytes, task: bytes) -> None:
+    def _ask(self, peer: bytes, question: Explain | FindTasks) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
-            text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
-            self._listener.send(peer, Explained(task, text))
+            if isinstance(question, Explain):
+                text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
+                self._listener.send(peer, Explained(question.task, text))
             return
         if not self._questions:
             self._loop.call_soon(self._answer)
-        self._questions.append((peer, task))
+        self._questions.append((peer, question))
 
     def _answer(self) -> None:
         for _ in range(min(ANSWERS_PER_ITERATION, len(self._questions))):
-            peer, task = self._questions.popleft()
-            if peer in self._monitors:
-                self._listener.send(peer, Explained(task, explain(self._state, task, self._loop.time())))
+            peer, question = self._questions.popleft()
+            if peer not in self._monitors:
+                continue
+            now = self._loop.time()
+            match question:
+                case Explain(task):
+                    self._listener.send(peer, Explained(task, explain(self._state, task, now)))
+                case FindTasks(search):
+                    self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
         if self._questions:
             self._loop.call_soon(self._answer)

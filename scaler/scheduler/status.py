@@ -134,7 +134,7 @@ class _Census:
 
     def __init__(self, state: ClusterState) -> None:
         workers = state.workers.values()
-        running = Counter(task.group for worker in workers for task in _running_tasks(worker))
+        running = Counter(task.group for worker in workers for task in running_tasks(worker))
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
         self._by_owner: Counter[ClientRecord | str] = Counter()
         for group, count in chain(running.items(), suspended.items()):
@@ -232,7 +232,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
     reported = [state.living_task(processor.running) for processor in listed]
     # Tasks that began after the heartbeat run on processors that were idle then, or whose task has ended since.
-    since = (task for task in _running_tasks(worker) if task not in reported)
+    since = (task for task in running_tasks(worker) if task not in reported)
     for processor, known in zip(listed, reported, strict=True):
         task, seconds = known, processor.running_seconds + age
         if task is None and processor.initialized and not processor.suspended:
@@ -280,7 +280,7 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
     )
 
 
-def _running_tasks(worker: Worker) -> Iterator[Task]:
+def running_tasks(worker: Worker) -> Iterator[Task]:
     """Yield the tasks that a worker runs: the first ones that it got, as many as it has slots for."""
     blocked = worker.blocked
     return islice((task for task in worker.tasks.values() if task.id not in blocked), worker.slots)

@@ -15,6 +15,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp, serve
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.fake_cluster import FakeCluster
 from tests.unit.monitor.web_rig import web_config
 
@@ -32,6 +33,8 @@ class FakeMonitor:
         self.connected = True
         self.explanations: dict[str, str] = {}
         self.logs: dict[str, TaskLog] = {}
+        self.waiting: list[TaskRow] = []
+        """Tasks that only the scheduler knows."""
 
     @property
     def last_error(self) -> str:
@@ -40,6 +43,10 @@ class FakeMonitor:
     async def explain(self, task_id: str) -> str:
         self._check()
         return self.explanations.get(task_id, f"no task {task_id} is known: it never was, or ended long ago")
+
+    async def find(self, search: str) -> list[TaskRow]:
+        self._check()
+        return [row for row in self.waiting if row.id.startswith(search) or search in row.function]
 
     async def log(self, task_id: str) -> TaskLog:
         self._check()

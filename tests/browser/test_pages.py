@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import FakeCluster
 from tests.browser.rig import WebServer, web_server
@@ -18,6 +19,7 @@ from tests.browser.rig import WebServer, web_server
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
+NONE = "\N{EN DASH}"
 EVIL = "<img src=x onerror=window.hacked=1>"
 PATHS = (
     "/",
@@ -154,7 +156,7 @@ def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, win
     page.get_by_label("Search").fill("calib")
     page.wait_for_function("() => location.hash === '#/tasks?search=calib&state=failed'")
     page.reload()
-    page.get_by_text(re.compile(r"\d+ found in the last")).wait_for()
+    page.get_by_text(re.compile(r"\d+ found among live tasks and the last")).wait_for()
     assert page.get_by_label("Search").input_value() == "calib"
     assert {row.split("\t")[2] for row in texts(page, "main tbody tr")} == {"calibrate"}
     page.get_by_label("Search").fill("nothing of the kind")
@@ -176,6 +178,46 @@ def test_a_task_shows_its_story_error_traceback_and_log(told: Told, windows: Win
         "190 MiB",
     ):
         assert text in main
+
+
+def test_waiting_tasks_are_listed_with_their_reasons_and_found_by_a_search(windows: Windows) -> None:
+    reason = "no worker offers gpu=2, and no worker manager could start one that does: they offer no gpu"
+    waiting = {"function": "train", "capabilities": "gpu=2", "tasks": 4, "ready": 4, "oldest": "7" * 32}
+    rows = [
+        {"id": "train gpu=2 0", "age_seconds": 7.5, "reason": reason, **waiting},
+        {"id": "combine  0", "function": "combine", "tasks": 12, "age_seconds": 99.0, "reason": "it needs 1 result"},
+    ]
+    cluster = FakeCluster(workers=2)
+    with web_server() as server:
+        server.tell({**cluster.status(), "waiting": rows}, cluster.events(1.0))
+        server.monitor.waiting = [TaskRow(digit * 32, "ready", "train") for digit in "78"]
+        server.monitor.explanations["7" * 32] = reason
+        page = windows.open(f"{server.url}/#/tasks")
+        lines = page.get_by_role("table", name="Waiting tasks").locator("tbody tr")
+        lines.nth(1).wait_for()
+        assert [line.split("\t")[0] for line in lines.all_inner_texts()] == ["combine", "train"]
+        assert lines.nth(1).inner_text().split("\t") == ["train", "gpu=2", NONE, "4", "4", "7.50 s", reason]
+        rows[1] |= {"age_seconds": 100.0, "tasks": 11}
+        cluster.events(1.0)
+        server.tell({**cluster.status(), "waiting": rows})
+        page.get_by_role("cell", name="11", exact=True).wait_for()
+
+        page.get_by_role("link", name="train").click()
+        page.wait_for_function("() => location.hash === '#/tasks?search=train'")
+        found = page.get_by_role("table", name="Tasks", exact=True).locator("tbody tr")
+        page.get_by_text(re.compile("2 found among live tasks")).wait_for()
+        assert [line.split("\t")[1] for line in found.all_inner_texts()] == ["○ ready"] * 2
+        page.get_by_label("Search").fill("7777")
+        page.get_by_text(re.compile("1 found among live tasks")).wait_for()
+        found.get_by_role("link").click()
+        page.get_by_text("no worker offers gpu=2").wait_for()
+        page.get_by_text("○ ready").wait_for()
+        assert page.locator("dl.facts div", has_text="Started").inner_text().split("\n") == ["Started", NONE]
+        cluster.events(1.0)
+        server.tell({**cluster.status(), "waiting": []})
+        page.goto(f"{server.url}/#/tasks")
+        page.get_by_role("heading", name="Tasks", exact=True).wait_for()
+        page.get_by_role("heading", name="Waiting tasks").wait_for(state="hidden")
 
 
 def test_a_task_that_nobody_heard_of_still_has_its_explanation(told: Told, windows: Windows) -> None:

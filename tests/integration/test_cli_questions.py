@@ -21,16 +21,19 @@ from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindTasks,
     Hello,
     Message,
     MonitorEvents,
     MonitorStatus,
     ReadLog,
     TaskLog,
+    TasksFound,
     Welcome,
 )
 
 TASK = bytes(range(16))
+OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us"]
@@ -70,6 +73,12 @@ class Teller:
                 case Received(peer=peer, message=Explain(task) as question):
                     self.asked.append(question)
                     self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m"))
+                case Received(peer=peer, message=FindTasks(search)):
+                    rows = [
+                        [task.hex(), "ready", "work\x1b"] for task in (TASK, *OTHERS) if task.hex().startswith(search)
+                    ]
+                    table = {"columns": ["id", "state", "function"], "rows": rows}
+                    self._listener.send(peer, TasksFound(search, json.dumps(table).encode()))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, self._log)
@@ -119,6 +128,16 @@ def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
         assert ask("explain", TASK.hex(), *arguments) == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
 
 
+def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> None:
+    assert ask("explain", TASK.hex()[:8], "ADDRESS") == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
+    log = TaskLog(TASK, b"one\n", b"", 0)
+    assert ask("logs", TASK.hex()[:8], "ADDRESS", log=log) == Done(0, "one\n", "")
+    done = ask("explain", OTHERS[0].hex()[:30], "ADDRESS")
+    listed = "".join(f"{task.hex()} ready     work\\x1b\n" for task in OTHERS)
+    said = f"scaler explain: 2 tasks fit '{OTHERS[0].hex()[:30]}': give the id of one\n"
+    assert done == Done(2, listed, said)
+
+
 def test_what_a_task_printed_comes_on_the_streams_that_it_was_printed_to() -> None:
     log = TaskLog(TASK, b"one\ttwo\n\x1b]0;title\x07\xff\n", b"careful", 1234)
     assert ask("logs", TASK.hex(), "ADDRESS", log=log) == Done(
@@ -158,8 +177,8 @@ def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -
     ("arguments", "said"),
     [
         (["explain"], "scaler explain: give the TASK_ID first: scaler explain TASK_ID ADDRESS\n"),
-        (["explain", "tcp://127.0.0.1:1"], "give the 32 hexadecimal digits"),
-        (["logs", "abc", "ADDRESS"], "'abc' is no task id"),
+        (["explain", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler explain TASK_ID tcp://"),
+        (["logs", "abc", "ADDRESS"], "no task is known whose id begins with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
         (["trace", "/", "ADDRESS"], "it is a folder"),

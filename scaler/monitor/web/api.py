@@ -133,18 +133,20 @@ def _endpoint(route: ApiRoute, source: Source) -> Callable[[Request], Awaitable[
 # -- answers
 
 
-def _tasks(source: Source, query: Query) -> View:
+async def _tasks(source: Source, query: Query) -> View:
     model = source.monitor.model
-    return {"tasks": [task_view(task) for task in model.tasks(**query)], "kept": model.task_count}
+    found = await _found(source, query["search"])
+    return {"tasks": [task_view(task) for task in model.tasks(**query, found=found)], "kept": model.task_count}
+
+
+async def _found(source: Source, search: str) -> list[TaskRow]:
+    return await source.monitor.find(search) if search and source.monitor.connected else []
 
 
 async def _task(source: Source, query: Query) -> View:
-    task = source.monitor.model.task(query["id"])
+    task = source.monitor.model.task(query["id"]) or next(iter(await _found(source, query["id"])), None)
     if task is None:
-        raise UnknownTaskError(
-            f"there is no recent report of a task {query['id']}: it may still wait, or have ended long ago; "
-            f"ask /api/tasks/{query['id']}/explain"
-        )
+        raise UnknownTaskError(f"no task {query['id']} is known: it ended too long ago, or was never submitted")
     if task.failed and not task.traceback:
         with contextlib.suppress(UnreachableError):
             traceback = (await source.monitor.log(query["id"])).traceback
@@ -209,9 +211,10 @@ def _limit(most: int) -> Parameter:
 
 
 _TEXT = {"type": "string"}
+_STATES = "running, retrying, done, cancelled, in a search also ready, waiting, assigned, suspended"
 _TASK_PARAMETERS = (
     Parameter("search", "A part of the id, function, client, worker, state or failure, in any case.", _TEXT),
-    Parameter("state", "running, retrying, done, cancelled, a failure's name, or failed for every failure.", _TEXT),
+    Parameter("state", f"{_STATES}, a failure's name, or failed for every failure.", _TEXT),
     *(Parameter(name, f"The {name}'s name.", _TEXT) for name in ("function", "worker", "client")),
     Parameter("failure", "The key of a group of failures.", _TEXT),
     _limit(MAX_TASKS_ANSWERED),

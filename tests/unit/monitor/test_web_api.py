@@ -10,6 +10,7 @@ import pytest
 
 from scaler.monitor.model import Model
 from scaler.monitor.web.api import ROUTES, ApiRoute
+from scaler.protocol.monitor_rows import TaskRow
 from tests.unit.monitor.web_rig import NASTY, TASK, PreparedMonitor, ask, events, filled_model, status, task, worker
 
 
@@ -88,6 +89,21 @@ def test_tasks_are_found_by_every_column() -> None:
     assert ids("state=failed") == ids("state=exception") == ["f"]
 
 
+def test_a_search_also_has_what_only_the_scheduler_knows_and_its_word_is_newer() -> None:
+    running, model = "e" * 32, filled_model()
+    model.apply_events(events(11.0, task(running, "running", ended_at=None)))
+    monitor = PreparedMonitor(model)
+    monitor.found = [TaskRow("a" * 32, "ready", "work"), TaskRow(running, "suspended", "work")]
+    assert next(row["id"] for row in asked("/api/tasks", monitor)["tasks"]) != "a" * 32
+    states = {row["id"]: row["state"] for row in asked("/api/tasks?search=work", monitor)["tasks"]}
+    assert (states["a" * 32], states[running]) == ("ready", "suspended")
+    assert [row["id"] for row in asked("/api/tasks?search=work&state=ready", monitor)["tasks"]] == ["a" * 32]
+    assert asked("/api/tasks?search=work&limit=1", monitor)["tasks"][0]["failed"] is False
+    assert asked(f"/api/tasks/{'a' * 32}", monitor)["task"]["function"] == "work"
+    monitor.connected = False
+    assert "a" * 32 not in {row["id"] for row in asked("/api/tasks?search=work", monitor)["tasks"]}
+
+
 def test_a_task_by_itself_has_its_traceback_and_lists_have_not() -> None:
     assert asked(f"/api/tasks/{'F' * 32}")["task"]["traceback"] == "Traceback ..."
     assert "traceback" not in asked("/api/tasks")["tasks"][0]
@@ -146,7 +162,7 @@ def test_one_series_is_two_columns() -> None:
         ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 1800"),
         ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),
         ("/api/tasks/12", 400, "'12' is no task id: give the 32 hexadecimal digits"),
-        (f"/api/tasks/{'1' * 32}", 404, "there is no recent report of a task 1111"),
+        (f"/api/tasks/{'1' * 32}", 404, "no task 1111"),
         ("/api/nothing", 404, "there is no /api/nothing here"),
         ("/nothing.html", 404, "there is no /nothing.html here"),
     ],

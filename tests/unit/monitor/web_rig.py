@@ -19,6 +19,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import TaskRow
 
 COLUMNS = [
     "id", "state", "function", "client", "worker", "attempt",
@@ -89,6 +90,11 @@ class PreparedMonitor(MonitorConnection):
     def __init__(self, model: Model | None = None) -> None:
         self.model = model or Model()
         self.address = "tcp://127.0.0.1:8518"
+        self.found: list[TaskRow] = []
+        """What the scheduler finds for any search."""
+
+    async def find(self, search: str) -> list[TaskRow]:
+        return self.found
 
     async def explain(self, task_id: str) -> str:
         self._check(task_id)

@@ -8,7 +8,7 @@ import pytest
 
 from scaler.errors import ClientClosedError
 from scaler.net.questions import Questions
-from scaler.protocol.messages import Explain, Explained, ShutdownCluster, ShutdownReply
+from scaler.protocol.messages import Explain, Explained, FindTasks, ShutdownCluster, ShutdownReply, TasksFound
 
 TASK = bytes(16)
 ANSWER = Explained(TASK, "it waits")
@@ -33,6 +33,14 @@ def test_a_question_without_askers_is_not_asked_again() -> None:
     questions.ask_again()
     questions.answered(ANSWER)
     assert asked == [Explain(TASK)] * 2
+
+
+def test_searches_are_told_apart_by_their_texts() -> None:
+    questions = Questions(lambda _: None)
+    with questions.asking(FindTasks("price")) as price, questions.asking(FindTasks("load")) as load:
+        questions.answered(TasksFound("load", b"{}"))
+        assert load.result(0) == TasksFound("load", b"{}")
+        assert not price.done()
 
 
 def test_a_stop_of_the_cluster_is_a_question_like_others() -> None:

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from scaler.monitor.rows import objects
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindTasks,
     Message,
     MonitorEvents,
     MonitorStatus,
@@ -335,6 +337,20 @@ def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_
     port.loop.turn()
     assert port.told(BOB) == []
     assert not port.loop.soon
+
+
+def test_a_monitor_finds_tasks_that_wait_and_one_that_asks_too_much_gets_no_answer() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    (task,) = port.cluster.submit(port.client, name="price", needs=(("gpu", 1.0),))
+    port.say(Received(ALICE, FindTasks("pri")), *[Received(ALICE, FindTasks(""))] * MAX_QUESTIONS)
+    while port.loop.soon:
+        port.loop.turn()
+    (_, table), *others = port.told(ALICE)
+    (row,) = objects(table)
+    assert (row["id"], row["state"], row["function"]) == (task.hex(), "ready", "price")
+    assert len(others) == MAX_QUESTIONS - 1
 
 
 def test_who_asks_too_much_is_told_to_ask_again() -> None:

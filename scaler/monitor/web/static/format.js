@@ -74,7 +74,11 @@ export function middle(text, length) {
   return `${text.slice(0, length - 1 - half)}…${text.slice(text.length - half)}`;
 }
 
-const GLYPHS = { running: "●", retrying: "↻", done: "✓", cancelled: "⊘" };
+const GLYPHS = { running: "●", suspended: "◐", assigned: "○", ready: "○", waiting: "◌", retrying: "↻", done: "✓", cancelled: "⊘" };
+
+/** Tell whether a task of this state is over: done, cancelled, or failed in any way. */
+export const isOver = (state) => !(state in GLYPHS) || state === "done" || state === "cancelled";
+export const isQueued = (state) => state === "ready" || state === "waiting" || state === "assigned";
 
 /** The mark before the name of a state, for readers who do not see its colour. */
 export const glyph = (state) => GLYPHS[state] ?? "✕";

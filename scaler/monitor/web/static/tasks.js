@@ -1,7 +1,7 @@
 // Tasks: the last ones, and one of them.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
-import { bytes, clock, count, glyph, micros, shortId, span, stateClass, stateName } from "./format.js";
+import { bytes, clock, count, glyph, isOver, isQueued, micros, shortId, span, stateClass, stateName } from "./format.js";
 import { again, noTasks, nothing } from "./notices.js";
 import { columns, table } from "./table.js";
 import { waiting } from "./waiting.js";
@@ -38,7 +38,7 @@ export function tasks(store, place) {
   fields.state = h("select", { on: { change: chosen } }, h("option", { value: "" }, "any"), STATES.map((state) => h("option", { value: state }, state)));
   const clear = h("a", { href: href(["tasks"]), class: "button", hidden: true }, "Clear");
   const form = h("form", { class: "filters", role: "search", on: { submit: (event) => { event.preventDefault(); chosen(); } } },
-    field("search", "Search", { placeholder: "id, function, error …", "aria-keyshortcuts": "/" }),
+    field("search", "Search", { placeholder: "id, name, error …", "aria-keyshortcuts": "/" }),
     h("label", { class: "field" }, h("span", {}, "State"), fields.state),
     field("function", "Function", { list: "known-functions" }), field("worker", "Worker", { list: "known-workers" }), field("client", "Client", {}), clear, functions, known);
   const counted = h("span", { class: "muted", role: "status" });
@@ -95,7 +95,7 @@ export function tasks(store, place) {
     if (all) options(known, store.rows("workers").map((row) => row.name));
     clear.hidden = !filtered();
     if (filtered()) {
-      if (all || what.includes("tasks")) void load();
+      if (all || what.includes("tasks") || what.includes("waiting")) void load();
     } else if (all || what.includes("tasks")) {
       show(store.lastTasks(), `${count(store.tasks.size)} most recent`);
     }
@@ -110,7 +110,7 @@ export function tasks(store, place) {
     askedAt = performance.now();
     try {
       const found = await ask(`api/tasks?${new URLSearchParams({ ...query(), limit: String(LIMIT) })}`, signal);
-      show(found.tasks, `${found.tasks.length < LIMIT ? count(found.tasks.length) : `the last ${LIMIT}`} found in the last ${count(found.kept)}`);
+      show(found.tasks, `${found.tasks.length < LIMIT ? count(found.tasks.length) : `the last ${LIMIT}`} found ${query().search ? "among live tasks and" : "in"} the last ${count(found.kept)}`);
       trouble.hidden = true;
     } catch (error) {
       if (signal.aborted) return;
@@ -121,7 +121,7 @@ export function tasks(store, place) {
   }
 
   function show(rows, said) {
-    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Only recently reported tasks are searched; a waiting task is found by its id on a page of its own.") : queued.element.hidden ? noTasks(store) : nothing("No task has run yet", "Waiting tasks are listed above."));
+    if (rows.length === 0) fill(empty, filtered() ? nothing("No task fits", "Change or clear the filters. Without a search text, only tasks that have run lately are looked at.") : queued.element.hidden ? noTasks(store) : nothing("No task has run yet", "Waiting tasks are listed above."));
     list.update(rows);
     setText(counted, rows.length ? said : "");
   }
@@ -165,7 +165,7 @@ export function task(store, place) {
   async function load() {
     askedAt = performance.now();
     await Promise.all([readTask(), explain(), readLog()]);
-    settled = known !== null && known.state !== "running" && known.state !== "retrying";
+    settled = known !== null && isOver(known.state);
   }
 
   async function readTask() {
@@ -210,8 +210,8 @@ export function task(store, place) {
       // How many there may be matters to a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
       row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
-      ["Started", clock(row.started_at)], ["Ended", clock(row.ended_at)],
-      ["Duration", row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
+      ["Started", isQueued(row.state) ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],
+      ["Duration", isQueued(row.state) ? "–" : row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));

@@ -1,0 +1,97 @@
+"""Finds tasks by the beginning of an id or a part of a name: queued and running ones, and the last that ended. Pure.
+
+Bounded: of millions of tasks it looks at a few thousand, those that have waited for longest and those around the ids
+that are known of each group. A complete id is always found.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from functools import cache
+from itertools import chain, islice, repeat
+
+from scaler.ids import ID_BYTES, PEER_ID_BYTES
+from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TASK_COLUMNS, WAITING, TaskRow
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.state import Assigned, Group, Ready, Recalled, Task
+from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
+from scaler.scheduler.status import running_tasks, table
+
+MAX_FOUND = 200
+MAX_VISITED = 10_000
+"""Tasks that it looks at, of each source."""
+NEAR = 100
+"""Tasks before a known one that it looks at: they probably came in the same batch."""
+
+
+def find(state: ClusterState, search: str, at: float, now: float) -> bytes:
+    """Return the table of the tasks as JSON, the live ones first.
+
+    search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker.
+    at, now: the present time, in unix seconds and of the scheduler's clock.
+    """
+    wanted = search.strip().casefold()
+
+    @cache
+    def is_named(group: Group) -> bool:
+        return wanted in group.spec.name.casefold() or wanted in group.client.name.casefold()
+
+    def fits(task: Task) -> bool:
+        worker = getattr(task.state, "worker", None)
+        by_worker = worker is not None and wanted in worker.name.casefold()
+        return by_worker or is_named(task.group) or task.id.hex().startswith(wanted)
+
+    visited = chain.from_iterable(islice(source, MAX_VISITED) for source in _sources(state, wanted, is_named))
+    own_now = state.own_time(state.now)
+    live = ((task.id, _live_row(task, own_now)) for task in visited if task is not None and fits(task))
+    ended = (
+        (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
+        for batch, index in chain(reversed(list(state.history.latest(MAX_VISITED))), zip(state.failures, repeat(0)))
+        for group, worker in (batch.run_of(index),)
+        if is_named(group) or wanted in worker.casefold() or batch.ids[index].hex().startswith(wanted)
+    )
+    found: dict[bytes, TaskRow] = {}
+    for task_id, row in chain(live, ended):
+        found.setdefault(task_id, row)
+        if len(found) == MAX_FOUND:
+            break
+    return table(TASK_COLUMNS, (row[: len(TASK_COLUMNS)] for row in found.values()), TASKS_BYTES).encode()
+
+
+def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]) -> Iterator[Iterator[Task | None]]:
+    """Yield iterators over tasks that may be wanted; None in place of one that has ended."""
+    if re.fullmatch("[0-9a-f]{16,32}", wanted):
+        owner = state.clients.get(bytes.fromhex(wanted[: 2 * PEER_ID_BYTES]))
+        first, digits = int(wanted.ljust(2 * ID_BYTES, "0"), 16), 2 * ID_BYTES - len(wanted)
+        ids = (number.to_bytes(ID_BYTES, "big") for number in range(first, first + 16**digits))
+        yield (owner.tasks.get(each) for each in ids) if owner is not None else iter(())
+    workers = [worker for worker in state.workers.values() if wanted in worker.name.casefold()]
+    yield chain.from_iterable(worker.tasks.values() for worker in workers)
+    groups = [
+        group
+        for client in state.clients.values()
+        for group in client.groups.values()
+        if client.id.hex().startswith(wanted[: 2 * PEER_ID_BYTES]) or is_named(group)
+    ]
+    yield chain.from_iterable(client.tasks.values() for client in dict.fromkeys(group.client for group in groups))
+    yield (
+        group.client.tasks.get(number.to_bytes(ID_BYTES, "big"))
+        for group in groups
+        for last in (int.from_bytes(last, "big") for _, last in group.arrivals)
+        for number in range(last, max(0, last - NEAR), -1)
+    )
+
+
+def _live_row(task: Task, now: float) -> TaskRow:
+    match task.state:
+        case Assigned(worker=worker) | Recalled(worker=worker):
+            processors = worker.heartbeat.processors if worker.heartbeat is not None else ()
+            reported = (
+                each.running_seconds + now - worker.heartbeat_at for each in processors if each.running == task.id
+            )
+            duration_us = int(next(reported, 0.0) * 1e6)
+            state = SUSPENDED if task.id in worker.blocked else RUNNING if task in running_tasks(worker) else ASSIGNED
+            return live_row(task, state, worker.name, task.number)._replace(duration_us=duration_us)
+        case state:
+            return live_row(task, READY if type(state) is Ready else WAITING, "", task.number)

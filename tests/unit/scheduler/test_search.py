@@ -1,0 +1,103 @@
+"""Searches for tasks: what is found by ids and names, and that a search looks at few of many tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scaler.monitor.rows import objects
+from scaler.net.connection import Received
+from scaler.protocol.messages import Outcome, ProcessorStatus, Spec, Submit, Suspended, TaskGroup, WorkerHeartbeat
+from scaler.scheduler.search import MAX_FOUND, MAX_VISITED, find
+from tests.unit.scheduler.driver import FUNCTION, Cluster
+
+AT = 1.7e9
+
+
+def found(cluster: Cluster, search: str) -> list[dict[str, Any]]:
+    return objects(json.loads(find(cluster.state, search, AT, cluster.now)))
+
+
+def ids(cluster: Cluster, search: str) -> list[str]:
+    return [row["id"] for row in found(cluster, search)]
+
+
+def flood(cluster: Cluster, client: str, count: int, name: str) -> list[bytes]:
+    """Submit many tasks in one batch, without the checks of all of them."""
+    tasks = [cluster.task_id(client) for _ in range(count)]
+    group = TaskGroup(Spec(FUNCTION, name=name), tasks, [b"\x80"] * count)
+    cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, b"\x80")], [group]))], cluster.now)
+    return tasks
+
+
+def test_tasks_in_all_states_are_found_by_the_name_of_their_function() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client("alice"), cluster.worker("w", slots=2, queue_size=1)
+    done, suspended, running, assigned, *rest = cluster.submit(client, 8, name="Price")
+    cluster.submit(client, name="combine", references=[(running,)])
+    cluster.finish(worker, done, seconds=2.0)
+    cluster.say(worker, Suspended([suspended], [1], [True]))
+    processor = ProcessorStatus(7, 99.0, 1 << 20, True, False, running, 1.5)
+    cluster.say(worker, WorkerHeartbeat(1.0, 3.0, 1 << 19, 2, 0.001, [processor]))
+    states = {row["id"]: row["state"] for row in found(cluster, "pric")}
+    assert states.pop(done.hex()) == "done"
+    assert (states[suspended.hex()], states[running.hex()]) == ("suspended", "running")
+    assert "assigned" in states.values()
+    assert states[rest[-1].hex()] == "ready"
+    assert len(states) == 7
+    (row,) = found(cluster, "COMBINE")
+    assert (row["state"], row["function"], row["client"], row["worker"]) == ("waiting", "combine", "alice", "")
+    by_id = {row["id"]: row for row in found(cluster, "price")}
+    assert by_id[running.hex()]["duration_us"] == 1_500_000
+    assert (by_id[done.hex()]["duration_us"], by_id[done.hex()]["ended_at"]) == (2_000_000, AT)
+    assert assigned.hex() in states
+
+
+def test_tasks_are_found_by_the_names_of_their_client_and_worker() -> None:
+    cluster = Cluster()
+    alice, bob = cluster.client("a", "risk-desk"), cluster.client("b", "notebook")
+    cluster.worker("w", queue_size=0)
+    (running,) = cluster.submit(alice)
+    (failed,) = cluster.submit(bob, retries=0)
+    assert ids(cluster, "risk") == [running.hex()]
+    assert ids(cluster, "book") == [failed.hex()]
+    worker = cluster.state.workers[cluster.peer("w")].name
+    assert ids(cluster, worker) == [running.hex()]
+    cluster.finish("w", running)
+    cluster.finish("w", failed, outcome=Outcome.EXCEPTION, payload=b"no")
+    assert ids(cluster, worker) == [failed.hex(), running.hex()]
+    assert [row["state"] for row in found(cluster, "book")] == ["exception"]
+    assert ids(cluster, "nothing of that name") == []
+
+
+@pytest.mark.parametrize("digits", [32, 31, 29, 26, 20, 16, 10, 1])
+def test_a_task_is_found_by_the_beginning_of_its_id_in_any_case(digits: int) -> None:
+    cluster = Cluster()
+    client = cluster.client("\xaa\xbb")
+    (task,) = cluster.submit(client)
+    assert ids(cluster, f" {task.hex()[:digits].upper()} ") == [task.hex()]
+    assert ids(cluster, task.hex()[: digits - 1] + "x") == []
+    assert ids(cluster, task.hex() + "0") == []
+
+
+def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_search_looks_at() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    many = flood(cluster, client, 5 * MAX_VISITED, "many")
+    rare = flood(cluster, client, 3, "rare")
+    last = flood(cluster, client, 5 * MAX_VISITED, "many")[-1]
+    assert sorted(ids(cluster, "rare")) == [task.hex() for task in rare]
+    assert ids(cluster, "many") == [task.hex() for task in many[:MAX_FOUND]]
+    for task in (many[0], many[-1], last, rare[1]):
+        assert ids(cluster, task.hex()) == [task.hex()]
+        assert task.hex() in ids(cluster, task.hex()[:-1])
+        assert len(ids(cluster, task.hex()[:24])) == MAX_FOUND
+
+
+def test_a_search_without_a_text_finds_the_oldest_live_tasks() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    tasks = cluster.submit(client, 2 * MAX_FOUND)
+    assert ids(cluster, "") == [task.hex() for task in tasks[:MAX_FOUND]]
