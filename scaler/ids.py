@@ -18,6 +18,8 @@ import os
 import struct
 from collections.abc import Callable
 
+from scaler.errors import UsageError
+
 PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFE
@@ -65,6 +67,17 @@ def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
 def show(identifier: bytes) -> str:
     """Return the id as people read and type it: lower-case hex."""
     return identifier.hex()
+
+
+def task_id_of(text: str) -> bytes:
+    """Return a task's id from its 32 hexadecimal digits. Raises UsageError."""
+    try:
+        identifier = bytes.fromhex(text.strip())
+    except ValueError:
+        identifier = b""
+    if len(identifier) != ID_BYTES:
+        raise UsageError(f"{text!r} is no task id: give the 32 hexadecimal digits that future.task_id shows")
+    return identifier
 
 
 class IdFactory:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from scaler.client.again import run_again
 from scaler.client.chunks import ItemCall
 from scaler.client.clusters import open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
@@ -19,6 +20,7 @@ from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
+from scaler.ids import task_id_of
 from scaler.logs import escaped_lines
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
@@ -280,6 +282,19 @@ class Client(ArgumentOnly):
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
+
+    def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
+        """Run a failed task again, with the same function, options and arguments; return the future of the new task.
+
+        task: its future, or its id as bytes or hexadecimal text; it may be another client's, and that may have left.
+        The scheduler keeps the last 1,000 failed tasks. Of a `map` the whole chunk runs again. Raises UsageError for a
+        task that is not kept, and ObjectLostError that names the input that is gone.
+        """
+        self._check_open()
+        identifier = task.task_id if isinstance(task, ScalerFuture) else task
+        if isinstance(identifier, str):
+            identifier = task_id_of(identifier)
+        return run_again(self._loop, self._futures, self._templates, identifier, self._parent())
 
     # -- the end
 

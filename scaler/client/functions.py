@@ -7,7 +7,8 @@ serialized again when one of them is another object than before, and every time 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ from scaler.serialization import (
     dump_function,
     dump_retry_on,
     dump_serializer,
+    load_serializer,
     modules_by_value,
     name_of,
     size_of,
@@ -140,6 +142,15 @@ class TemplateTable:
             self.clear()  # the storage had no room for the function, and may have it now
             return self.template(function, options, parent)
         return template
+
+    def of_parts(self, spec: Spec, functions: Sequence[Parts], parent: bytes) -> TaskTemplate:
+        """Return the template of tasks of this spec. functions: the function, and the serializer if there is one."""
+        registered = tuple(map(self._register, functions))
+        serializer = load_serializer(functions[1]) if spec.serializer else None
+        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent)
+        if serializer is not None:
+            spec = replace(spec, serializer=registered[1].id)
+        return TaskTemplate(spec, registered, serializer)
 
     def clear(self) -> None:
         self._cached.clear()

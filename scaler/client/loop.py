@@ -51,6 +51,7 @@ from scaler.net.questions import Question, Questions
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FailedTask,
     Finished,
     Message,
     Notice,
@@ -92,7 +93,7 @@ _STAGES = {
 }
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
-_Reply = TypeVar("_Reply", Explained, TaskLog, ShutdownReply)
+_Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply)
 
 
 class ClientLoop:
@@ -277,6 +278,14 @@ class ClientLoop:
                     f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"
                 )
 
+    def fetch(self, identifier: bytes) -> Parts:
+        """Return an object of the storage, whoever put it there. Raises ObjectLostError."""
+
+        async def get() -> Parts:
+            return [*await self._storage_client().get(identifier, 0.0)]
+
+        return asyncio.run_coroutine_threadsafe(get(), self._loop).result()
+
     def _new_upload(self, parts: Parts) -> ObjectUpload:
         identifier = self.futures.ids.object()
         return ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
@@ -421,7 +430,7 @@ class ClientLoop:
                         stream.flush()
             case Notice(text):
                 _log.warning("scaler: %s", text)
-            case Explained() | TaskLog() | ShutdownReply():
+            case Explained() | TaskLog() | FailedTask() | ShutdownReply():
                 self._questions.answered(message)
             case _:
                 pass  # a newer scheduler may send more than this client knows

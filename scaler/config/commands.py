@@ -126,6 +126,14 @@ class Question:
     """Of `trace`: how long to watch before writing."""
 
 
+@dataclass(frozen=True, slots=True)
+class RunAgainRequest:
+    """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
+
+    task: str
+    address: str
+
+
 # -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
@@ -174,6 +182,16 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
         scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
     return Question(_monitoring(resolve(TopConfig, sources)), verb, arguments[0], seconds)
+
+
+def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:
+    """Return the request of `scaler run-again`: without an address, that of SCALER_ADDRESS or the only cluster."""
+    parser = bare_parser(program, "Run a failed task again, and print its result or its traceback.")
+    parser.add_argument("task", metavar="TASK_ID")
+    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
+    found = parser.parse_intermixed_args(arguments)
+    return RunAgainRequest(found.task, found.address or environment.get("SCALER_ADDRESS") or find_only().address)
 
 
 def parse_worker_manager(
@@ -250,7 +268,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
-    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL, "init"), n=1)
+    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL, "init", "run-again"), n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     flags = parse_flags(parser, arguments)

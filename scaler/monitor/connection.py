@@ -7,8 +7,8 @@ import json
 from collections.abc import Callable
 from typing import TypeVar
 
-from scaler.errors import LimitError, RefusedError, UnreachableError, UsageError
-from scaler.ids import new_peer_id
+from scaler.errors import LimitError, RefusedError, UnreachableError
+from scaler.ids import new_peer_id, task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode, objects
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
@@ -131,14 +131,3 @@ class MonitorConnection:
                     self._refused = refused
                     self._answered.set()
         self._on_change()
-
-
-def task_id_of(text: str) -> bytes:
-    """Return a task's id from its 32 hexadecimal digits. Raises UsageError."""
-    try:
-        identifier = bytes.fromhex(text.strip())
-    except ValueError:
-        identifier = b""
-    if len(identifier) != 16:
-        raise UsageError(f"{text!r} is no task id: give the 32 hexadecimal digits that future.task_id shows")
-    return identifier

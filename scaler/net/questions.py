@@ -11,7 +11,9 @@ from scaler.errors import LimitError
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FailedTask,
     FindTasks,
+    ReadFailure,
     ReadLog,
     ShutdownCluster,
     ShutdownReply,
@@ -22,11 +24,12 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-Question = Explain | ReadLog | FindTasks | ShutdownCluster
-Answer = Explained | TaskLog | TasksFound | ShutdownReply
+Question = Explain | ReadLog | ReadFailure | FindTasks | ShutdownCluster
+Answer = Explained | TaskLog | FailedTask | TasksFound | ShutdownReply
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
     ReadLog: TaskLog,
+    ReadFailure: FailedTask,
     FindTasks: TasksFound,
     ShutdownCluster: ShutdownReply,
 }

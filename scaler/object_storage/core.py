@@ -173,7 +173,11 @@ class StorageCore:
             case GetObject() as get:
                 self._get(peer, get, now)
             case LinkObject(request, object_id, target):
-                self._answer(peer, request, self._objects.link(peer, object_id, target))
+                result, text = self._objects.link(peer, object_id, target)
+                body = self._objects.body(object_id)
+                self._commands.append(
+                    SendToPeer(peer.id, StorageReply(request, result, text, [] if body is None else body.parts))
+                )
                 self._serve_waiting(object_id)
             case ForgetObjects(object_ids):
                 allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]

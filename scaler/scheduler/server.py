@@ -39,6 +39,7 @@ from scaler.protocol.messages import (
     Role,
     Server,
     StatStorage,
+    StorageReply,
     StorageStatus,
     Welcome,
 )
@@ -49,6 +50,7 @@ from scaler.scheduler.core.commands import (
     Command,
     Expel,
     Input,
+    ObjectLinked,
     PolicyAnswered,
     Publish,
     Send,
@@ -319,12 +321,14 @@ class SchedulerServer:
     # -- the object storage
 
     def _on_storage_events(self, arrived: Sequence[ConnectorEvent]) -> None:
-        """Take in how full the object storage is; nothing else that it sends needs an answer."""
+        """Take in how full the object storage is, and what it linked."""
         for event in arrived:
             match event:
                 case Received(_, StorageStatus(_, objects, size_bytes, limit_bytes)):
                     self._storage_row = StorageRow(self._advertised_storage, objects, size_bytes, limit_bytes)
                     self._storage_asked = False
+                case Received(_, StorageReply(number, parts=parts)):
+                    self._step([ObjectLinked(number, sum(parts))])
                 case Welcomed():
                     self._storage_asked = False
 

@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
+from scaler.ids import task_id_of
 from scaler.logs import escaped_lines
-from scaler.monitor.connection import MonitorConnection, task_id_of
+from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES, trace
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view

@@ -29,7 +29,14 @@ class MonitoringChanged(NamedTuple):
     is_watched: bool
 
 
-Input = ListenerEvent | PolicyAnswered | MonitoringChanged
+class ObjectLinked(NamedTuple):
+    """The storage answered a LinkObject. size_bytes: of the object, 0 when it was not there."""
+
+    number: int
+    size_bytes: int
+
+
+Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked
 
 
 @dataclass(slots=True)

@@ -20,7 +20,16 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
-from scaler.scheduler.core.commands import Command, Expel, Input, MonitoringChanged, PolicyAnswered, SendToStorage, Stop
+from scaler.scheduler.core.commands import (
+    Command,
+    Expel,
+    Input,
+    MonitoringChanged,
+    ObjectLinked,
+    PolicyAnswered,
+    SendToStorage,
+    Stop,
+)
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident, peer_incident
@@ -121,6 +130,8 @@ class SchedulerCore:
                 self._forget_peer(peer, text or "closed its connection", now, kind, retain=False)
             case PolicyAnswered(wanted, complaint):
                 self._elastic.answered(wanted, complaint)
+            case ObjectLinked(number, size_bytes):
+                self.state.failures.linked(number, size_bytes)
             case MonitoringChanged(is_watched):
                 self._outbox.is_watched = is_watched
             case Received():
@@ -289,9 +300,11 @@ class SchedulerCore:
         self, client: ClientRecord, question: messages.Explain | messages.ReadLog | messages.ReadFailure
     ) -> Message:
         task = question.task
-        if isinstance(question, messages.ReadFailure):
-            return self.state.failures.what_ran(task)
         is_its_own = task.startswith(client.id)
+        if isinstance(question, messages.ReadFailure):
+            if is_its_own and task not in self.state.failures:
+                return messages.FailedTask(task, [], [], explain(self.state, task, self.state.now))
+            return self.state.failures.what_ran(task)
         if isinstance(question, messages.ReadLog):
             return self.state.read_log(task) if is_its_own else messages.TaskLog(task, b"", b"", 0)
         return messages.Explained(task, explain(self.state, task, self.state.now) if is_its_own else _NOT_ITS_OWN)

@@ -26,7 +26,7 @@ own, that of `Logs`."""
 MAX_RUN_BYTES = 4 * 1024 * 1024
 """A task with more of these cannot run again."""
 MAX_PINNED_BYTES = 256 * 1024 * 1024
-"""Objects in the storage that are kept for failures; what `send_object` sent stays until its client releases it."""
+"""Objects in the storage that are kept for failures; the storage says how large each is when it has linked it."""
 _RECORD_BYTES = 1024
 
 
@@ -35,7 +35,7 @@ class Failure:
     """ended: the batch that the task alone makes. run: empty when it cannot run again, and `why_not` says why."""
 
     ended: TasksEnded
-    functions: list[tuple[bytes, bytes]]
+    functions: dict[bytes, bytes]
     run: list[RunGroup]
     why_not: str
     size_bytes: int = 0
@@ -47,7 +47,7 @@ class _Pin:
     """name: a second name of an object. uses: how many failures list it."""
 
     name: bytes
-    size_bytes: int
+    size_bytes: int = 0
     uses: int = 0
 
 
@@ -62,6 +62,7 @@ class Failures:
         self._objects = objects
         self._kept: OrderedDict[bytes, Failure] = OrderedDict()
         self._pins: dict[bytes, _Pin] = {}
+        self._linking: dict[int, _Pin] = {}
         self._number = 0
         self._size_bytes = 0
 
@@ -85,20 +86,20 @@ class Failures:
         record = ended.failure_records[0]
         payload = texts_only(record.payload)
         ended.failure_records[0] = FailureRecord(record.attempt, payload, record.texts, record.uncharged)
-        functions: list[tuple[bytes, bytes]] = []
+        functions: dict[bytes, bytes] = {}
         run: list[RunGroup] = []
         why_not = "it never started, or its client had left: submit it again"
         size = _RECORD_BYTES + len(payload)
         if inputs is not None:
             known, spec = self._objects.functions, task.group.spec
-            functions = [(each, known[each].payload) for each in functions_of(spec)]
-            sent = sum(len(each) for each in (task.payload, *inputs, *(each for _, each in functions)))
+            functions = {each: known[each].payload for each in functions_of(spec)}
+            sent = sum(len(each) for each in (task.payload, *inputs, *functions.values()))
             if sent <= MAX_RUN_BYTES:
                 size += sent
                 run = [RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])]
             else:
                 functions, why_not = (
-                    [],
+                    {},
                     f"its arguments and inputs take {sent:,} bytes: MAX_RUN_BYTES is {MAX_RUN_BYTES:,}",
                 )
         if task.id in self._kept:
@@ -123,7 +124,7 @@ class Failures:
             return FailedTask(
                 task, [], [], f"the scheduler has no such failed task: it keeps the last {MAX_FAILURES:,}"
             )
-        functions = [(each, self._pinned(payload)) for each, payload in failure.functions]
+        functions = [(each, self._pinned(payload)) for each, payload in failure.functions.items()]
         runs = [
             RunGroup(
                 run.spec,
@@ -140,24 +141,31 @@ class Failures:
 
     def _pin(self, failure: Failure) -> None:
         for run in failure.run:
-            for payload in {*run.payloads, *run.inputs[0], *(payload for _, payload in failure.functions)}:
-                target, size = payload[1:17], int.from_bytes(payload[17:25], "little")
-                if not is_stored(payload) or not 0 < size <= MAX_PINNED_BYTES:
-                    continue
+            payloads = *run.payloads, *run.inputs[0], *failure.functions.values()
+            for target in {each[1:17] for each in payloads if is_stored(each)}:
                 pin = self._pins.get(target)
                 if pin is None:
-                    self._number = self._number % 0xFFFE + 1
+                    self._number += 1
                     # Of no client, and another one each time: a forgotten name cannot be used again.
-                    name = bytes(each ^ 0xFF for each in target[:8]) + self._number.to_bytes(2, "big") + target[10:]
-                    pin = self._pins[target] = _Pin(name, size)
-                    self.links.append(LinkObject(0, name, target))
-                    self.pinned_bytes += size
+                    kind = (self._number % 0xFFFE + 1).to_bytes(2, "big")
+                    name = bytes(each ^ 0xFF for each in target[:8]) + kind + target[10:]
+                    pin = self._pins[target] = self._linking[self._number] = _Pin(name)
+                    self.links.append(LinkObject(self._number, name, target))
                 pin.uses += 1
                 failure.pinned.append(target)
-        for other in self._kept.values() if self.pinned_bytes > MAX_PINNED_BYTES else ():
-            self._unpin(other)
+
+    def linked(self, number: int, size_bytes: int) -> None:
+        """Count an object whose link the storage has answered: 0 bytes when it is gone."""
+        pin = self._linking.pop(number)
+        if not pin.uses:
+            return
+        pin.size_bytes = size_bytes
+        self.pinned_bytes += size_bytes
+        for failure in self._kept.values():
             if self.pinned_bytes <= MAX_PINNED_BYTES:
                 break
+            if size_bytes <= MAX_PINNED_BYTES or any(self._pins[target] is pin for target in failure.pinned):
+                self._unpin(failure)
 
     def _unpin(self, failure: Failure) -> None:
         for target in failure.pinned:

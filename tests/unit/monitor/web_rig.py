@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Message
 
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
-from scaler.monitor.connection import MonitorConnection, task_id_of
+from scaler.ids import task_id_of
+from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.server import WebApp

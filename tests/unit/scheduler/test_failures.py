@@ -21,7 +21,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core import failures
-from scaler.scheduler.core.commands import SendToStorage
+from scaler.scheduler.core.commands import ObjectLinked, SendToStorage
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import MAX_REMEMBERED
 from scaler.serialization.exceptions import dump_exception
@@ -49,6 +49,10 @@ def ask(cluster: Cluster, client: str, question: ReadFailure | ReadLog) -> Faile
     answer = cluster.said[-1][1]
     assert isinstance(answer, FailedTask | TaskLog)
     return answer
+
+
+def links(cluster: Cluster) -> list[LinkObject]:
+    return [each for each in to_storage(cluster) if isinstance(each, LinkObject)]
 
 
 def to_storage(cluster: Cluster) -> list[object]:
@@ -129,8 +133,9 @@ def test_objects_of_a_failure_are_kept_by_another_name_until_the_failure_goes(mo
     large = cluster.object_id(client)
     arguments = stored_reference(large, 5 * MIB)
     first, second = (fail(cluster, client, worker, arguments, references=(large,)) for _ in range(2))
-    (link,) = [each for each in to_storage(cluster) if isinstance(each, LinkObject)]
+    (link,) = links(cluster)
     assert (link.target, owner_of(link.id) == owner_of(large)) == (large, False)
+    cluster.step(ObjectLinked(link.request, 5 * MIB))
     cluster.leave(client)
     assert ForgetOwner(cluster.peer(client)) in to_storage(cluster)
     bob = cluster.client("bob")
@@ -148,13 +153,21 @@ def test_only_so_much_is_kept_in_the_storage_for_failures_and_the_newest_ones_ha
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
     size = failures.MAX_PINNED_BYTES // 3
-    for _ in range(5):
-        large = cluster.object_id(client)
-        fail(cluster, client, worker, stored_reference(large, size), references=(large,))
-    assert cluster.state.failures.pinned_bytes == 3 * size
-    huge = cluster.object_id(client)
-    fail(cluster, client, worker, stored_reference(huge, 4 * size), references=(huge,))
-    assert cluster.state.failures.pinned_bytes == 3 * size
+
+    def forgotten(sizes: list[int]) -> list[int]:
+        """Let tasks with objects of these sizes fail; return whose objects the storage may forget."""
+        cluster.commands.clear()
+        for each in sizes:
+            large = cluster.object_id(client)
+            fail(cluster, client, worker, references=(large,))
+            cluster.step(ObjectLinked(links(cluster)[-1].request, each))
+        names = [link.id for link in links(cluster)]
+        told = [name for each in to_storage(cluster) if isinstance(each, ForgetObjects) for name in each.ids]
+        return [names.index(name) for name in told if name in names]
+
+    assert forgotten([size] * 5) == [0, 1]
+    assert forgotten([4 * size, 1]) == [0]
+    assert cluster.state.failures.pinned_bytes <= failures.MAX_PINNED_BYTES
 
 
 def test_a_retried_task_that_succeeds_is_no_failure_and_one_whose_input_failed_is_none_of_its_own() -> None:

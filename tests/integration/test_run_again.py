@@ -1,0 +1,172 @@
+"""Failed tasks run again, by their client or another one, also after their client has left."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cli import run_command
+from scaler.errors import ObjectLostError, UsageError
+from scaler.ids import content_id
+from scaler.object_storage.server import EmbeddedStorage
+from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
+from tests.integration.client_rig import RigScheduler
+
+BIG = 3_000_000
+
+
+def total(path: str, *blobs: bytes) -> int:
+    """Fail until there is this file."""
+    if not Path(path).exists():
+        print("nothing at", path)
+        raise FileNotFoundError(f"no market data, {len(blobs)} blobs")
+    return sum(map(len, blobs))
+
+
+def made(size: int) -> bytes:
+    return bytes(size)
+
+
+def submit_inside(path: str) -> bytes:
+    with Client() as client:
+        future = client.submit(total, path, bytes(BIG))
+        future.exception()
+        return future.task_id
+
+
+class Reversing:
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return bytes(reversed(cloudpickle.dumps(obj)))
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return cloudpickle.loads(bytes(reversed(payload)))
+
+
+def failed(cluster: SchedulerClusterCombo, submit: Callable[[Client], Any], **options: Any) -> bytes:
+    """Return the id of a task that failed, and whose client has left."""
+    with Client(cluster.get_address(), **options) as client:
+        future = submit(client)
+        assert isinstance(future.exception(), FileNotFoundError)
+        identifier = future.task_id
+        assert isinstance(identifier, bytes)
+        return identifier
+
+
+def again(cluster: SchedulerClusterCombo, task: bytes | str) -> Any:
+    with Client(cluster.get_address()) as client:
+        return client.run_again(task).result()
+
+
+def test_a_task_of_a_client_that_has_left_runs_again_with_its_arguments(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "market")
+    graph = {"p": path, "n": 7, "a": (made, "n"), "b": (total, "p", "a")}
+    for submit, expected in (
+        (lambda client: client.submit(total, path, b"small"), 5),
+        (lambda client: client.submit(total, path, bytes(BIG)), BIG),
+        (lambda client: client.submit(total, path, client.submit(made, 5), client.submit(made, BIG)), BIG + 5),
+        (lambda client: client.submit(total, path, client.send_object(bytes(BIG))), BIG),
+        (lambda client: client.submit(total, path, client.submit(made, BIG), bytes(BIG)), 2 * BIG),
+        (lambda client: client.get(graph, ["b"], block=False)["b"], 7),
+    ):
+        Path(path).unlink(missing_ok=True)
+        task = failed(cluster, submit)
+        with pytest.raises(FileNotFoundError):
+            again(cluster, task)
+        Path(path).touch()
+        assert again(cluster, task.hex()) == expected
+
+
+def test_functions_of_every_kind_run_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    path, large = str(tmp_path / "market"), bytes(BIG)
+    task = failed(cluster, lambda client: client.submit(lambda: total(path, large)))
+    with_serializer = failed(cluster, lambda client: client.submit(total, path, b"small"), serializer=Reversing)
+    Path(path).touch()
+    assert again(cluster, task) == BIG
+    assert again(cluster, with_serializer) == 5
+
+
+def test_a_task_that_a_task_submitted_runs_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    path = str(tmp_path / "market")
+    with Client(cluster.get_address()) as client:
+        task = client.submit(submit_inside, path).result()
+        Path(path).touch()
+        assert client.run_again(task).result() == BIG
+
+
+def test_a_future_that_failed_runs_again_with_what_was_sent_and_fails_again_alike(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "market")
+    with Client(cluster.get_address()) as client:
+        sent = client.send_object(bytes(BIG))
+        first = client.submit(total, path, sent)
+        with contextlib.suppress(FileNotFoundError):
+            first.result()
+        second = client.run_again(first)
+        with pytest.raises(FileNotFoundError, match="no market data, 1 blobs"):
+            second.result()
+        assert second.task_id != first.task_id
+        Path(path).touch()
+        assert client.run_again(second).result() == BIG
+
+
+def test_an_input_that_is_gone_is_named() -> None:
+    task, function = b"another." + bytes(8), pickle.dumps(made)
+    spec = Spec(function=content_id(function), name="total")
+    inputs = pickle.dumps(1), stored_reference(task[:8] + b"\xff" * 8, BIG)
+    run = RunGroup(spec, [task], [1], [pickle.dumps(())], [inputs])
+    storage = EmbeddedStorage("tcp://127.0.0.1:0")
+    try:
+        with RigScheduler(storage=storage) as rig, Client(rig.address) as client, ThreadPoolExecutor() as threads:
+            asked = threads.submit(client.run_again, task)
+            rig.next(ReadFailure)
+            rig.say(FailedTask(task, [(spec.function, function)], [run]))
+            with pytest.raises(ObjectLostError, match=f"task {task.hex()} cannot run again: input 1 is gone"):
+                asked.result()
+    finally:
+        storage.close()
+
+
+def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        done = client.submit(made, 1)
+        done.result()
+        with pytest.raises(UsageError, match=f"task {done.task_id.hex()} cannot run again: it ended "):
+            client.run_again(done)
+        first = client.submit(total, "/nowhere")
+        blocked = client.submit(total, first)
+        blocked.exception()
+        with pytest.raises(UsageError, match=r"it did not run because its input total \(\w+\) failed"):
+            client.run_again(blocked)
+        with pytest.raises(UsageError, match="'17' is no task id"):
+            client.run_again("17")
+
+
+def test_the_command_prints_the_result_or_the_traceback(
+    cluster: SchedulerClusterCombo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = str(tmp_path / "market")
+    task = failed(cluster, lambda client: client.submit(total, path, b"small"))
+    command = ["run-again", task.hex(), cluster.get_address()]
+    assert run_command("scaler", command) == 1
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert "FileNotFoundError: no market data, 1 blobs" in written.err
+    assert "in total" in written.err
+    Path(path).touch()
+    assert run_command("scaler", command) == 0
+    assert capsys.readouterr().out == "5\n"
+    assert run_command("scaler", ["run-again", "00" * 16, cluster.get_address()]) == 2
+    assert "the scheduler has no such failed task" in capsys.readouterr().err
