@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from itertools import islice
 
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
@@ -32,8 +31,6 @@ SLOW_POLICY_SECONDS = 1.0
 REPORT_AGAIN_SECONDS = 60.0
 """A slow policy is reported again after this time."""
 STARTUP_WEIGHT = 0.3
-RECENT_FUNCTIONS = 200
-"""How many functions without living tasks are looked at for tasks that came and ended between two views."""
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
 
@@ -173,28 +170,27 @@ class Elastic:
             assigned += len(worker.tasks)
             running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
-        # The first view has nothing to measure from: it only notes the counts of all functions.
+        # The first view has nothing to measure from.
         seconds = now - self._view.now if self._view is not None else 0.0
-        functions = reversed(self._state.functions.values())
-        alike: dict[Function, list[Group]] = {}
+        alike: dict[Function, list[Group]] = {function: [] for function in self._state.functions.values()}
         for client in self._state.all_clients():
             for group in client.groups.values():
                 alike.setdefault(group.function, []).append(group)
-        for function in islice(functions, RECENT_FUNCTIONS) if seconds else functions:
-            alike.setdefault(function, [])
         demand: list[Demand] = []
         for function, groups in alike.items():
-            ended, busy_seconds = _since_view(function, sum(group.live for group in groups))
+            if not groups and function.submitted == function.viewed[0]:
+                continue
+            ended, wall_us = function.submitted - sum([group.live for group in groups]), function.wall_us
+            new, new_us = ended - function.viewed[0], wall_us - function.viewed[1]
+            function.viewed = ended, wall_us
             here = [group for group in groups if not group.client.terminated]
             ready = sum(group.ready for group in here)
             sent = sum(group.assigned for group in here)
             begun = round(sent * started)
-            task_seconds = max((group.timing.seconds for group in here if group.timing.measured), default=None)
-            busy = rate = 0.0
-            if seconds and ended:
-                # Of a task that ended, no more than the time since the last view counts.
-                busy, rate = min(ended, busy_seconds / seconds), ended / seconds
-                task_seconds = task_seconds or busy_seconds / ended or None
+            mean = new_us * 1e-6 / new if new_us else None
+            task_seconds = max((group.timing.seconds for group in here if group.timing.measured), default=mean)
+            # Of a task that ended, no more than the time since the last view counts.
+            rate, busy = (new / seconds, min(new, new_us * 1e-6 / seconds)) if seconds else (0.0, 0.0)
             if ready or sent or rate:
                 row = Demand(function.needs, function.name, ready + sent - begun, begun, task_seconds, busy, rate)
                 demand.append(row)
@@ -262,14 +258,6 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         trouble=record.trouble,
         fixed=details.fixed,
     )
-
-
-def _since_view(function: Function, live: int) -> tuple[int, float]:
-    """Return how many tasks of a function have ended since the last view and how long they took; count from now on."""
-    ended, wall_us = function.submitted - live, function.wall_us
-    since = ended - function.viewed_ended, (wall_us - function.viewed_wall_us) * 1e-6
-    function.viewed_ended, function.viewed_wall_us = ended, wall_us
-    return since
 
 
 def _inputs(manager: ManagerView, demand: Iterable[Demand]) -> ScalingInputs:

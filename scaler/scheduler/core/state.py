@@ -69,9 +69,8 @@ class Function:
     failed: int = 0
     wall_us: int = 0
     """Total duration of the tasks that ended."""
-    viewed_ended: int = 0
-    viewed_wall_us: int = 0
-    """The tasks that had ended when the policy was shown the cluster last, and their duration."""
+    viewed: tuple[int, int] = (0, 0)
+    """How many had ended when the policy saw the cluster last, and their wall_us."""
 
 
 @dataclass(slots=True, eq=False)
