@@ -50,15 +50,11 @@ def without_workers(state: ClusterState, now: float) -> str:
         return "No workers: no worker manager is connected that could start any"
     waiting = state.ready.waiting()
     if waiting:
-        text = outlook(state, waiting[0].needs, now)
-    else:
-        text = "; ".join(prospect(record, now, is_awaited=False) for record in records[:MAX_NAMED])
+        return f"Tasks wait for workers: {outlook(state, waiting[0].needs, now)}"
+    text = "; ".join(prospect(record, now, is_awaited=False) for record in records[:MAX_NAMED])
     if any(record.pending_units for record in records):
         return f"Workers are starting: {text}"
-    if waiting:
-        return f"Tasks wait for workers: {text}"
-    is_able = any(_may_start(record) for record in records)
-    return f"Idle: workers start when tasks arrive; {text}" if is_able else f"No workers: {text}"
+    return f"Idle: workers start when tasks arrive; {text}" if any(map(_may_start, records)) else f"No workers: {text}"
 
 
 def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
@@ -99,12 +95,10 @@ def _may_start(record: ManagerRecord) -> bool:
 
 
 def _unwilling(fitting: list[Worker]) -> list[str]:
-    if not fitting:
-        return []
     broken = sum(worker.broken_at is not None for worker in fitting)
     counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
-    how = [f"{counted(count, 'worker')} {text}" for count, text in counts if count]
-    return [f"no worker can take such tasks now ({', '.join(how)})"]
+    how = ", ".join(f"{counted(count, 'worker')} {text}" for count, text in counts if count)
+    return [f"no worker can take such tasks now ({how})"] if how else []
 
 
 def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:

@@ -145,7 +145,7 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
     too_expensive: "No workers: the scaling policy wants 0 units of worker manager laptop: it may have no units",
     tasks_came: "Tasks wait for workers: the scaling policy is about to decide about worker manager laptop",
     tasks_wait: "Tasks wait for workers: worker manager laptop is about to start 1 unit",
-    tasks_wait_for_a_unit: "Workers are starting: worker manager laptop has been starting its first unit for 12 s",
+    tasks_wait_for_a_unit: "Tasks wait for workers: worker manager laptop has been starting its first unit for 12 s",
     tasks_that_fit_nothing: "Tasks wait for workers: no worker offers gpu=2, "
     "and no worker manager could start one that does: there is no gpu",
     out_of_contact: "No workers: worker manager laptop is out of contact",
