@@ -240,8 +240,6 @@ def test_what_an_executor_cannot_be_made_of_is_refused(client: Client) -> None:
     for count in (0, "2"):
         with pytest.raises(UsageError, match=f"max_workers is {count!r}"):
             ScalerExecutor(client, max_workers=count)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="scheduler's address"):
-        ScalerExecutor()
 
 
 def test_a_forked_child_cannot_use_or_wait_for_it(executor: ScalerExecutor, tmp_path: Path) -> None:

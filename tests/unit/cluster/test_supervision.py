@@ -29,7 +29,8 @@ SCHEDULER = ComponentProcess("scheduler", ("scheduler",), tier=1)
 WORKERS = ComponentProcess("workers", ("workers",), tier=2)
 MORE_WORKERS = ComponentProcess("more workers", ("workers",), tier=2)
 ALL = (STORAGE, SCHEDULER, WORKERS, MORE_WORKERS)
-PIDS = {"storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 1004}
+PAGE = ComponentProcess("page", ("page",), tier=2, optional=True)
+PIDS = {"storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 1004, "page": 1005}
 
 
 class World:
@@ -88,6 +89,38 @@ def test_a_tier_is_started_when_all_below_it_are_ready() -> None:
 
 def test_all_tiers_are_started_at_once_when_they_need_no_order() -> None:
     assert World(together=True).started == ["storage", "scheduler", "workers", "more workers"]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_an_optional_component_is_started_last_and_waited_for_by_no_other(together: bool) -> None:
+    world = World((PAGE, SCHEDULER, WORKERS), together=together)
+    assert "page" not in world.started
+    world.ready("scheduler")
+    lines = world.ready("workers")
+    assert world.started[-1] == "page"
+    assert world.supervision.ready
+    assert lines[1] == ReportLine("all components are ready; Ctrl-C stops them")
+    world.wait(1000)
+    (line,) = world.ready("page")
+    assert line == ReportLine("page is ready: address ipc://page (pid 1005)")
+    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("workers"), TerminateProcess("page")]
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+@pytest.mark.parametrize("returncode", [0, 1, 2])
+def test_an_optional_component_that_ends_is_reported_and_ends_no_other(is_ready: bool, returncode: int) -> None:
+    world = World((SCHEDULER, PAGE))
+    world.ready("scheduler")
+    if is_ready:
+        world.ready("page")
+    (line,) = world.ends("page", returncode)
+    text = f"page has ended, the rest goes on: exit code {returncode}\n    it said this"
+    assert line == ReportLine(text, is_failure=True)
+    assert world.supervision.ready
+    assert world.supervision.failure is None
+    world.step(ShutdownRequested())
+    world.ends("scheduler")
+    assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
 
 
 def test_each_readiness_is_one_line_with_address_and_pid() -> None:
