@@ -178,15 +178,17 @@ class Model:
 
         search: a part of the id, function, client, worker or failure, in any case. state: an outcome's name, `running`,
         or `failed` for every kind of failure. failure: key of a group of failures, which has no others. found: what the
-        scheduler has found; what is new of it comes first.
+        scheduler has found, which comes first.
         """
         wanted = search.casefold()
-        news = {row.id: row for row in found if (known := self.task(row.id)) is None or known.state != row.state}
+        first = {
+            row.id: row if (known := self.task(row.id)) is None or known.state != row.state else known for row in found
+        }
         earlier = (task for task in reversed(self._failures.values()) if task.id not in self._tasks)
         reported = reversed(self._failures.values()) if failure else chain(reversed(self._tasks.values()), earlier)
         fitting = (
             task
-            for task in chain(news.values(), (task for task in reported if task.id not in news))
+            for task in chain(first.values(), (task for task in reported if task.id not in first))
             if (not failure or failure_key(task) == failure)
             and (not state or task.state == state or (state == "failed" and task.failed))
             and (not function or task.function == function)

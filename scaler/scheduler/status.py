@@ -45,7 +45,7 @@ MAX_WAITING_ROWS = 100
 MAX_REASON = 500
 """Characters of the reason why they wait."""
 MAX_SEARCHED = 1_000
-"""A client's oldest tasks, among which one is searched that waits."""
+"""A client's oldest tasks, among which the oldest one that waits is searched."""
 MAX_PROCESSORS_LISTED = 16
 """Processors of one worker."""
 MAX_TEXT = 200
@@ -260,12 +260,10 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
     name, needs, priority = kind
     first = min(groups, key=Group.oldest)
     since, oldest = first.oldest()
-    task = state.living_task(oldest)
-    if task is None or not task.is_queued:
-        earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
-        task = next((task for task in earliest if task.group is first and task.is_queued), None)
+    earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
+    task = next((task for task in earliest if task.group is first and task.is_queued), state.living_task(oldest))
     reason = ""
-    if task is not None:
+    if task is not None and task.is_queued:
         reason = outlook_of(needs) if type(task.state) is Ready else explain(state, task.id, state.now)
     return WaitingRow(
         id=f"{name} {needs} {priority}",

@@ -16,6 +16,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.top.app import TopApp
 from scaler.monitor.top.lines import Lines
 from scaler.protocol.messages import TaskLog
+from scaler.protocol.monitor_rows import TaskRow
 
 WAIT_SECONDS = 20.0
 TASK = "ab" * 16
@@ -33,6 +34,7 @@ class Cluster(MonitorConnection):
         self.model = Model()
         self.answer: str | UnreachableError = "no worker offers gpu=2"
         self.asked: list[str] = []
+        self.found: list[TaskRow] = []
         self.at = 100.0
 
     @property
@@ -44,6 +46,12 @@ class Cluster(MonitorConnection):
         if isinstance(self.answer, UnreachableError):
             raise self.answer
         return self.answer
+
+    async def find(self, search: str) -> list[TaskRow]:
+        self.asked.append(search)
+        if isinstance(self.answer, UnreachableError):
+            raise self.answer
+        return self.found
 
     async def log(self, task_id: str) -> TaskLog:
         self.asked.append(task_id)
@@ -233,7 +241,7 @@ def test_a_frozen_detail_shows_no_tasks_that_came_later() -> None:
 def test_a_worker_without_tasks_has_nothing_to_ask_about() -> None:
     async def story(stage: Stage) -> None:
         await stage.press("enter", "e")
-        assert "no listed tasks" in stage.text("#text")
+        assert "no task is listed" in stage.text("#text")
         assert stage.cluster.asked == []
 
     on_a_screen(story)
@@ -313,5 +321,52 @@ def test_help_names_every_key_and_q_leaves() -> None:
         assert all(f"\n  {key} " in page for key in "nCMcmfwdl/")
         await stage.press("escape", "q")
         await stage.until(lambda: not stage.app.is_running)
+
+    on_a_screen(story)
+
+
+GROUPS = [
+    {"id": "a", "function": "combine", "tasks": 5, "age_seconds": 75.0, "reason": "it needs 3 results", "oldest": TASK},
+    {"id": "b", "function": "train\x1b", "capabilities": "gpu=2", "priority": -3, "tasks": 123_456, "ready": 4},
+]
+
+
+def test_waiting_tasks_are_listed_by_group_with_why_they_wait_and_explained() -> None:
+    async def story(stage: Stage) -> None:
+        stage.cluster.tell(waiting=GROUPS, totals={"waiting": 2})
+        await stage.press("t")
+        await stage.until(lambda: len(stage.app.screen.query_one(Lines).texts) == 2)
+        assert stage.text("#facts") == "waiting tasks: 2 groups"
+        first, second = stage.app.screen.query_one(Lines).texts
+        assert first.split() == ["5", "0", "1m15s", "combine", "it", "needs", "3", "results"]
+        assert second.split() == ["123K", "4", "0ms", "train\\x1b", "gpu=2", "priority", "-3"]
+        await stage.press("e")
+        await stage.until(lambda: "no worker offers gpu=2" in stage.text("#text"))
+        assert stage.cluster.asked == [TASK]
+        stage.cluster.tell(waiting=GROUPS[:1], totals={"waiting": 1})
+        await stage.until(lambda: stage.text("#facts") == "waiting tasks: 1 group")
+        await stage.press("escape")
+        assert stage.text("#totals").startswith("Total")
+
+    on_a_screen(story)
+
+
+def test_a_search_finds_tasks_and_an_empty_one_goes_back_to_the_waiting_ones() -> None:
+    async def story(stage: Stage) -> None:
+        stage.cluster.found = [TaskRow(TASK, "ready", "queue_me"), TaskRow("cd" * 16, "waiting", "quit")]
+        stage.cluster.tell(waiting=GROUPS, totals={"waiting": 2})
+        await stage.press("t", "slash", *"qu", "enter")
+        await stage.until(lambda: stage.rows == [TASK, "cd" * 16])
+        assert stage.text("#facts") == "2 tasks found with 'qu'"
+        assert stage.app.screen.query_one(Lines).texts[0].split() == [TASK, "ready", "queue_me"]
+        await stage.press("down", "o")
+        await stage.until(lambda: "--- stdout" in stage.text("#text"))
+        assert stage.cluster.asked == ["qu", "cd" * 16]
+        stage.cluster.answer = UnreachableError("tcp://127.0.0.1:7 did not answer within 5 s")
+        await stage.press("slash", "x", "enter")
+        await stage.until(lambda: "did not answer within 5 s" in stage.text("#text"))
+        assert stage.text("#facts") == "0 tasks found with 'x'"
+        await stage.press("slash", "backspace", "enter")
+        await stage.until(lambda: stage.text("#facts") == "waiting tasks: 2 groups")
 
     on_a_screen(story)

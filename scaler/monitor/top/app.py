@@ -17,6 +17,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from scaler.errors import ScalerError
+from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.lines import Lines, text_of
@@ -51,13 +52,15 @@ Screen { layout: vertical; }
 #left { width: 1fr; }
 #workers { height: 1fr; }
 #side { width: 46; padding-left: 2; height: 100%; }
-#filter { height: 1; }
+#filter, #search { height: 1; }
 HelpScreen, DetailScreen { align: left top; }
 #help { padding: 0 1; height: 1fr; }
 #facts { height: auto; }
 #tasks { height: 1fr; min-height: 3; }
 #answer { height: 2fr; border-top: solid; }
 #tasks_head, #hint { height: 1; }
+TasksScreen #tasks { height: 2fr; }
+TasksScreen #answer { height: 1fr; }
 """
 
 
@@ -80,6 +83,7 @@ class TopApp(App[None]):
         Binding("less_than_sign", "step(-1)", show=False),
         Binding("greater_than_sign", "step(1)", show=False),
         Binding("slash", "filter", show=False),
+        Binding("t", "tasks", show=False),
         Binding("space", "freeze", show=False),
         Binding("question_mark", "help", show=False),
         Binding("escape", "clear", show=False),
@@ -154,6 +158,9 @@ class TopApp(App[None]):
     def action_freeze(self) -> None:
         self.frozen = None if self.frozen is not None else Frozen(self.status, self._per_second, time.time())
         self.redraw()
+
+    async def action_tasks(self) -> None:
+        await self.push_screen(TasksScreen(self), lambda _: self.redraw())
 
     async def action_help(self) -> None:
         await self.push_screen(HelpScreen(), lambda _: self.redraw())
@@ -271,6 +278,7 @@ class DetailScreen(ModalScreen[None]):
         Binding("o", "log", show=False),
         Binding("space", "app.freeze", show=False),
     ]
+    hint = HINT
 
     def __init__(self, top: TopApp, worker: str) -> None:
         """worker: its id."""
@@ -279,16 +287,17 @@ class DetailScreen(ModalScreen[None]):
         self._recent: list[TaskRow] | None = None
         self._worker = WorkerRow(id=worker)
         self._facts_part, self._text_part = _texts("facts", "text")
+        self._head_part = Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
         self._tasks_part = Lines(id="tasks")
         self._answer_part = VerticalScroll(id="answer", can_focus=False)
 
     def compose(self) -> ComposeResult:
         yield self._facts_part
-        yield Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
+        yield self._head_part
         yield self._tasks_part
         with self._answer_part:
             yield self._text_part
-        yield Static(HINT, id="hint", markup=False)
+        yield Static(self.hint, id="hint", markup=False)
 
     def on_mount(self) -> None:
         self._tasks_part.focus()
@@ -326,7 +335,7 @@ class DetailScreen(ModalScreen[None]):
     def _ask(self, question: Callable[[str], Awaitable[str]]) -> None:
         task = self._tasks_part.key
         if not task:
-            self._show("this worker has no listed tasks")
+            self._show("no task is listed")
             return
 
         async def ask() -> None:
@@ -345,6 +354,60 @@ class DetailScreen(ModalScreen[None]):
         self._answer_part.scroll_home(animate=False)
 
 
+class TasksScreen(DetailScreen):
+    """Waiting tasks by function and needs, or the tasks that a search finds."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("slash", "search", show=False)]
+    hint = f"search[/] {HINT}"
+
+    def __init__(self, top: TopApp) -> None:
+        super().__init__(top, "")
+        self._search_part = Input(id="search", placeholder="beginning of an id, or part of a name", compact=True)
+        self._search = ""
+        self._found: list[TaskRow] = []
+
+    def compose(self) -> ComposeResult:
+        yield from super().compose()
+        yield self._search_part
+
+    def on_mount(self) -> None:
+        self._search_part.display = False
+        super().on_mount()
+
+    def redraw(self) -> None:
+        status = self._top.status
+        if self._search:
+            lines, head = panels.found_lines(self._found), panels.TASKS_HEAD
+            first = "the first " if len(self._found) == MAX_RECENT else ""
+            facts = f"{first}{counted(len(self._found), 'task')} found with {formats.safe(self._search)!r}"
+        else:
+            keys = [row.oldest or row.id for row in status.waiting]
+            lines, head = dict(zip(keys, panels.waiting_lines(status), strict=True)), panels.WAITING_HEAD
+            facts = f"waiting tasks: {counted(status.totals.waiting, 'group')}"
+        self._facts_part.update(text_of([facts], has_head=True))
+        self._head_part.update(head)
+        self._tasks_part.show(list(lines.values()), list(lines))
+
+    def action_search(self) -> None:
+        self._search_part.display = True
+        self._search_part.focus()
+
+    @on(Input.Submitted, "#search")
+    def _submitted(self) -> None:
+        self._search_part.display = False
+        self._tasks_part.focus()
+        self.run_worker(self._find(self._search_part.value), exclusive=True)
+
+    async def _find(self, search: str) -> None:
+        source, self._search, self._found = self._top.source, search, []
+        try:
+            found = await source.find(search) if search else []
+            self._found = source.model.tasks(search=search, limit=MAX_RECENT, found=found)
+        except ScalerError as error:
+            self._show(str(error))
+        self.redraw()
+
+
 _SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
 _COLUMNS = "\n".join(f"  {column.title:13} {column.schema.help}" for column in COLUMNS)
 HELP = f"""\
@@ -352,6 +415,7 @@ Keys                                            escape or ? closes this page
 {_SORTS}
   < >     sort by the column to the left or right of the sorted one
   /       only workers with a text in their name, manager, capabilities, function
+  t       waiting tasks, and why they wait; there / searches all tasks
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task, o shows its output
   arrows, page up and down, home, end     move

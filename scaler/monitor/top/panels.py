@@ -28,11 +28,14 @@ from scaler.protocol.monitor_rows import (
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
-MORE_KEY_HINTS = "other columns[< >] filter[/] freeze[space] detail[enter] help[?] quit[q]"
+MORE_KEY_HINTS = "columns[< >] filter[/] tasks[t] freeze[space] detail[enter] help[?] quit[q]"
 VERSION = 1
 MAX_PANEL_LINES = 40
+MAX_GROUP_WIDTH = 30
+"""Of the function and the needs of waiting tasks."""
 PANELS_WIDTH = 120
 """Where nothing limits the width."""
+WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and why the oldest waits"
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
 Pairs = Sequence[tuple[str, str]]
@@ -197,8 +200,28 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
     return lines
 
 
+def found_lines(found: Sequence[TaskRow]) -> dict[str, str]:
+    """Return lines by task id."""
+    rows = ((row, f"{row.function} {row.worker} {row.text}") for row in found)
+    return {row.id: _task_line(row.id, row.state, row.duration_us / 1e6, "", text) for row, text in rows}
+
+
+def waiting_lines(status: Status) -> list[str]:
+    """Return lines about groups of waiting tasks, those with the oldest ones first."""
+    names = [
+        f"{row.function} {row.capabilities}{f' priority {row.priority}' if row.priority else ''}".strip()
+        for row in status.waiting
+    ]
+    width = min(max(map(cell_len, map(formats.safe, names)), default=0), MAX_GROUP_WIDTH)
+    return [
+        f"{formats.short_count(row.tasks):>6} {formats.short_count(row.ready):>6} "
+        f"{formats.duration(row.age_seconds):>6} {formats.left(name, width)} {formats.safe(row.reason)}"
+        for row, name in zip(status.waiting, names, strict=True)
+    ]
+
+
 def _task_line(task: str, state: str, seconds: float, pid: str, function: str) -> str:
-    name, duration = f"{formats.left(task, 32)} {formats.left(state, 12)}", formats.duration(seconds)
+    name, duration = f"{formats.left(task, 32)} {formats.left(state, 12)}", formats.duration(seconds) if seconds else ""
     return f"{name} {duration:>7} {pid:>8} {formats.safe(function.strip())}"
 
 
@@ -229,6 +252,9 @@ def as_text(model: Model, width: int | None) -> str:
     for side in (*sides(status), failed(model)):
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]
+    if status.waiting:
+        rest = [WAITING_HEAD, *waiting_lines(status)]
+        lines += ["", *(rest if width is None else (formats.cut(line, width) for line in rest))]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
