@@ -32,6 +32,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler local": (f"{_PARSE}local", _LAUNCHER),
     "scaler init": ("scaler.config.init:parse_init", "scaler.config.init:run"),
     "scaler run-again": (f"{_PARSE}run_again", "scaler.client.commands:run"),
+    "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
     **{f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")},
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""

@@ -268,7 +268,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
-    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL, "init", "run-again"), n=1)
+    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL, "init", "completion", "run-again"), n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     flags = parse_flags(parser, arguments)

@@ -33,6 +33,7 @@ known one, and so is an environment variable that is nearly one of these.
 | `scaler`, `scaler local` | no file | a scheduler, workers and the web page on this machine |
 | `scaler FILE` | all | object storage, scheduler, every worker manager, and the web server where `[webui]` stands |
 | `scaler init TYPE ... -o FILE` | all | writes a commented file for worker managers of these types |
+| `scaler completion bash`, also `zsh` and `fish` | none | prints a script for tab completion |
 | `scaler_object_storage_server ADDRESS` | `[object_storage_server]` | an object storage |
 | `scaler_scheduler ADDRESS` | `[scheduler]` | a scheduler, with an object storage inside when it is given none |
 | `scaler_worker_manager TYPE ADDRESS` | `[[worker_manager]]` with `type` | a worker manager |

@@ -54,6 +54,7 @@ COMBO = dict.fromkeys(
     ("address", "n_workers", "monitor_address", "name", "web_port", "per_worker_queue_size"), None
 ) | {
     "logging_level": "WARNING",
+    "worker_manager_id": "local",
     "logging_paths": ("/dev/stderr",),
     "per_worker_capabilities": "",
 }

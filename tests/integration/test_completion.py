@@ -1,0 +1,107 @@
+"""Tab completion, as bash does it with the script that `scaler completion bash` prints."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaler.cli import COMMANDS, SUBCOMMANDS
+from scaler.cli.completion import SHELLS, script, words_by_place
+from scaler.config.setting import describe
+from scaler.config.worker_managers import settings_model
+from scaler.plugins import WORKER_MANAGERS
+
+
+@pytest.fixture(scope="module")
+def bash_script() -> str:
+    command = [sys.executable, "-m", "scaler.cli", "scaler", "completion", "bash"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("cloud.toml", "my cluster.toml", "notes.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "more").mkdir()
+    return tmp_path
+
+
+def bash(bash_script: str, program: str, folder: Path) -> list[str]:
+    command = ["bash", "--norc", "--noprofile", "-u", "-c", f"{bash_script}\n{program}"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def completed(bash_script: str, line: str, folder: Path) -> list[str]:
+    """Return what Tab offers at the end of a line."""
+    words = [*shlex.split(line), *([""] if line.endswith(" ") else [])]
+    program = (
+        f"COMP_WORDS=({shlex.join(words)}); COMP_CWORD={len(words) - 1}; _scaler; printf '%s\\n' \"${{COMPREPLY[@]-}}\""
+    )
+    return sorted(filter(None, bash(bash_script, program, folder)))
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("scaler ex", ["explain"]),
+        ("scaler c", ["cloud.toml", "completion"]),
+        ("scaler m", ["more", "my cluster.toml"]),
+        ("scaler n", []),  # notes.txt is no file of settings
+        ("/usr/bin/scaler init a", ["aws_hpc", "aws_raw_ecs"]),
+        ("scaler init aws_hpc s", ["symphony"]),
+        ("scaler init aws_hpc --out", ["--output"]),
+        ("scaler init -o n", ["notes.txt"]),
+        ("scaler completion ", ["--help", "--version", "-h", "bash", "fish", "zsh"]),
+        ("scaler trace --sec", ["--seconds"]),
+        ("scaler_scheduler --event-loop ", ["builtin", "uvloop"]),
+        ("scaler_scheduler -el u", ["uvloop"]),
+        ("scaler_scheduler tcp://127.0.0.1:1 --prot", ["--protected"]),
+        ("scaler_scheduler --bind", ["--bind-address"]),
+        ("scaler_scheduler --io-threads ", []),
+        ("scaler_scheduler -c ", ["cloud.toml", "more", "my cluster.toml"]),
+        ("scaler_scheduler -c cloud.toml --logging-l", ["--logging-level"]),
+        ("scaler_scheduler -lcf n", ["notes.txt"]),
+        ("scaler_worker_manager b", ["baremetal_native"]),
+        ("scaler_worker_manager aws_hpc s", ["setup", "show"]),
+        ("scaler_worker_manager aws_hpc setup --dry", ["--dry-run"]),
+        ("scaler_worker_manager aws_raw_ecs --ecs-task-c", ["--ecs-task-cpu"]),
+        ("scaler_worker_manager baremetal_native --mode ", ["dynamic", "fixed"]),
+        ("scaler_top --o", ["--once"]),
+    ],
+)
+def test_bash_completes(line: str, offered: list[str], bash_script: str, folder: Path) -> None:
+    assert completed(bash_script, line, folder) == offered
+
+
+def test_bash_completes_every_command(bash_script: str, folder: Path) -> None:
+    for command in COMMANDS:
+        assert bash(bash_script, f"complete -p {command}", folder) == [f"complete -o filenames -F _scaler {command}"]
+
+
+def test_every_command_type_and_setting_can_be_completed() -> None:
+    words = words_by_place()
+    assert words.keys() >= {*COMMANDS, *SUBCOMMANDS}
+    for kind in WORKER_MANAGERS.names():
+        keys = {"--" + key.replace("_", "-") for key in describe(settings_model(kind))} - {"--type"}
+        assert keys <= {*words[f"scaler_worker_manager {kind}"]}
+
+
+def test_the_scripts_of_all_shells_have_the_same_words() -> None:
+    for shell in SHELLS:
+        text = script(shell)
+        assert all(shlex.quote(place) in text for place in words_by_place())
+        assert ("bashcompinit" in text.partition("_scaler_words")[0].replace("by bashcompinit", "")) == (shell == "zsh")
+
+
+def test_an_unknown_shell_is_refused() -> None:
+    for arguments in ([], ["csh"]):
+        command = [sys.executable, "-m", "scaler.cli", "scaler", "completion", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        expected = "scaler completion: give one of the shells: scaler completion bash|zsh|fish\n"
+        assert (done.returncode, done.stderr) == (2, expected)
