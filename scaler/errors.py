@@ -88,14 +88,27 @@ class ClientDisconnectedError(TaskError):
 
 
 class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this name, as in the standard library)
-    """Carries the traceback text of a remote exception as its `__cause__`, so that it is shown with it."""
+    """Carries the traceback text of a remote exception as its `__cause__`, so that it is shown with it.
+
+    where: the item of a map or the node of a graph that it is about, or empty.
+    """
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self.text = text
+        self.where = ""
 
     def __str__(self) -> str:
-        return f"\n\n{self.text.rstrip()}"
+        import linecache  # noqa: PLC0415 (most processes never show one)
+        import re  # noqa: PLC0415
+
+        def with_source(frame: re.Match[str]) -> str:
+            # The worker does not have the source of a notebook's cell; the notebook does.
+            line = linecache.getline(frame[1], int(frame[2])).strip()
+            return f"{frame[0]}    {line}\n" if line else frame[0]
+
+        text = re.sub(r'^  File "(.+)", line (\d+), in .+\n(?!    )', with_source, self.text, flags=re.MULTILINE)
+        return f"{self.where}\n\n{text.rstrip()}"
 
 
 class RemoteError(TaskError):

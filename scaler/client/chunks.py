@@ -8,7 +8,7 @@ size is unproven. When no result comes for a while, more are sent: slow items, o
 
 from __future__ import annotations
 
-import traceback
+import reprlib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import dump_exception
+from scaler.serialization.tracebacks import user_traceback
 from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01
@@ -149,7 +150,7 @@ class ChunkResults(Divisible):
                 dump_value(value)
             except SerializationError as error:
                 values[position] = None
-                failures[position] = dump_exception(error, traceback.format_exc())
+                failures[position] = dump_exception(error, f"\n{user_traceback(error)}")
         return ChunkResults(values, failures)
 
 
@@ -169,7 +170,7 @@ class SerializedChunkFunction:
     def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
-        return call_each(self._call, True, items)
+        return call_each(self._call, True, items, show=lambda _: "")
 
     def _call(self, *arguments: bytes) -> bytes:
         function = self._function
@@ -179,10 +180,17 @@ class SerializedChunkFunction:
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
-def call_each(function: Callable[..., Any], spread: bool, items: Sequence[Any]) -> ChunkResults:
+def show_item(item: Any) -> str:
+    """Return a line that shows an item in an error."""
+    return " ".join(reprlib.repr(item).split())
+
+
+def call_each(
+    function: Callable[..., Any], spread: bool, items: Sequence[Any], show: Callable[[Any], str] = show_item
+) -> ChunkResults:
     """Call a function with every item, and go on when one raises: what a chunk's task runs.
 
-    spread: each item is a tuple of arguments.
+    spread: each item is a tuple of arguments. show: returns the text of an item, the first line of its traceback.
     """
     done: list[Any] = []
     failures: dict[int, bytes] = {}
@@ -194,9 +202,9 @@ def call_each(function: Callable[..., Any], spread: bool, items: Sequence[Any]) 
                     done.append(finish(function(*item)))  # noqa: PERF401 (the count must be known when one raises)
             else:
                 for item in iterator:
-                    done.append(finish(function(item)))  # noqa: PERF401
+                    done.append(finish(function(item)))
         except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
-            failures[len(done)] = dump_exception(error, traceback.format_exc())
+            failures[len(done)] = dump_exception(error, f"{show(item)}\n{user_traceback(error)}")
             done.append(None)
         else:
             return ChunkResults(done, failures)

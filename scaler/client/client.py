@@ -25,6 +25,7 @@ from scaler.logs import escaped_lines
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"
@@ -129,8 +130,13 @@ class Client(ArgumentOnly):
         options = self._options
         if profiling is not None and profiling is not options.profiling:
             options = Options(profiling=profiling, stream_output=options.stream_output)
-        return self._submit(fn, args, kwargs, options)
+        try:
+            return self._submit(fn, args, kwargs, options)
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
+    @hiding_frames
     def submit_verbose(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         fn: Callable[..., Any],
@@ -165,6 +171,7 @@ class Client(ArgumentOnly):
         check_call(args, kwargs)
         return self._submit(fn, tuple(args), dict(kwargs or {}), options)
 
+    @hiding_frames
     def map(
         self,
         fn: Callable[..., Any],
@@ -181,6 +188,7 @@ class Client(ArgumentOnly):
         """
         return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
 
+    @hiding_frames
     def starmap(
         self,
         fn: Callable[..., Any],
@@ -192,6 +200,7 @@ class Client(ArgumentOnly):
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
         return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
 
+    @hiding_frames
     def imap(
         self,
         fn: Callable[..., Any],
@@ -218,6 +227,7 @@ class Client(ArgumentOnly):
         """
         return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress)
 
+    @hiding_frames
     def imap_unordered(
         self,
         fn: Callable[..., Any],
@@ -230,6 +240,7 @@ class Client(ArgumentOnly):
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
         return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress)
 
+    @hiding_frames
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
@@ -245,6 +256,7 @@ class Client(ArgumentOnly):
         )
         return run.values() if block else run.futures
 
+    @hiding_frames
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
         """Send an object once, and return what stands for it in the arguments of any number of tasks.
 
@@ -264,6 +276,7 @@ class Client(ArgumentOnly):
 
     # -- how they are
 
+    @hiding_frames
     def explain(self, future: ScalerFuture) -> str:
         """Return in a sentence why a task waits, what it does, or what became of it, as the scheduler sees it.
 
@@ -272,6 +285,7 @@ class Client(ArgumentOnly):
         self._check_open()
         return self._loop.explain(future, self._futures.timeout_seconds)
 
+    @hiding_frames
     def logs(self, future: ScalerFuture) -> TaskOutput:
         """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
 

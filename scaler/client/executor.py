@@ -18,7 +18,9 @@ from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
-from scaler.serialization import Serializer
+from scaler.serialization import Serializer, name_of
+from scaler.serialization.exceptions import locate
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 
 class ScalerExecutor(Executor):
@@ -74,6 +76,7 @@ class ScalerExecutor(Executor):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(ScalerExecutor, max_workers=self._max_workers), (self._open_client(),)
 
+    @hiding_frames
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
 
@@ -84,6 +87,7 @@ class ScalerExecutor(Executor):
             future.cancel()
         return future
 
+    @hiding_frames
     def map(
         self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
     ) -> Iterator[Any]:
@@ -108,7 +112,7 @@ class ScalerExecutor(Executor):
             _cancel(futures)
             raise
         futures.reverse()
-        return _results_of(futures, deadline)
+        return _results_of(futures, deadline, f"map over {name_of(fn)}")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
@@ -134,18 +138,26 @@ class ScalerExecutor(Executor):
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
 
 
-def _results_of(futures: list[ScalerFuture], deadline: float | None) -> Iterator[Any]:
+def _results_of(futures: list[ScalerFuture], deadline: float | None, what: str) -> Iterator[Any]:
     """Take futures off the end of the list, and yield their results; no future is held while the caller works."""
+    count = len(futures)
     try:
         while futures:
-            yield _result_of(futures.pop(), deadline)
+            yield _next_result(futures, deadline, count, what)
+    except BaseException as error:
+        hide_frames(error)
+        raise
     finally:
         _cancel(futures)
 
 
-def _result_of(future: ScalerFuture, deadline: float | None) -> Any:
+def _next_result(futures: list[ScalerFuture], deadline: float | None, count: int, what: str) -> Any:
+    future = futures.pop()
     try:
         return future.result(None if deadline is None else deadline - time.monotonic())
+    except Exception as error:
+        locate(error, f"item {count - len(futures) - 1} of {what}")
+        raise
     finally:
         future.cancel()  # it has ended, or the time is over
 
@@ -157,6 +169,9 @@ def _cancel(futures: Sequence[ScalerFuture]) -> None:
 def _until_error(results: ResultIterator) -> Iterator[Any]:
     try:
         yield from results
+    except BaseException as error:
+        hide_frames(error)
+        raise
     finally:
         results.close()
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
+from scaler.serialization.tracebacks import hide_frames
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -241,15 +242,16 @@ class ScalerFuture(Future[Any], ABC):
         Raises the task's own exception, one of `scaler.errors.TaskError`, CancelledError, or TimeoutError. That says
         why the task has not ended; to learn it from the scheduler takes up to a tenth of the timeout, and 1 s at most.
         """
-        if self._state is PENDING:
-            self._wait(timeout)
-        if self._state is CANCELLED:
-            raise CancelledError
-        if self._exception is not None:
-            try:
-                raise self._exception
-            finally:
-                del self
+        try:
+            if self._state is PENDING:
+                self._wait(timeout)
+            if self._state is CANCELLED:
+                raise CancelledError
+            if self._exception is not None:
+                raise self._exception.with_traceback(None)  # else each call would add to it
+        except BaseException as error:
+            hide_frames(error)
+            raise
         return self._result
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
@@ -257,10 +259,14 @@ class ScalerFuture(Future[Any], ABC):
 
         Raises CancelledError or TimeoutError.
         """
-        if self._state is PENDING:
-            self._wait(timeout)
-        if self._state is CANCELLED:
-            raise CancelledError
+        try:
+            if self._state is PENDING:
+                self._wait(timeout)
+            if self._state is CANCELLED:
+                raise CancelledError
+        except BaseException as error:
+            hide_frames(error)
+            raise
         return self._exception
 
     def cancel(self) -> bool:
@@ -318,6 +324,14 @@ class ScalerFuture(Future[Any], ABC):
 
     def __await__(self) -> Generator[Any, None, Any]:
         """Wait for the value in an event loop. Cancelling the waiting coroutine cancels the task, as in asyncio."""
+        try:
+            yield from self._ended()
+            return self.result()
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    def _ended(self) -> Generator[Any, None, None]:
         if self._state is PENDING:
             self._owner.check_waitable()
             loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -335,7 +349,6 @@ class ScalerFuture(Future[Any], ABC):
                     raise
         if self._state is CANCELLED:
             raise asyncio.CancelledError
-        return self.result()
 
     def __repr__(self) -> str:
         from scaler.notebook import short  # noqa: PLC0415 (processors import this module, and few tasks show futures)

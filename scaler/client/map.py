@@ -22,7 +22,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
-from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
+from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall, show_item
 from scaler.client.functions import check_integer
 from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
@@ -30,7 +30,6 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.errors import (
     ProcessorDiedError,
-    RemoteTraceback,
     ScalerError,
     SerializationError,
     TaskTimeoutError,
@@ -39,7 +38,8 @@ from scaler.errors import (
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exceptions import annotate, assign, copy_of, load_exception
+from scaler.serialization.exceptions import assign, copy_of, load_exception, locate, remote_traceback
+from scaler.serialization.tracebacks import hide_frames
 
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
@@ -94,13 +94,15 @@ class Chunk:
     """Empty when they were sent."""
     count: int
     payload: bytes = b""
-    """Of several items, to take them apart: it is in memory anyway, unless it is in the object storage."""
+    """To take its items apart, and to show them: it is in memory anyway, unless it is in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
     """Its items one by one, after it was taken apart."""
     future: TaskFuture | None = None
     error: BaseException | None = None
     """Why it could not be sent."""
+    shown: str = ""
+    """Of a single item that failed without running to its end: the text that shows it."""
     has_ended: bool = False
     ran_seconds: float | None = None
     """How long it ran on its worker, once it has ended; None when it failed."""
@@ -166,6 +168,8 @@ class ChunkRunner:
                 chunk.ran_seconds = chunk.future.profiling_info().duration_s
             self.chunking.ended(chunk.count, chunk.ran_seconds, now)
             self._take_apart(chunk)
+            if chunk.count == 1 and self.call.is_plain and chunk.failure() is not None:
+                chunk.shown = "".join(map(show_item, chunk.items_sent()))
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
         return [chunk for chunk in ended if chunk.has_ended]
@@ -201,7 +205,8 @@ class ChunkRunner:
         """
         failure = chunk.failure()
         if failure is not None:
-            return [self._failed(copy_of(failure), chunk, position) for position in range(chunk.count)], True
+            failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
+            return list(failed), True
         assert chunk.future is not None, "a chunk that was not sent has failed"
         results = chunk.future.result()
         values: list[Any] = results.values
@@ -212,19 +217,25 @@ class ChunkRunner:
 
     def _outcome(self, chunk: Chunk, position: int, value: Any, failures: dict[int, bytes]) -> Any:
         if position in failures:
-            return self._failed(load_exception(failures[position]), chunk, position, is_own=True)
+            exception = load_exception(failures[position])
+            trace = remote_traceback(exception)
+            assert trace is not None, "it came from a worker"
+            shown, _, trace.text = trace.text.partition("\n")
+            return self._failed(exception, chunk, position, is_own=True, shown=shown)
         try:
             return self.call.load(value)
         except SerializationError as error:
             return self._failed(error, chunk, position, is_own=True)
 
-    def _failed(self, exception: BaseException, chunk: Chunk, position: int, is_own: bool = False) -> FailedItem:
-        """Name the item of an exception: in a note, and as `item_index`."""
+    def _failed(
+        self, exception: BaseException, chunk: Chunk, position: int, is_own: bool = False, shown: str = ""
+    ) -> FailedItem:
+        """Name the item of an exception: in a note, at the top of its remote traceback, and as `item_index`."""
         index = chunk.first + position
         where = f"item {index}"
         if not is_own and chunk.count > 1:
             where = f"items {chunk.first} to {chunk.first + chunk.count - 1}"
-        annotate(exception, f"in {where} of {self.call.verb} over {self.call.name}")
+        locate(exception, f"{where} of {self.call.verb} over {self.call.name}{shown and f': {shown}'}")
         with contextlib.suppress(AttributeError):  # its class has one of its own
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
@@ -243,7 +254,7 @@ class ChunkRunner:
                 chunk.items = []
             self._note_end(chunk)
             return chunk
-        if chunk.count > 1 and not is_stored(future.payload):
+        if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
         if chunk.count == 1 or not future.done():  # otherwise a future among them has failed, and nothing was sent
             chunk.items = []
@@ -254,10 +265,12 @@ class ChunkRunner:
 
     def _take_apart(self, chunk: Chunk) -> None:
         """Send the items of a chunk one by one, if it is one of several and that is of use."""
+        if chunk.count == 1:
+            return
         if chunk.future is not None:
             failure = chunk.failure()
             # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
-            was_called = failure is None or not isinstance(failure.__cause__, RemoteTraceback)
+            was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, ProcessorDiedError | TaskTimeoutError):
                 return
         is_made = not chunk.items
@@ -445,10 +458,14 @@ class ResultIterator(Iterator[Any]):
         return self
 
     def __next__(self) -> Any:
-        while True:
-            for outcome in self._batch:
-                return self._checked(outcome, in_loop=True) if type(outcome) is FailedItem else outcome
-            self._next_batch()
+        try:
+            while True:
+                for outcome in self._batch:
+                    return self._checked(outcome, in_loop=True) if type(outcome) is FailedItem else outcome
+                self._next_batch()
+        except BaseException as error:
+            hide_frames(error)
+            raise
 
     def _take_all(self) -> list[Any]:
         """Return all results. At the first error of an item or of the iterable, cancel the rest and raise it."""

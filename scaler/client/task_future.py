@@ -12,7 +12,7 @@ from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
-from scaler.serialization.exceptions import annotate
+from scaler.serialization.exceptions import annotate, locate
 
 _UNSENT: Final = Stage.UNSENT
 _LOCK_TYPE: Final = type(threading.Lock())
@@ -138,7 +138,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         failed = (each.failed_first for each in self.references if isinstance(each, TaskFuture))
         origin = next(filter(None, failed), self)
         if origin.node is not None:
-            annotate(exception, f"in node {origin.node[0]!r} of the graph")
+            locate(exception, f"node {origin.node[0]!r} of the graph")
         if origin is not self:
             self._origin = origin
             annotate(exception, f"{self._label} did not run because its input {origin._label} failed")

@@ -2,8 +2,8 @@
 
 The payload of a task's own exception is:
 
-    tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 1) | sizes of the three texts (u32 each, little endian) |
-    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: the parts of the exception, or None
+    tag (1 byte: PayloadTag.EXCEPTION) | version (1 byte: 2) | sizes of the three texts (u32 each, little endian) |
+    name of its type, its text, its traceback (UTF-8) | a pickle of builtins: the exception and its cause, or None
 
 So the texts can be read without loading what users made, and the payload can always be read, whatever the exception
 does when it is pickled or loaded. The payloads of all other failures are UTF-8 text.
@@ -14,6 +14,7 @@ with the latter, and fails. Such an exception is rebuilt without `__init__`, fro
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 import struct
@@ -23,9 +24,12 @@ from typing import Any, NamedTuple
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.protocol.messages import Outcome, PayloadTag, is_stored
 from scaler.serialization import Buffer, Parts, describe, dump, load
+from scaler.serialization.tracebacks import MAX_CAUSES, causes
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
-_VERSION = 1
+_VERSION = 2
+_Packed = tuple[list[bytes], bool, Any]
+"""The parts of an exception; whether what led to it is its context, or else its cause; and that, packed, or None."""
 _HEAD = struct.Struct("<BB3I")
 
 
@@ -85,43 +89,51 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
     kind = type(exception)
     type_name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     text = describe(exception).removeprefix(kind.__name__).removeprefix(": ")
-    parts: list[bytes] | None = None
+    packed: _Packed | None = None
     try:
-        parts = [bytes(part) for part in _dump(exception)]
+        packed = _pack(exception)
     except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
     if len(traceback_text) > MAX_TRACEBACK_CHARACTERS:
         half = MAX_TRACEBACK_CHARACTERS // 2
         omitted = len(traceback_text) - 2 * half
         traceback_text = f"{traceback_text[:half]}\n  ... characters left out: {omitted} ...\n{traceback_text[-half:]}"
-    return pack_exception(type_name, text, traceback_text, pickle.dumps(parts, 5))
+    return pack_exception(type_name, text, traceback_text, pickle.dumps(packed, 5))
 
 
 def load_exception(payload: Buffer) -> BaseException:
-    """Return the exception, with the remote traceback as its cause; a RemoteError when it cannot be loaded here.
+    """Return the exception, or a RemoteError when it cannot be loaded here; its first cause is the remote traceback.
 
     Raises ProtocolError when the payload does not hold an exception.
     """
     type_name, text, traceback_text, pickled = unpack_exception(bytes(payload))
     try:
-        parts = pickle.loads(pickled)  # noqa: S301 (see `load`)
+        packed = pickle.loads(pickled)  # noqa: S301 (see `load`)
     except Exception as error:
         raise ProtocolError(f"a payload that should hold an exception does not: {describe(error)}") from error
     exception: BaseException = RemoteError(type_name, text)
-    if parts is not None:
+    first = exception
+    if packed is not None:
         try:
-            loaded = load(parts)
-            if type(loaded) is tuple:
-                loaded = _rebuild(*loaded)
+            exception, first = _unpack(packed)
         except Exception as error:  # noqa: BLE001 (any failure of a user's __init__ means: its text must do)
-            exception = RemoteError(
-                type_name, f"{text} (the exception itself cannot be loaded here: {describe(error)})"
-            )
-        else:
-            if isinstance(loaded, BaseException):
-                exception = loaded
-    assign(exception, "__cause__", RemoteTraceback(traceback_text))
+            text = f"{text} (the exception itself cannot be loaded here: {describe(error)})"
+            exception = first = RemoteError(type_name, text)
+    assign(first, "__cause__", RemoteTraceback(traceback_text))
     return exception
+
+
+def remote_traceback(exception: BaseException) -> RemoteTraceback | None:
+    """Return the traceback with which an exception came from a worker; None for one that was raised here."""
+    return next((each for each in causes(exception) if isinstance(each, RemoteTraceback)), None)
+
+
+def locate(exception: BaseException, where: str) -> None:
+    """Name the item or node of an exception: in a note, and at the top of its remote traceback."""
+    annotate(exception, f"in {where}")
+    trace = remote_traceback(exception)
+    if trace is not None:
+        trace.where = where
 
 
 def assign(exception: BaseException, name: str, value: object) -> None:
@@ -160,6 +172,35 @@ def _rebuild(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, 
         for name, value in (state or {}).items():
             assign(exception, name, value)
     return exception
+
+
+def _pack(exception: BaseException, left: int = MAX_CAUSES) -> _Packed:
+    """Return the parts of an exception, and of what led to it as far as that can be pickled."""
+    parts = [bytes(part) for part in _dump(exception)]
+    is_context = exception.__cause__ is None and not exception.__suppress_context__
+    earlier = exception.__context__ if is_context else exception.__cause__
+    packed = None
+    if earlier is not None and not isinstance(earlier, RemoteTraceback) and left > 2:
+        with contextlib.suppress(Exception):
+            packed = _pack(earlier, left - 1)
+    return parts, is_context, packed
+
+
+def _unpack(packed: _Packed) -> tuple[BaseException, BaseException]:
+    """Return an exception, and the first of its causes. Raises whatever loading it raises."""
+    parts, is_context, packed_earlier = packed
+    exception = load(parts)
+    if type(exception) is tuple:
+        exception = _rebuild(*exception)
+    if not isinstance(exception, BaseException):
+        raise TypeError(f"its pickle is that of a {type(exception).__name__}")
+    first = exception
+    if packed_earlier is not None:
+        with contextlib.suppress(Exception):
+            earlier, its_first = _unpack(packed_earlier)
+            assign(exception, "__context__" if is_context else "__cause__", earlier)
+            first = exception if is_context else its_first
+    return exception, first
 
 
 def _dump(exception: BaseException) -> Parts:

@@ -46,7 +46,7 @@ def run_call(data: Buffer) -> bytes:
     try:
         call = unpack_call(data)
     except (ProtocolError, RefusedError) as error:
-        outcome, payload = failure_of(error, __file__)
+        outcome, payload = failure_of(error)
         return pack_result(CallResult(outcome, [payload]))
     meter = Meter()
     texts = bytearray(), bytearray()
@@ -64,9 +64,7 @@ def run_call(data: Buffer) -> bytes:
         outcome = Outcome.SUCCESS
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
         ended_ns = time.monotonic_ns()
-        outcome, payload = failure_of(
-            error, __file__, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on)))
-        )
+        outcome, payload = failure_of(error, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on))))
         parts = [payload]
     return pack_result(
         CallResult(outcome, parts, (ended_ns - began_ns) // 1000, meter.cpu_us, meter.peak_bytes, *texts)

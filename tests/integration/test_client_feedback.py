@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -13,10 +14,17 @@ from pathlib import Path
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.errors import ProcessorDiedError
 from scaler.protocol.messages import Cancel, Explain, Message
 from tests.integration.client_rig import RigScheduler
 
 SECONDS = 60
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address()) as connected:
+        yield connected
 
 
 def written(directory: Path, text: str) -> Path:
@@ -150,3 +158,141 @@ def test_a_timeout_of_zero_asks_nobody_and_a_silent_scheduler_holds_nobody_up() 
         while not isinstance(asked[-1], Cancel):
             asked.append(scheduler.next(Message))
         assert sum(isinstance(message, Explain) for message in asked) == 1
+
+
+FAILING = """
+    import asyncio, sys, threading, traceback
+    from concurrent.futures import as_completed
+    from scaler import Client, ScalerExecutor
+
+    def inner(x):
+        return 1 / x
+
+    def work(x):
+        return inner(x)
+
+    async def later(x):
+        return inner(x)
+
+    async def awaited(client):
+        return await client.submit(work, 0)
+
+    def items():
+        yield 1
+        raise KeyError("own")
+
+    with Client(sys.argv[1]) as client, ScalerExecutor(client) as executor:
+        exec(sys.argv[2])
+"""
+WORKER = """
+Traceback (most recent call last):
+  File "DIR/program.py", line 9, in work
+    return inner(x)
+  File "DIR/program.py", line 6, in inner
+    return 1 / x
+ZeroDivisionError: division by zero
+
+The above exception was the direct cause of the following exception:
+
+"""
+CALLER = """Traceback (most recent call last):
+  File "DIR/program.py", line 22, in <module>
+    exec(sys.argv[2])
+  File "<string>", line 1, in <module>
+"""
+DIVISION = "ZeroDivisionError: division by zero\n"
+ITEM = "item 2 of {} over work: 0"
+
+
+def traceback_of(cluster: SchedulerClusterCombo, directory: Path, call: str) -> str:
+    """Return what a program whose `call` fails writes on stderr, without the marks below the lines of sources."""
+    return re.sub(r"^ +[~^]+\n", "", run(directory, FAILING, cluster.get_address(), call), flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("call", "where", "more"),
+    [
+        ("client.submit(work, 0).result()", "", ""),
+        ("for f in as_completed([client.submit(work, 0)]): f.result()", "", ""),
+        ("client.map(work, [2, 1, 0])", ITEM.format("map"), ""),
+        ("list(client.imap(work, [2, 1, 0], chunk_size=2))", ITEM.format("imap"), ""),
+        ("list(executor.map(work, [2, 1, 0], chunksize=2))", ITEM.format("map"), ""),
+        ("list(executor.map(work, [2, 1, 0]))", "item 2 of map over work", ""),
+        ("client.get({'a': 0, 'b': (work, 'a')}, ['b'])", "node 'b' of the graph", ""),
+        (
+            "client.get({'a': 0, 'b': (work, 'a'), 'c': (abs, 'b')}, ['c'])",
+            "node 'b' of the graph",
+            "node 'c' did not run because its input node 'b' failed\n",
+        ),
+    ],
+)
+def test_the_traceback_of_a_failed_task_has_the_item_first_and_the_frames_of_the_user_alone(
+    cluster: SchedulerClusterCombo, tmp_path: Path, call: str, where: str, more: str
+) -> None:
+    note = f"in {where}\n" if where else ""
+    expected = f"scaler.errors.RemoteTraceback: {where}\n{WORKER}{CALLER}{DIVISION}{note}{more}"
+    assert traceback_of(cluster, tmp_path, call) == expected
+
+
+def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    said = traceback_of(cluster, tmp_path, "client.submit(later, 0).result()")
+    later = WORKER.replace("line 9, in work", "line 12, in later")
+    assert said == f"scaler.errors.RemoteTraceback: \n{later}{CALLER}{DIVISION}"
+    said = traceback_of(cluster, tmp_path, "asyncio.run(awaited(client))")
+    awaited = '  File "DIR/program.py", line 15, in awaited\n    return await client.submit(work, 0)\n'
+    assert said.startswith(f"scaler.errors.RemoteTraceback: \n{WORKER}{CALLER}")
+    assert said.endswith(awaited + DIVISION)
+    assert "/scaler/" not in said
+
+
+@pytest.mark.parametrize(
+    ("call", "before", "after"),
+    [
+        ("client.map(work, 5)", "", "TypeError: 'int' object is not iterable\n"),
+        (
+            "client.map(work, items())",
+            "",
+            '  File "DIR/program.py", line 19, in items\n    raise KeyError("own")\nKeyError: \'own\'\n',
+        ),
+        (
+            "client.submit(abs).result()",
+            "scaler.errors.RemoteTraceback: \n\nTypeError: abs() takes exactly one argument (0 given)\n",
+            "TypeError: abs() takes exactly one argument (0 given)\n",
+        ),
+        (
+            "client.submit(work, threading.Lock())",
+            "TypeError: cannot pickle '_thread.lock' object\n",
+            (
+                "scaler.errors.SerializationError: argument 1 of work, a _thread.lock, cannot be serialized: "
+                "TypeError: cannot pickle '_thread.lock' object\n"
+            ),
+        ),
+    ],
+)
+def test_the_traceback_of_a_call_that_cannot_be_made_ends_in_the_users_line(
+    cluster: SchedulerClusterCombo, tmp_path: Path, call: str, before: str, after: str
+) -> None:
+    link = "\nThe above exception was the direct cause of the following exception:\n\n" if before else ""
+    assert traceback_of(cluster, tmp_path, call) == before + link + CALLER + after
+
+
+def test_a_second_result_has_the_traceback_of_that_call_alone(client: Client) -> None:
+    future = client.submit(divmod, 1, 0)
+    depths = []
+    for _ in range(3):
+        with pytest.raises(ZeroDivisionError) as caught:
+            future.result(SECONDS)
+        depths.append(len(caught.traceback))
+    assert depths == [1, 1, 1]
+
+
+def test_an_item_that_ends_its_process_is_shown(client: Client) -> None:
+    def work(item: str) -> None:
+        if item == "bad":
+            os._exit(3)
+
+    with pytest.raises(ProcessorDiedError) as caught:
+        client.map(work, ["good", "bad", "good"])
+    assert caught.value.__notes__ == [
+        "in item 1 of map over test_an_item_that_ends_its_process_is_shown.<locals>.work: 'bad'"
+    ]

@@ -460,7 +460,7 @@ def test_an_item_that_fails_raises_in_its_turn_and_the_next_ones_follow(client: 
             seen.append(f"{error.item_index}: {error.__notes__}")  # type: ignore[attr-defined]
         except StopIteration:
             break
-    note = "['in item {} of imap over inverse']"
+    note = "['in item {} of imap over inverse: 0']"
     assert seen == [1.0, f"1: {note.format(1)}", 0.5, f"3: {note.format(3)}", 0.25]
 
 

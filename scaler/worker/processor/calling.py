@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import resource
 import time
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import CoroutineType
@@ -16,6 +15,7 @@ from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization.exceptions import assign, dump_exception
+from scaler.serialization.tracebacks import user_frames, user_traceback
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""
@@ -43,21 +43,19 @@ def run_preload(text: str) -> None:
 
 
 def failure_of(
-    error: BaseException, caller: str, is_to_retry: Callable[[BaseException], bool] = lambda _: False
+    error: BaseException, is_to_retry: Callable[[BaseException], bool] = lambda _: False
 ) -> tuple[Outcome, bytes]:
     """Return the outcome and the payload for an exception of a task. Never fails.
 
-    caller: path of the module that called the task; its frames are not shown. is_to_retry: returns True if the user
-    asked to run the task again after such an error.
+    is_to_retry: returns True if the user asked to run the task again after such an error.
     """
-    if isinstance(error, ObjectLostError) and not _raised_by_user(error, caller):
+    if isinstance(error, ObjectLostError) and not user_frames(error):  # it came from what was needed to call the task
         return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
     outcome = Outcome.EXCEPTION
     try:
         if is_to_retry(error):
             outcome = Outcome.EXCEPTION_TO_RETRY
-        trace = _user_frames(error, caller)
-        text = "".join(traceback.format_exception(type(error), error, trace))
+        text = user_traceback(error)
         payload = dump_exception(error, text)
         if len(payload) > MAX_EXCEPTION_BYTES:
             payload = dump_exception(_shortened(error), text)
@@ -67,20 +65,6 @@ def failure_of(
     finally:
         assign(error, "__traceback__", None)  # its frames hold the task's values
     return outcome, payload
-
-
-def _user_frames(error: BaseException, caller: str) -> Any:
-    """Return the traceback from where user code begins."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename == caller:
-        trace = trace.tb_next
-    return trace
-
-
-def _raised_by_user(error: BaseException, caller: str) -> bool:
-    """Return True if an error came out of a task's function, and not from what was needed to call it."""
-    trace = _user_frames(error, caller)
-    return trace is not None and not str(trace.tb_frame.f_globals.get("__name__", "")).startswith("scaler.")
 
 
 def _shortened(error: BaseException) -> RemoteError:

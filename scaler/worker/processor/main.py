@@ -228,7 +228,7 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
-            outcome, payload = failure_of(error, __file__, spec.is_to_retry)
+            outcome, payload = failure_of(error, spec.is_to_retry)
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns

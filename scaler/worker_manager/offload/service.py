@@ -254,7 +254,7 @@ class ServiceAgent(Agent):
             )
         except ScalerError as error:
             del self._fetches[number]
-            self.take_soon(CallCompleted(number, call.key, *failure_of(error, __file__)))
+            self.take_soon(CallCompleted(number, call.key, *failure_of(error)))
             return
         del self._fetches[number]
         self._hand_on(
@@ -266,7 +266,7 @@ class ServiceAgent(Agent):
         try:
             result = unpack_result(data)
         except (ProtocolError, RefusedError) as error:
-            self.take_soon(CallCompleted(number, key, *failure_of(error, __file__)))
+            self.take_soon(CallCompleted(number, key, *failure_of(error)))
             return
         for message in output_of(key[0], stream_output, result):
             self.send_output(message)
@@ -282,7 +282,7 @@ class ServiceAgent(Agent):
         try:
             outcome, payload = result.outcome, await self._objects.put(result_id(*key), result.parts)
         except ScalerError as error:
-            outcome, payload = failure_of(error, __file__)
+            outcome, payload = failure_of(error)
         self.take_soon(_ended(number, key, result, outcome, payload))
 
 

@@ -307,7 +307,7 @@ class SoamSession:
         exception = handle.get_exception()
         embedded = exception.get_embedded_exception()
         if isinstance(embedded, BaseException):
-            outcome, payload = failure_of(embedded, __file__)
+            outcome, payload = failure_of(embedded)
             return CallFinished(*key, pack_result(CallResult(outcome, [payload])))
         text = str(exception) or type(exception).__name__
         if _SESSION_ENDED.search(text):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import linecache
+import pickle
 import threading
 from typing import Any
 
@@ -9,7 +11,12 @@ import pytest
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback, UsageError
 from scaler.serialization import dump_retry_on, load_retry_on, name_of, parts_of, to_payload
-from scaler.serialization.exceptions import MAX_TRACEBACK_CHARACTERS, dump_exception, load_exception
+from scaler.serialization.exceptions import (
+    MAX_TRACEBACK_CHARACTERS,
+    dump_exception,
+    load_exception,
+    remote_traceback,
+)
 
 
 class NeedsTwoError(Exception):
@@ -37,6 +44,68 @@ def test_an_exception_arrives_with_its_traceback_as_the_cause() -> None:
     assert loaded.args == ("why", 3)
     assert isinstance(loaded.__cause__, RemoteTraceback)
     assert "line 1" in str(loaded.__cause__)
+
+
+def raised(exception: BaseException, *, cause: BaseException | None = None) -> BaseException:
+    try:
+        if cause is not None:
+            raise exception from cause
+        raise exception
+    except type(exception) as caught:
+        return caught
+
+
+def test_causes_contexts_and_notes_arrive_and_the_first_cause_is_the_remote_traceback() -> None:
+    first = raised(KeyError("first"))
+    second = raised(NeedsTwoError(1, 2), cause=first)
+    second.add_note("mind this")
+    try:
+        try:
+            raise second
+        except NeedsTwoError:
+            raise ValueError("last")  # noqa: B904 (it has a context)
+    except ValueError as caught:
+        last = caught
+    for exception in (second, last):
+        loaded = load_exception(dump_exception(exception, "Traceback: line 1"))
+        assert type(loaded) is type(exception)
+    assert isinstance(loaded.__cause__, RemoteTraceback), "a context is no cause"
+    loaded = loaded.__context__  # type: ignore[assignment]
+    assert isinstance(loaded, NeedsTwoError)
+    assert (loaded.__notes__, loaded.two) == (["mind this"], 2)
+    assert isinstance(loaded.__cause__, KeyError)
+    again = pickle.loads(pickle.dumps(load_exception(dump_exception(first, "text"))))
+    assert (type(again), again.args) == (KeyError, ("first",))
+    loaded = load_exception(dump_exception(second, "Traceback: line 1"))
+    assert isinstance(loaded.__cause__, KeyError)
+    assert isinstance(loaded.__cause__.__cause__, RemoteTraceback)
+    assert remote_traceback(loaded) is loaded.__cause__.__cause__
+
+
+def test_a_cause_that_cannot_be_pickled_stays_behind() -> None:
+    loaded = load_exception(dump_exception(raised(ValueError("why"), cause=SilentError()), "text"))
+    assert type(loaded) is ValueError
+    assert isinstance(loaded.__cause__, RemoteTraceback)
+
+
+def test_the_source_of_a_cell_that_the_worker_does_not_have_is_added_where_it_is_shown() -> None:
+    linecache.cache["<cell 1>"] = (20, None, ["def work(x):\n", "    return 1 / x\n"], "<cell 1>")
+    text = (
+        "Traceback (most recent call last):\n"
+        '  File "<cell 1>", line 2, in work\n'
+        '  File "/library.py", line 9, in call\n'
+        "    what the worker has\n"
+        '  File "<cell 2>", line 1, in gone\n'
+        "ZeroDivisionError: division by zero\n"
+    )
+    assert str(RemoteTraceback(text)).splitlines()[3:] == [
+        '  File "<cell 1>", line 2, in work',
+        "    return 1 / x",
+        '  File "/library.py", line 9, in call',
+        "    what the worker has",
+        '  File "<cell 2>", line 1, in gone',
+        "ZeroDivisionError: division by zero",
+    ]
 
 
 def test_one_that_cannot_be_loaded_arrives_by_name_and_text() -> None:

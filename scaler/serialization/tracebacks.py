@@ -1,0 +1,96 @@
+"""Tracebacks for users: their own frames, without those of Scaler between them."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator
+from itertools import dropwhile, zip_longest
+from types import TracebackType
+from typing import ParamSpec, TypeVar
+
+from scaler.errors import ScalerError
+
+MAX_CAUSES = 10
+"""Exceptions that led to one and are shown, or travel, with it."""
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
+_CALLERS = {
+    "scaler.client.chunks",
+    "scaler.client.executor",
+    "scaler.client.future",
+    "scaler.client.graph",
+    "scaler.client.map",
+    "scaler.worker.job",
+    "scaler.worker.processor.calling",
+    "scaler.worker.processor.main",
+}
+"""Modules that call users' functions, or raise what these raised: an error that begins there is no bug of Scaler."""
+
+
+def causes(exception: BaseException) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it."""
+    each: BaseException | None = exception
+    for _ in range(MAX_CAUSES):
+        if each is not None:
+            yield each
+            each = each.__context__ if each.__cause__ is None else each.__cause__
+
+
+def hide_frames(error: BaseException) -> None:
+    """Take Scaler's frames off the traceback of an exception and of its causes, unless it is a bug of Scaler.
+
+    A `raise` without an exception adds no frame of the function that it is in.
+    """
+    last = _frames(error)[-1:]
+    if last and _is_own(last[0]) and _module(last[0]) not in _CALLERS and not isinstance(error, _EXPECTED):
+        return
+    for each in causes(error):
+        frames = user_frames(each)
+        for frame, following in zip_longest(frames, frames[1:]):
+            frame.tb_next = following
+        BaseException.with_traceback(each, frames[0] if frames else None)
+
+
+def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
+    """Return a function whose exceptions come without Scaler's frames. The busiest ones do it by themselves."""
+
+    @functools.wraps(function)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return function(*args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+
+    return call
+
+
+def user_traceback(error: BaseException) -> str:
+    """Return the text of a traceback, and of those of its causes, without Scaler's frames."""
+    hide_frames(error)
+    return "".join(traceback.format_exception(error))
+
+
+def user_frames(error: BaseException) -> list[TracebackType]:
+    """Return the frames of a traceback without Scaler's, and without those of the loop that runs a coroutine."""
+    frames = [frame for frame in _frames(error) if not _is_own(frame)]
+    return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
+
+
+def _frames(error: BaseException) -> list[TracebackType]:
+    frames = []
+    trace = error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    return frames
+
+
+def _module(frame: TracebackType) -> str:
+    return str(frame.tb_frame.f_globals.get("__name__", ""))
+
+
+def _is_own(frame: TracebackType) -> bool:
+    return _module(frame).startswith(("scaler.", "cloudpickle."))
