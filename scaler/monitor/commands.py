@@ -20,7 +20,7 @@ from scaler.extras import require
 from scaler.grammar import counted
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.model import trace
+from scaler.monitor.trace import trace
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")

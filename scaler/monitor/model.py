@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain, islice
 from math import inf
-from typing import Any
 
 from scaler.monitor.failures import failure_groups, failure_key
-from scaler.monitor.rows import Document, decode, decode_list, decode_status, natural, objects
-from scaler.protocol.monitor_rows import LIVE, RUNNING, DecisionRow, FailureRow, IncidentRow, Status, TaskRow
+from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
+from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
+from scaler.protocol.monitor_rows import (
+    LIVE,
+    RUNNING,
+    BlockRow,
+    DecisionRow,
+    FailureRow,
+    IncidentRow,
+    Status,
+    TaskRow,
+)
 
 NAMES = (
     "tasks_per_second",
@@ -84,17 +92,6 @@ class Series:
         self._coarse[-1] = (at, *(mean + (value - mean) / self._in_last for mean, value in values))
 
 
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A task in the timeline, from start to end in unix seconds; a running one ends at the last state's time."""
-
-    start: float
-    end: float
-    task: str
-    function: str
-    state: str
-
-
 class Model:
     """What is known of one cluster. Not safe to use from several threads at once."""
 
@@ -111,6 +108,11 @@ class Model:
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._failures: OrderedDict[str, TaskRow] = OrderedDict()
         """Without those that did not run because an input failed, and without tracebacks, which the scheduler has."""
+        self.omitted = Omitted()
+        self._reported_at = 0.0
+        self._clocks: OrderedDict[str, float] = OrderedDict()
+        """Of workers, by their names: the last `clock_zero`. All tasks of one worker are placed by the same, so that a
+        better estimate moves them together, and those of one lane never overlap."""
 
     # -- folding
 
@@ -131,6 +133,10 @@ class Model:
         for each in objects(document.get("tasks")):
             if isinstance(each, dict) and isinstance(each.get("id"), str):
                 self._add(decode(TaskRow, {"reported_at": reported_at, **each}))
+        for block in decode_list(BlockRow, document.get("blocks")):
+            self._set_clock(block.worker, block.clock_zero)
+            self.omitted.add((block.worker, block.lane), *block[2:6])
+        self._reported_at = max(self._reported_at, reported_at)
         # After a break that was too long to go on, the scheduler tells the past again.
         decisions = decode_list(DecisionRow, document.get("decisions"))
         self.decisions.extend([row for row in decisions if row not in self.decisions])
@@ -141,22 +147,52 @@ class Model:
         known = self._tasks.get(task.id)
         if known is not None and task.state == RUNNING and known.ended_at is not None and known.attempt >= task.attempt:
             return  # the same report listed its end before its beginning
+        if task.lane:
+            self._set_clock(task.worker, task.clock_zero)
+        elif known is not None and known.lane and known.state == RUNNING and (task.ended_at or 0.0) > known.started_at:
+            # It ended with its worker, which cannot say any more when it began.
+            seconds = (task.ended_at or 0.0) - known.started_at
+            task = task._replace(lane=known.lane, began_us=known.began_us, duration_us=int(seconds * 1e6))
         self.updates += 1
         self._tasks[task.id] = task
         self._tasks.move_to_end(task.id)
         if len(self._tasks) > MAX_TASKS:
-            self._tasks.popitem(last=False)
+            self._forget_oldest()
         if task.failed and not task.failed_input:
             self._failures[task.id] = task._replace(traceback="")
             self._failures.move_to_end(task.id)
             if len(self._failures) > MAX_FAILURES:
                 self._failures.popitem(last=False)
 
+    def _forget_oldest(self) -> None:
+        """Forget the oldest task that has ended; its end is reported once, so one that runs is kept for it."""
+        oldest = next((task for task in self._tasks.values() if task.state not in LIVE), None)
+        oldest = oldest or next(iter(self._tasks.values()))
+        del self._tasks[oldest.id]
+        if oldest.lane:
+            end_us = oldest.began_us + oldest.duration_us
+            self.omitted.add((oldest.worker, oldest.lane), oldest.began_us, end_us, 1, oldest.duration_us)
+
+    def _placed(self, task: TaskRow) -> TaskRow:
+        """Return a task with its times by the present estimate of its worker's clock."""
+        zero = self._clocks.get(task.worker) if task.lane else None
+        if zero is None:
+            return task
+        ended_at = None if task.state == RUNNING else zero + (task.began_us + task.duration_us) / 1e6
+        return task._replace(clock_zero=zero, ended_at=ended_at)
+
+    def _set_clock(self, worker: str, zero: float) -> None:
+        self._clocks[worker] = zero
+        self._clocks.move_to_end(worker)
+        if len(self._clocks) > MAX_TASKS:
+            self._clocks.popitem(last=False)
+
     # -- reading
 
     def task(self, task_id: str) -> TaskRow | None:
         """Return a task as last reported, by its id in hex; None when there is none, or it was too long ago."""
-        return self._tasks.get(task_id) or self._failures.get(task_id)
+        task = self._tasks.get(task_id) or self._failures.get(task_id)
+        return None if task is None else self._placed(task)
 
     def failures(self) -> list[FailureRow]:
         """Return the last failed tasks by function and message, the group with the newest one first."""
@@ -196,7 +232,7 @@ class Model:
             and (not client or task.client == client)
             and (not wanted or wanted in _searched(task))
         )
-        return list(islice(fitting, limit))
+        return list(map(self._placed, islice(fitting, limit)))
 
     def oldest_end(self) -> float | None:
         """Return when the first of the tasks ended that the model keeps (unix seconds); None when none has."""
@@ -207,22 +243,35 @@ class Model:
         """How many tasks are kept, failures among them."""
         return len(self._tasks.keys() | self._failures.keys())
 
-    def lanes(self, since: float) -> dict[str, list[Bar]]:
-        """Return what each worker did from this time (unix seconds) on, by the worker's name."""
-        lanes: dict[str, list[Bar]] = {worker.name: [] for worker in self.status.workers}
-        running: set[str] = set()
-        now = self.status.at
-        for worker in self.status.workers:
-            for processor in worker.busy:
-                start = now - processor.running_seconds
-                lanes[worker.name].append(Bar(start, now, processor.running, processor.function, RUNNING))
-                running.add(processor.running)
-        for task in self._tasks.values():
-            end = now if task.ended_at is None else task.ended_at
-            if task.worker and end >= since and task.id not in running:
-                lanes.setdefault(task.worker, []).append(Bar(task.started_at, end, task.id, task.function, task.state))
-        for bars in lanes.values():
-            bars.sort(key=lambda bar: bar.start)
+    @property
+    def now(self) -> float:
+        """When the last report was made (unix seconds)."""
+        return max(self.status.at, self._reported_at)
+
+    def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
+        """Return what ran on each lane between these times (unix seconds).
+
+        resolution: tasks that took fewer seconds are in blocks of up to so many, but for those that failed.
+        """
+        now = self.now
+        lanes = {(worker.name, lane): Lane() for worker in self.status.workers for lane in range(1, worker.slots + 1)}
+        for task in map(self._placed, self._tasks.values()):
+            if not task.lane:
+                continue
+            start = min(task.started_at, now)
+            end = now if task.ended_at is None else min(task.ended_at, now)
+            if end >= since and start <= until:
+                lane = lanes.setdefault((task.worker, task.lane), Lane())
+                if end - start < resolution and not task.failed:
+                    lane.blocks.append(Block(start, end, 1, end - start))
+                else:
+                    lane.bars.append(Bar(start, end, task.id, task.function, task.state))
+        for key, blocks in self.omitted.blocks(self._clocks):
+            found = [block for block in blocks if block.end >= since and block.start <= until]
+            if found:
+                lanes.setdefault(key, Lane()).blocks.extend(found)
+        for lane in lanes.values():
+            lane.settle(resolution)
         return lanes
 
 
@@ -245,52 +294,3 @@ def _figures(before: Status, status: Status) -> Mapping[str, float]:
 
 def _searched(task: TaskRow) -> str:
     return "\n".join((task.id, task.function, task.client, task.worker, task.state, task.text)).casefold()
-
-
-# -- the timeline as a trace
-
-_COLOURS = {"done": "good", "running": "thread_state_running", "cancelled": "grey"}
-_FAILED = "terrible"
-
-
-def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
-    """Return the tasks that ended or ran in the last seconds, as JSON for Chrome's and Perfetto's viewers.
-
-    The format is the Trace Event Format's JSON object: a process per worker manager, a thread per worker, a complete
-    event (`"ph": "X"`, times in microseconds) per task.
-    """
-    workers = {worker.name: worker for worker in model.status.workers}
-    processes: dict[str, int] = {}
-    events: list[dict[str, Any]] = []
-    lanes = sorted(model.lanes(model.status.at - seconds).items(), key=lambda lane: natural(lane[0]))
-    for thread, (worker, bars) in enumerate(lanes, 1):
-        row = workers.get(worker)
-        manager, name = (
-            (row.manager, f"{worker} ({row.host}, pid {row.pid})") if row else ("terminated workers", worker)
-        )
-        if manager not in processes:
-            processes[manager] = len(processes) + 1
-            events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
-        process = processes[manager]
-        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}})
-        for bar in bars:
-            task = model.task(bar.task)
-            arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}
-            if task is not None:
-                arguments |= {"client": task.client, "attempt": task.attempt}
-                arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
-                arguments |= {"failure": task.text} if task.text else {}
-            events.append(
-                {
-                    "ph": "X",
-                    "name": bar.function or "task",
-                    "cat": bar.state,
-                    "cname": _COLOURS.get(bar.state, _FAILED),
-                    "pid": process,
-                    "tid": thread,
-                    "ts": round(bar.start * 1e6),
-                    "dur": max(1, round((bar.end - bar.start) * 1e6)),
-                    "args": arguments,
-                }
-            )
-    return {"displayTimeUnit": "ms", "traceEvents": events}

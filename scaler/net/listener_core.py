@@ -201,7 +201,7 @@ class ListenerCore:
             self._events.append(Closed(peer.id, message.text))
             return
         if isinstance(message, m.Heartbeat | m.WorkerHeartbeat):
-            session.post(encode(m.HeartbeatEcho(message.sent_at)))
+            session.post(encode(m.HeartbeatEcho(message.sent_at, now)))
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 

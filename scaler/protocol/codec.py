@@ -229,7 +229,7 @@ class _Source:
                 offset += 1
                 self.columns[name] = f"{ID_BYTES}s"
                 self.rules.append(f"len({name}) == {ID_BYTES}")
-            elif isinstance(codec, f.Numbers) and not codec.is_optional:
+            elif isinstance(codec, f.Numbers) and (codec.is_usual or not codec.is_optional):
                 self.constant(f.list_pointer(1, codec.size, offset))
                 self.columns[name] = f"{codec.code}{WORD_BYTES - struct.calcsize(codec.code)}x"
                 self.names[f"allowed_{name}"] = codec.allowed or range(codec.largest + 1)

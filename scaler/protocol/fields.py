@@ -275,7 +275,8 @@ def split_ids(data: bytes) -> list[bytes]:
 class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
 
-    allowed: the numbers that may occur; any when there are none. is_optional: a column may be empty.
+    allowed: the numbers that may occur; any when there are none. is_optional: a column may be empty. is_usual: one that
+    may be empty hardly ever is.
     saturates: a number that is too large becomes the largest one. make: the type of an entry.
     """
 
@@ -283,6 +284,7 @@ class Numbers(PointerField):
     _: KW_ONLY
     is_column: bool = True
     is_optional: bool = False
+    is_usual: bool = False
     saturates: bool = False
     make: type[int] = int
 
@@ -470,6 +472,9 @@ Durations = Annotated[list[int], _DURATIONS]
 _PROFILE = Numbers("List(UInt64)", "empty when no task of the batch has it", is_optional=True, saturates=True)
 Profile = Annotated[list[int], _PROFILE]
 Totals = Annotated[list[int], Numbers("List(UInt64)", saturates=True)]
+_TIMES = "microseconds of the worker's monotonic clock, or empty"
+Times = Annotated[list[int], Numbers("List(UInt64)", _TIMES, is_optional=True, is_usual=True, saturates=True)]
+Lanes = Annotated[list[int], Numbers("List(UInt16)", "or empty", is_optional=True, is_usual=True, saturates=True)]
 Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
 RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(ID_COLUMN)]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]

@@ -437,6 +437,8 @@ class Done(Message):
     duration_us: f.Durations  # wall time
     cpu_us: f.Profile = field(default_factory=list)  # CPU time in microseconds
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
+    began_us: f.Times = field(default_factory=list)  # when they began
+    lanes: f.Lanes = field(default_factory=list)  # which processor of the worker ran them, from 1; 0: none did
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
@@ -444,6 +446,8 @@ class Started(Message):
     """Tasks that have run for 50 ms. Shorter tasks end without this message."""
 
     ids: f.Ids
+    began_us: f.Times = field(default_factory=list)  # as in Done; clients do not get it
+    lanes: f.Lanes = field(default_factory=list)  # as in Done; clients do not get it
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
@@ -476,6 +480,7 @@ class ProcessorStatus:
     suspended: bool
     running: f.OptionalId = b""  # the task that it runs, or empty
     running_seconds: f.Seconds = 0.0
+    lane: f.Count32 = 0  # as in Done
 
 
 @message(to_scheduler=(WORKER,), sequenced=False)
@@ -488,6 +493,9 @@ class WorkerHeartbeat(Message):
     queued: f.Count32  # tasks that wait behind the slots
     latency_seconds: f.Seconds  # round trip of the heartbeat before this one
     processors: list[ProcessorStatus] = field(default_factory=list)
+    clock_offset_seconds: f.Clock = 0.0  # added to the worker's monotonic clock, this is the scheduler's
+    clock_error_seconds: f.Seconds = 0.0  # of the offset, at most; 0: it is not known yet
+    unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
@@ -502,6 +510,7 @@ class HeartbeatEcho(Message):
     """Answers a heartbeat."""
 
     sent_at: f.Clock  # of the heartbeat
+    answered_at: f.Clock = 0.0
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(WORKER,))

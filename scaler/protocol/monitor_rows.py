@@ -90,11 +90,18 @@ class TaskRow(NamedTuple):
     failed_input: Annotated[str, Column(help="The task without whose result it did not run")] = ""
     text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""
+    lane: Annotated[int, Column(help="Which processor of its worker ran it, from 1; 0: none did")] = 0
+    began_us: Annotated[int, INTERNAL] = 0
+    """When it began, by the monotonic clock of its worker; 0 without a lane."""
+    clock_zero: Annotated[float, INTERNAL] = 0.0
+    """Unix seconds when that clock showed 0, by the last estimate."""
     reported_at: Annotated[float, INTERNAL] = 0.0
     """When the report was made that had this row: the receiver sets it."""
 
     @property
     def started_at(self) -> Annotated[float, Column()]:
+        if self.lane:
+            return self.clock_zero + self.began_us / 1e6
         return (self.reported_at if self.ended_at is None else self.ended_at) - self.duration_us / 1e6
 
     @property
@@ -118,6 +125,19 @@ class FailureRow(NamedTuple):
     task: Annotated[str, Column(help="The one that failed last")] = ""
 
 
+class BlockRow(NamedTuple):
+    """Tasks of one lane that are in no row of their own: between which times of the worker's clock, how many they are,
+    and how long they ran together."""
+
+    worker: str = ""
+    lane: int = 0
+    began_us: int = 0
+    until_us: int = 0
+    tasks: int = 0
+    busy_us: int = 0
+    clock_zero: float = 0.0
+
+
 class ProcessorRow(NamedTuple):
     """A processor of a worker. running: a task's id, empty when it has none."""
 
@@ -129,6 +149,7 @@ class ProcessorRow(NamedTuple):
     rss_bytes: Annotated[int, Column("Memory", "bytes")] = 0
     initialized: bool = False
     suspended: bool = False
+    lane: Annotated[int, Column(help="Its place in the timeline of its worker")] = 0
 
     @property
     def itl(self) -> str:
@@ -144,6 +165,9 @@ _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Time of a message between the scheduler and the worker"
 _LAG = Column("Lag", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
+_CLOCK_HELP = "How far its clock is ahead of the scheduler's"
+_CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP, volatile=True)
+_CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet", volatile=True)
 _OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(15, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
@@ -168,6 +192,8 @@ class WorkerRow(NamedTuple):
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
     agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
     latency_seconds: Annotated[float, _LAG] = 0.0
+    clock_seconds: Annotated[float, _CLOCK] = 0.0
+    clock_error_seconds: Annotated[float, _CLOCK_ERROR] = 0.0
     manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(14, "manager", 9, 16))] = ""
     capabilities: Annotated[str, _OFFERS] = ""
     unit: str = ""

@@ -354,8 +354,10 @@ struct Done {
   durationUs @3 :List(UInt32);   # wall time; microseconds; 4294967295 for anything longer
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
-  payloadSizes @6 :List(UInt32);  # in bytes
-  payloads @7 :Data;             # as in Finished; one behind the other
+  beganUs @6 :List(UInt64);      # when they began; microseconds of the worker's monotonic clock, or empty
+  lanes @7 :List(UInt16);        # which processor of the worker ran them, from 1; 0: none did; or empty
+  payloadSizes @8 :List(UInt32);  # in bytes
+  payloads @9 :Data;             # as in Finished; one behind the other
 }
 
 struct Started {
@@ -363,6 +365,8 @@ struct Started {
   # worker -> scheduler.
   # scheduler -> client.
   ids @0 :Data;                  # column of ids
+  beganUs @1 :List(UInt64);      # as in Done; clients do not get it; microseconds of the worker's monotonic clock, or empty
+  lanes @2 :List(UInt16);        # as in Done; clients do not get it; or empty
 }
 
 struct Output {
@@ -393,6 +397,7 @@ struct ProcessorStatus {
   suspended @4 :Bool;
   running @5 :Data;              # the task that it runs, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
+  lane @7 :UInt32;               # as in Done
 }
 
 struct WorkerHeartbeat {
@@ -404,6 +409,10 @@ struct WorkerHeartbeat {
   queued @3 :UInt32;             # tasks that wait behind the slots
   latencySeconds @4 :Float64;    # round trip of the heartbeat before this one
   processors @5 :List(ProcessorStatus);
+  clockOffsetSeconds @6 :Float64;
+  # added to the worker's monotonic clock, this is the scheduler's; a reading of the sender's clock
+  clockErrorSeconds @7 :Float64;  # of the offset, at most; 0: it is not known yet
+  unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
 }
 
 struct Heartbeat {
@@ -418,6 +427,7 @@ struct HeartbeatEcho {
   # scheduler -> client, worker, manager, monitor, admin.
   # object storage -> client, worker, monitor, admin, scheduler.
   sentAt @0 :Float64;            # of the heartbeat; a reading of the sender's clock
+  answeredAt @1 :Float64;        # a reading of the sender's clock
 }
 
 struct Drain {

@@ -23,14 +23,15 @@ from scaler.protocol.monitor_rows import (
     RETRYING,
     RUNNING,
     TASK_COLUMNS,
+    BlockRow,
     DecisionRow,
     IncidentRow,
     TaskRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, TaskRetried, TasksEnded, TasksStarted
-from scaler.scheduler.core.state import ScalingDecided, Task, Terminated
-from scaler.scheduler.status import MAX_TEXT, fitting, state_name
+from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock
+from scaler.scheduler.status import MAX_TEXT, fitting, state_name, table
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
@@ -47,6 +48,11 @@ TASKS_BYTES = 640 * 1024
 """All rows of tasks in a report together."""
 OBJECTS_BYTES = 128 * 1024
 """All decisions, and all incidents."""
+BLOCKS_BYTES = 96 * 1024
+"""All blocks of tasks without rows."""
+MAX_BLOCKS = 1_000
+BLOCK_US = 250_000
+"""Tasks of one lane within this time share a block."""
 MAX_FAILURE_TEXT = 1_000
 MAX_TRACEBACK = 16 * 1024
 
@@ -77,6 +83,8 @@ class Events:
     """Collects facts between reports, as far as a report could list them, and keeps some for later monitors."""
 
     def __init__(self) -> None:
+        self.unix_at_zero = 0.0
+        """Unix seconds when the scheduler's monotonic clock showed 0."""
         self._number = 0
         """Number of the last fact."""
         self._reported = 0
@@ -96,6 +104,9 @@ class Events:
         """Cancelled tasks, and those that succeeded after a failed attempt."""
         self._retried: deque[tuple[int, float, TaskRetried]] = deque(maxlen=MAX_RUNNING_ROWS)
         self._started: deque[tuple[int, float, TasksStarted]] = deque(maxlen=MAX_RUNNING_ROWS)
+        self._blocks: dict[tuple[str, int], tuple[WorkerClock, list[list[int]]]] = {}
+        """What each lane of each worker has run: blocks of columns `began_us` to `busy_us` of a `BlockRow`."""
+        self._block_count = 0
 
     def add(self, facts: Iterable[Fact], at: float) -> None:
         """Take in the facts of one step. at: unix seconds."""
@@ -104,6 +115,8 @@ class Events:
             match fact:
                 case TasksEnded():
                     self._add_ended(fact, at)
+                case SlotsWorked():
+                    self._add_work(fact)
                 case TasksStarted():
                     self._started.append((number, at, fact))
                 case TaskRetried():
@@ -117,6 +130,38 @@ class Events:
                 case Incident(kind, subject, text) if kind not in ROUTINE:
                     row = IncidentRow(at, kind, subject[:MAX_TEXT], text[:MAX_FAILURE_TEXT])
                     self._incidents.append((number, row._asdict()))
+
+    def _add_work(self, work: SlotsWorked) -> None:
+        ran = work.ran
+        found: dict[int, list[int]] = {}
+        for lane, began_us, duration_us in zip(ran.lanes, ran.began_us, ran.duration_us, strict=True):
+            block = found.get(lane)
+            if block is None:
+                found[lane] = [began_us, began_us + duration_us, 1, duration_us]
+            else:
+                block[1] = began_us + duration_us
+                block[2] += 1
+                block[3] += duration_us
+        for lane, block in found.items():
+            blocks = self._blocks.setdefault((work.worker, lane), (ran.clock, []))[1]
+            if blocks and block[1] - blocks[-1][0] <= BLOCK_US:
+                blocks[-1] = [blocks[-1][0], block[1], blocks[-1][2] + block[2], blocks[-1][3] + block[3]]
+            elif lane and self._block_count < MAX_BLOCKS:
+                blocks.append(block)
+                self._block_count += 1
+
+    def _omitted(self, rows: Iterable[TaskRow]) -> Iterator[BlockRow]:
+        """Yield what was worked since the last report, without the tasks of these rows."""
+        for row in rows:
+            for block in self._blocks[row.worker, row.lane][1] if (row.worker, row.lane) in self._blocks else ():
+                if row.state not in LIVE and block[0] <= row.began_us < block[1]:
+                    block[2] -= 1
+                    block[3] -= row.duration_us
+        for (worker, lane), (clock, blocks) in self._blocks.items():
+            zero = self.unix_at_zero + (clock.offset_seconds or 0.0)
+            for began_us, until_us, tasks, busy_us in blocks:
+                if tasks > 0:
+                    yield BlockRow(worker[:MAX_TEXT], lane, began_us, until_us, tasks, busy_us, zero)
 
     def _add_ended(self, ended: TasksEnded, at: float) -> None:
         number = self._number
@@ -147,21 +192,26 @@ class Events:
         self._unusual.clear()
         self._retried.clear()
         self._started.clear()
+        self._blocks.clear()
+        self._block_count = 0
         return report
 
     def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
         """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
         past = {
-            each.ids[index]: (each.step_at, ended_row(each, index, unix(each.step_at)))
+            each.ids[index]: (each.step_at, self._ended_row(each, index, unix(each.step_at)))
             for each, index in chain(zip(state.failures, repeat(0)), state.history.latest(MAX_PAST_TASKS))
         }
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]
         now = state.own_time(state.now)
         running = (
-            (task, _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
+            (task, self._placed(row, worker.clock, processor.lane, began_us))
             for worker in state.workers.values()
-            for processor in (worker.heartbeat.processors if worker.heartbeat is not None else ())
+            if (heartbeat := worker.heartbeat) is not None
+            for processor in heartbeat.processors
             if (task := state.living_task(processor.running)) is not None
+            and (began_us := round((heartbeat.sent_at - processor.running_seconds) * 1e6))
+            and (row := _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
         )
         for task, row in islice(running, MAX_RUNNING_ROWS):
             self._show(task.id)
@@ -176,7 +226,7 @@ class Events:
         due = [self._due.popleft() for _ in range(min(len(self._due), MAX_TASK_ROWS))]
         for position, ended_at, ended in chain(due, reversed(self._failed), reversed(self._unusual)):
             if len(rows) < MAX_TASK_ROWS and position not in rows:
-                rows[position] = ended_row(ended, position[1], ended_at)
+                rows[position] = self._ended_row(ended, position[1], ended_at)
         for position, row in islice(self._live_rows(at), MAX_TASK_ROWS - len(rows)):
             rows[position] = row
             self._show(bytes.fromhex(row.id))
@@ -185,7 +235,7 @@ class Events:
                 if len(rows) >= limit:
                     break
                 if (number, index) not in rows:
-                    rows[number, index] = ended_row(ended, index, ended_at)
+                    rows[number, index] = self._ended_row(ended, index, ended_at)
         return list(rows.items())
 
     def _live_rows(self, at: float) -> Iterator[tuple[Position, TaskRow]]:
@@ -195,12 +245,29 @@ class Events:
                 row = live_row(retried.task, RETRYING, retried.worker, retried.attempt)
                 yield (number, 0), row._replace(ended_at=retried_at, text=retried.reason[:MAX_FAILURE_TEXT])
         running = (
-            ((number, index), _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
+            ((number, index), self._ran(row, fact.ran, fact.ran.ids.index(task.id)))
             for number, started_at, fact in reversed(self._started)
             for index, task in enumerate(fact.tasks)
             if type(task.state) is not Terminated
+            and (row := _running_row(task, fact.worker, at - started_at + STARTED_AFTER_SECONDS))
         )
         yield from islice(running, MAX_RUNNING_ROWS)
+
+    def _ended_row(self, ended: TasksEnded, index: int, at: float) -> TaskRow:
+        row, ran = ended_row(ended, index, at), ended.ran(index)
+        return row if ran is None else self._ran(row, *ran)
+
+    def _ran(self, row: TaskRow, ran: Ran, place: int) -> TaskRow:
+        """Return the row of a task with when and where it ran, which stands at this place of the columns."""
+        if not ran.lanes:
+            return row
+        duration_us = ran.duration_us[place] if ran.duration_us else row.duration_us
+        return self._placed(row._replace(duration_us=duration_us), ran.clock, ran.lanes[place], ran.began_us[place])
+
+    def _placed(self, row: TaskRow, clock: WorkerClock, lane: int, began_us: int) -> TaskRow:
+        if not lane or clock.offset_seconds is None:
+            return row
+        return row._replace(lane=lane, began_us=began_us, clock_zero=self.unix_at_zero + clock.offset_seconds)
 
     def _show(self, task: bytes) -> None:
         """Note that monitors show a live task."""
@@ -215,7 +282,11 @@ class Events:
         for name, kept in (("decisions", self._decisions), ("incidents", self._incidents)):
             last = fitting((row for number, row in reversed(kept) if number > after), OBJECTS_BYTES)
             body += f', "{name}": [{", ".join(reversed(last))}]'
-        return EventReport(body, len(rows), listed, max(0, ended - listed))
+        dropped = max(0, ended - listed)
+        if dropped:
+            blocks = table(BlockRow._fields, self._omitted(row for _, row in rows), BLOCKS_BYTES)
+            body += f', "blocks": {blocks}'
+        return EventReport(body, len(rows), listed, dropped)
 
 
 def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:

@@ -48,6 +48,7 @@ MAX_QUESTIONS = 1_000
 ANSWERS_PER_ITERATION = 4
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, while there are few."""
+CLOCK_TOLERANCE_SECONDS = 1e-4
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
@@ -154,6 +155,12 @@ class Monitors:
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
 
+    def _set_clock(self) -> None:
+        """Have tasks shown by the wall clock. What differs by less than it can matter does not make them tremble."""
+        zero = time.time() - time.monotonic()
+        if abs(zero - self._events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
+            self._events.unix_at_zero = zero
+
     def _make_status(self, *, is_report: bool) -> None:
         self._status = MonitorStatus(status(self._state, self._server_status(is_report)))
         self._status_at = self._loop.time()
@@ -173,6 +180,7 @@ class Monitors:
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
+        self._set_clock()
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         # The larger the report, the longer the pause: rows per second are no more than with one report per status.

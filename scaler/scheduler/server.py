@@ -345,7 +345,9 @@ class SchedulerServer:
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
         scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, round(longest, 6))
-        return ServerStatus(time.time(), self._incarnation, scheduler, self._storage_row, self._sent, self._received)
+        at = time.time()
+        zero = at - time.monotonic()
+        return ServerStatus(at, zero, self._incarnation, scheduler, self._storage_row, self._sent, self._received)
 
 
 def _log_fact(fact: Fact) -> None:

@@ -61,9 +61,13 @@ Kind = tuple[str, Needs, int]
 
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
-    """What the core does not know. at: unix seconds. sent, received: counts of messages by kind."""
+    """What the core does not know. at: unix seconds. unix_at_zero: the same when the monotonic clock showed 0.
+
+    sent, received: counts of messages by kind.
+    """
 
     at: float
+    unix_at_zero: float
     incarnation: int
     scheduler: SchedulerRow
     storage: StorageRow
@@ -102,7 +106,9 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "without_workers": without_workers(state, state.own_time(state.now)),
     }
     tables = {
-        "workers": table(WORKER_COLUMNS, (_worker(state, worker) for worker in workers), WORKERS_BYTES),
+        "workers": table(
+            WORKER_COLUMNS, (_worker(state, worker, server.unix_at_zero) for worker in workers), WORKERS_BYTES
+        ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
         "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
@@ -195,7 +201,7 @@ class _Census:
         }
 
 
-def _worker(state: ClusterState, worker: Worker) -> WorkerRow:
+def _worker(state: ClusterState, worker: Worker, unix_at_zero: float) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -217,6 +223,11 @@ def _worker(state: ClusterState, worker: Worker) -> WorkerRow:
     heartbeat = worker.heartbeat
     if heartbeat is None:
         return row
+    if heartbeat.clock_error_seconds:
+        own_clock = unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
+        row = row._replace(
+            clock_seconds=heartbeat.unix_seconds - own_clock, clock_error_seconds=heartbeat.clock_error_seconds
+        )
     return row._replace(
         agent_cpu_percent=heartbeat.agent_cpu_percent,
         agent_rss_bytes=heartbeat.agent_rss_bytes,
@@ -246,6 +257,7 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
             rss_bytes=processor.rss_bytes,
             initialized=processor.initialized,
             suspended=processor.suspended,
+            lane=processor.lane,
         )
 
 

@@ -170,12 +170,13 @@ def _read_file(descriptor: int) -> bytes:
         raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
 
 
-RESULT = struct.Struct("<16sHBBIQQI")
-"""task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, payload length."""
+RESULT = struct.Struct("<16sHBBIQQQI")
+"""task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, when it began (monotonic
+nanoseconds), payload length."""
 RESULTS = struct.Struct("<BxHII")
 """kind, rows, batch number, length of all payloads."""
 
-ResultRow = tuple[bytes, int, int, int, int, int, int, int]
+ResultRow = tuple[bytes, int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,14 +212,14 @@ def unpack_results(datagram: Buffer) -> Results:
     if len(view) != rows_end + payload_bytes:
         raise ProtocolError("the lengths of a RESULTS datagram do not add up")
     rows: list[ResultRow] = list(RESULT.iter_unpack(view[RESULTS.size : rows_end]))
-    if sum(row[7] for row in rows) != payload_bytes:
+    if sum(row[-1] for row in rows) != payload_bytes:
         raise ProtocolError("the payload lengths of results do not add up")
     return Results(batch, rows, view[rows_end:])
 
 
 def skip_rows(results: Results, count: int) -> Results:
     """Return the batch without its first rows and their payloads."""
-    offset = sum(row[7] for row in results.rows[:count])
+    offset = sum(row[-1] for row in results.rows[:count])
     return Results(results.batch, results.rows[count:], results.payloads[offset:])
 
 
@@ -262,7 +263,7 @@ class PageReader:
         if not rows:
             return None
         packed = bytes(self._view[_WORDS_BYTES : _WORDS_BYTES + rows * RESULT.size])
-        payload_bytes = sum(row[7] for row in RESULT.iter_unpack(packed))
+        payload_bytes = sum(row[-1] for row in RESULT.iter_unpack(packed))
         payloads = bytes(self._view[_PAYLOADS_AT : _PAYLOADS_AT + min(payload_bytes, MAX_PAYLOAD_BYTES)])
         if words[_BATCH] != batch or words[_ROWS] < rows:
             return None

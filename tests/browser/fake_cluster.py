@@ -22,6 +22,8 @@ COLUMNS = [
     "peak_bytes",
     "text",
     "traceback",
+    "lane",
+    "began_us",
 ]
 FUNCTIONS = ("price_swaption", "simulate_paths", "load_market", "calibrate", "aggregate", "risk_report")
 TRACEBACK = """Traceback (most recent call last):
@@ -173,6 +175,8 @@ class FakeCluster:
             190 * 1024**2,
             text,
             traceback,
+            1,
+            int(start * 1e6),  # by a clock of unix seconds
         ]
 
     def _worker(self, worker: int) -> Document:

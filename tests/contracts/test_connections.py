@@ -436,7 +436,12 @@ def test_workers_ping_themselves_and_hear_the_echo(network: Network) -> None:
     beat = WorkerHeartbeat(12.5, 0.0, 0, 0, 0.0)
     peer.connector.send(beat)
     network.until(lambda: len(peer.events) == 2)
-    assert peer.events[1] == Received(peer.connector.peer, HeartbeatEcho(12.5))
+    match peer.events[1]:
+        case Received(sender, HeartbeatEcho(sent_at, answered_at)):
+            assert (sender, sent_at) == (peer.connector.peer, 12.5)
+            assert answered_at > 0
+        case other:
+            raise AssertionError(other)
     assert server.events[1] == Received(peer.connector.peer, beat)
 
 

@@ -36,13 +36,13 @@ TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
-COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us"]
+COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
 STATUS = json.dumps({"version": 1, "at": 1000.0, "incarnation": 1, "workers": [{"id": "a", "name": "w1"}]}).encode()
 EVENTS = json.dumps(
     {
         "version": 1,
         "at": 1000.0,
-        "tasks": {"columns": COLUMNS, "rows": [[TASK.hex(), "done", "work", "w1", 1, 999.0, 500_000]]},
+        "tasks": {"columns": COLUMNS, "rows": [[TASK.hex(), "done", "work", "w1", 1, 999.0, 500_000, 1, 998_500_000]]},
     }
 ).encode()
 

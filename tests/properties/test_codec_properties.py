@@ -32,6 +32,7 @@ AMOUNT = st.floats(0, 1e9, exclude_min=True)
 OFFERS = st.dictionaries(NAME, st.none() | AMOUNT, max_size=4)
 NEEDS = st.dictionaries(NAME, st.just(0.0) | AMOUNT, max_size=4).map(lambda needs: tuple(sorted(needs.items())))
 ATTEMPT = st.integers(1, 65_534)
+U16 = st.integers(0, 65_535)
 FUNCTIONS = st.lists(st.tuples(ID, DATA), max_size=3)
 SPEC = st.builds(
     m.Spec,
@@ -104,20 +105,22 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.Run: st.builds(m.Run, FUNCTIONS, st.lists(ATTEMPTS, max_size=3)),
     m.ForgetFunctions: st.builds(m.ForgetFunctions, IDS),
-    m.Started: st.builds(m.Started, IDS),
+    m.Started: st.builds(m.Started, IDS) | columns(began_us=U64, lanes=U16).map(lambda drawn: m.Started(**drawn)),
     m.Recall: st.builds(lambda kill, drawn: m.Recall(kill=kill, **drawn), st.booleans(), columns(attempts=ATTEMPT)),
     m.Returned: columns(attempts=ATTEMPT, started=st.booleans()).map(lambda drawn: m.Returned(**drawn)),
     m.Printed: columns(are_stderr=st.booleans(), truncated_bytes=st.integers(0, 2**64 - 1), texts=DATA).map(
         lambda drawn: m.Printed(**drawn)
     ),
     m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),
-    m.Done: columns(attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, **PROFILE).map(
-        lambda drawn: m.Done(**drawn)
-    ),
+    m.Done: columns(
+        attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, began_us=U64, lanes=U16, **PROFILE
+    ).map(lambda drawn: m.Done(**drawn)),
     m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
-    m.WorkerHeartbeat: st.builds(m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3)),
+    m.WorkerHeartbeat: st.builds(
+        m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3), CLOCK, SECONDS, CLOCK
+    ),
     m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
-    m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK),
+    m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK, CLOCK),
     m.Named: st.builds(m.Named, TEXT),
     m.Drain: st.builds(m.Drain, TEXT),
     m.Relay: st.builds(m.Relay, PEER, DATA),

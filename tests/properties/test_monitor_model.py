@@ -61,6 +61,6 @@ def test_every_row_of_every_model_has_a_view_that_fits_its_schema(received: list
     for row in rows:
         shown = json.loads(json.dumps(view(row, whole=True), allow_nan=False))
         jsonschema.validate(shown, json_schema(type(row), whole=True), jsonschema.Draft202012Validator)
-    for bars in model.lanes(0.0).values():
-        assert [bar.start for bar in bars] == sorted(bar.start for bar in bars)
+    for lane in model.lanes().values():
+        assert [bar.start for bar in lane.bars] == sorted(bar.start for bar in lane.bars)
     assert len(model.incidents) <= MAX_INCIDENTS

@@ -49,7 +49,7 @@ from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster, delivered
 
-NOTHING = ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
+NOTHING = ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")

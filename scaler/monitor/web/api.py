@@ -16,13 +16,14 @@ from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
 from scaler.logs import escaped_lines
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.model import FINE_SECONDS, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES, trace
+from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.rows import LISTS, View, view
+from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
 from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
 
 MAX_TASKS_ANSWERED = 1000
-MAX_TIMELINE_SECONDS = FINE_SECONDS
+MAX_TIMELINE_SECONDS = 86_400.0
 MAX_QUERY_TEXT = 1000
 """Characters of a parameter."""
 
@@ -224,8 +225,29 @@ _SERIES_PARAMETERS = (
     Parameter("name", "Which series; all by default.", {"type": "array", "items": {**_TEXT, "enum": list(NAMES)}}),
     _number("since", "A time in unix seconds: older points are left out.", "number", 0, 1e15, 0.0),
 )
-_LANE = {"worker": str, "manager": str, "gone": bool, "bars": [(float, float, str, int, int)]}
-_TIMELINE = {"at": float, "since": float, "oldest": float | None, "functions": [str], "states": [str], "lanes": [_LANE]}
+_TIMES = (
+    _seconds(300),
+    _number("since", "From this time on (unix seconds), instead of `seconds`.", "number", 0, 1e15, 0.0),
+    _number("until", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
+    _number("resolution", "Tasks of fewer seconds are in blocks.", "number", 0, MAX_TIMELINE_SECONDS, 0.0),
+)
+_LANE = {
+    "worker": str,
+    "lane": int,
+    "manager": str,
+    "gone": bool,
+    "bars": [(float, float, str, int, int)],
+    "blocks": [(float, float, int, float)],
+}
+_TIMELINE = {
+    "at": float,
+    "since": float,
+    "until": float,
+    "oldest": float | None,
+    "functions": [str],
+    "states": [str],
+    "lanes": [_LANE],
+}
 _SERIES = {"at": [float], **{f"{name}?": [float] for name in NAMES}}
 _DOWNLOAD = {"Content-Disposition": 'attachment; filename="scaler-trace.json"'}
 
@@ -265,10 +287,10 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute(
         "/api/timeline",
         "timeline",
-        "What each worker did",
+        "What ran on each lane of each worker",
         _TIMELINE,
-        lambda source, query: timeline_view(source.monitor.model, query["seconds"]),
-        (_seconds(300),),
+        lambda source, query: timeline_view(source.monitor.model, **query),
+        _TIMES,
     ),
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),

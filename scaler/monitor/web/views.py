@@ -7,7 +7,8 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from scaler.monitor.model import Bar, Model
+from scaler.monitor.lanes import Bar
+from scaler.monitor.model import Model
 from scaler.monitor.rows import View, view
 from scaler.protocol.monitor_rows import TaskRow
 
@@ -24,10 +25,10 @@ def task_view(task: TaskRow) -> View:
     return {**view(task), "text": task.text[:MAX_LISTED_TEXT]}
 
 
-def timeline_view(model: Model, seconds: float) -> View:
-    """Return what each worker did in the last seconds."""
-    now = model.status.at
-    since = now - seconds
+def timeline_view(model: Model, seconds: float, since: float, until: float, resolution: float) -> View:
+    """Return what ran on each lane between these times, or in the last seconds."""
+    at = model.now
+    since, until = since or at - seconds, until or at
     managers = {worker.name: worker.manager for worker in model.status.workers}
     functions: dict[str, int] = {}
     states: dict[str, int] = {}
@@ -39,15 +40,20 @@ def timeline_view(model: Model, seconds: float) -> View:
     lanes = [
         {
             "worker": worker,
+            "lane": number,
             "manager": managers.get(worker, ""),
             "gone": worker not in managers,
-            "bars": list(map(shown, bars)),
+            "bars": list(map(shown, lane.bars)),
+            "blocks": [
+                [*(round(time, 6) for time in block[:2]), block.tasks, round(block.busy, 6)] for block in lane.blocks
+            ],
         }
-        for worker, bars in model.lanes(since).items()
+        for (worker, number), lane in model.lanes(since, until, resolution).items()
     ]
     return {
-        "at": now,
+        "at": at,
         "since": since,
+        "until": until,
         "oldest": model.oldest_end(),
         "functions": list(functions),
         "states": list(states),

@@ -348,8 +348,8 @@ class SchedulerCore:
             case messages.Printed(ids, are_stderr, truncated_bytes, texts):
                 for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
                     self._printed(*row)
-            case messages.Started(ids):
-                self._tasks.started(worker, ids)
+            case messages.Started():
+                self._tasks.started(worker, message)
             case messages.Drain(reason):
                 # Something else ends it, and it waits for the answer that nothing more comes.
                 self._elastic.drain(worker, reason)

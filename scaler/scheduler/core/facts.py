@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from scaler.head_tail import HeadTailBuffer
 from scaler.protocol.messages import Outcome, TaskLog
-from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, ScalingDecided, Task, TaskState
+from scaler.scheduler.core.state import TERMINATED, Group, PeerRecord, Ran, ScalingDecided, Task, TaskState
 from scaler.serialization.exceptions import FailureTexts, failure_texts
 
 MAX_REMEMBERED = 4096
@@ -100,6 +100,15 @@ class TasksEnded:
         run = bisect_right(self.run_starts, index) - 1
         return self.run_groups[run], getattr(self.run_states[run], "worker", "")
 
+    def ran(self, index: int) -> tuple[Ran, int] | None:
+        """Return when and where the columns say that a task ran, and its index there; None when it never did."""
+        run = bisect_right(self.run_starts, index) - 1
+        ran: Ran | None = getattr(self.run_states[run], "ran", None)
+        try:  # both have the tasks in one order, but that one may have others between them
+            return (ran, ran.ids.index(self.ids[index], index - self.run_starts[run])) if ran is not None else None
+        except ValueError:
+            return None
+
     def record_of(self, index: int) -> FailureRecord:
         """Return how often a task started, and what went wrong."""
         return self.failure_records.get(index, _FIRST_ATTEMPT)
@@ -120,6 +129,15 @@ class TasksStarted:
 
     worker: str
     tasks: list[Task]
+    ran: Ran
+
+
+@dataclass(frozen=True, slots=True)
+class SlotsWorked:
+    """What a worker has run: the tasks of one Done."""
+
+    worker: str
+    ran: Ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +171,7 @@ class Incident:
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are no problem: the log has them, monitors do not list them."""
 
-Fact = TasksStarted | TasksEnded | TaskRetried | ScalingDecided | Incident
+Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:

@@ -23,6 +23,7 @@ from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
 from scaler.policy.view import Wanted
 from scaler.protocol.messages import (
+    Done,
     Finished,
     ManagerDetails,
     ManagerStatus,
@@ -142,13 +143,53 @@ class Recalled:
 
 
 @dataclass(slots=True, eq=False)
+class WorkerClock:
+    """A worker's monotonic clock. offset_seconds: added to it, it is the scheduler's; None: not known yet."""
+
+    offset_seconds: float | None = None
+    reported_seconds: float | None = None
+    """The offset by the worker's last heartbeat."""
+
+    def keep(self, heartbeat: WorkerHeartbeat) -> None:
+        if heartbeat.clock_error_seconds and heartbeat.clock_offset_seconds != self.reported_seconds:
+            self.offset_seconds = self.reported_seconds = heartbeat.clock_offset_seconds
+
+    def has_read(self, us: int, now: float) -> None:
+        """Note that it has shown this before the scheduler's showed `now`."""
+        latest = now - us / 1e6
+        if self.offset_seconds is None or self.offset_seconds > latest:
+            self.offset_seconds = latest
+
+
+@dataclass(slots=True, eq=False)
+class Ran:
+    """When and where the tasks of one Done ran, or those of one Started run, in columns as there."""
+
+    clock: WorkerClock
+    ids: list[bytes]
+    began_us: list[int]
+    duration_us: list[int]
+    lanes: list[int]
+
+
+@dataclass(slots=True, eq=False)
 class Terminated:
-    """The task ended; worker is the name of the worker that had it then, empty for none.
+    """The task ended; worker is the name of the worker that had it then, empty for none. ran: of that worker's Done.
 
     Only stale references (a tombstone in a queue) and the history still lead to such a task.
     """
 
     worker: str
+    ran: Ran | None = None
+
+    def alone(self, task: bytes) -> Terminated:
+        """Return the same with the columns of this task only, for those who keep it longer than others."""
+        ran = self.ran
+        if ran is None or task not in ran.ids:
+            return self if ran is None else Terminated(self.worker)
+        at = ran.ids.index(task)
+        columns = ([column[at]] for column in (ran.began_us, ran.duration_us, ran.lanes))
+        return Terminated(self.worker, Ran(ran.clock, [task], *columns))
 
 
 READY: Final = Ready()
@@ -315,6 +356,7 @@ class Worker(PeerRecord):
     idle_since: float = field(init=False)
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
+    clock: WorkerClock = field(default_factory=WorkerClock)
 
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
@@ -425,6 +467,17 @@ class Worker(PeerRecord):
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.heartbeat = heartbeat
         self.heartbeat_at = now
+        self.clock.keep(heartbeat)
+
+    def note_done(self, done: Done, now: float) -> Ran | None:
+        """Note when and where tasks ran that are about to be terminated."""
+        if not done.lanes:
+            return None
+        ran = Ran(self.clock, done.ids, done.began_us, done.duration_us, done.lanes)
+        if done.lanes[-1]:
+            self.clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
+        self.terminated = Terminated(self.name, ran)
+        return ran
 
 
 @dataclass(frozen=True, slots=True)

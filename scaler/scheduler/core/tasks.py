@@ -23,7 +23,7 @@ from scaler.grammar import counted
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import FailureRecord, Incident, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -34,10 +34,12 @@ from scaler.scheduler.core.state import (
     ClientRecord,
     Delayed,
     Group,
+    Ran,
     Ready,
     Recalled,
     RetainedResult,
     Task,
+    Terminated,
     Waiting,
     Worker,
 )
@@ -160,17 +162,18 @@ class Tasks:
         worker.release(task)
         task.group.assigned -= 1
 
-    def started(self, worker: Worker, ids: list[bytes]) -> None:
+    def started(self, worker: Worker, message: Started) -> None:
         """Tell the clients of these tasks that they run."""
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
-        for identifier in ids:
+        for identifier in message.ids:
             task = worker.tasks.get(identifier)
             if task is not None:
                 tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
         if self._outbox.is_watched:
-            self._outbox.publish(TasksStarted(worker.name, tasks))
+            ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes)
+            self._outbox.publish(TasksStarted(worker.name, tasks, ran))
         for client, its_own in by_client.items():
             if not client.terminated:
                 self._outbox.send_to_client(client, Started(its_own))
@@ -189,6 +192,9 @@ class Tasks:
         cpu_us = message.cpu_us
         peak_bytes = message.peak_bytes
         healthy = False
+        ran = worker.note_done(message, self._state.now)
+        if ran is not None and self._outbox.is_watched:
+            self._outbox.publish(SlotsWorked(worker.name, ran))
         columns = zip(
             message.ids, message.attempts, message.outcomes, message.payloads, message.duration_us, strict=True
         )
@@ -420,7 +426,8 @@ class Tasks:
         record = FailureRecord.of(task, payload)
         state, group = self._state, task.group
         profile = [duration_us], [cpu_us], [peak_bytes]
-        ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [task.state])
+        where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
+        ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])
         has_run = task.attempt and not group.client.terminated
         state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 

@@ -28,7 +28,7 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
-from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status
+from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status, micros
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Snapshot
@@ -92,12 +92,15 @@ class ServiceCalls(ExecutorBase):
                         self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
                         self._loss = text
                     del self._in_flight[task]
+                    self.free_lane(call.lane)
                     self.killed(call, outcome, text)
             case CallCompleted(number, (task, _)):
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
                     self._in_flight.pop(task, None)
-                    self.ended(call, *item[2:])
+                    began_us = min(_began_us(call), micros(now) - item.duration_us)
+                    self.free_lane(call.lane)
+                    self.ended(call, *item[2:], began_us, call.lane)
             case ExecutorDegraded(text):
                 self._executor_reason = text
             case _:
@@ -159,7 +162,7 @@ class ServiceCalls(ExecutorBase):
 
     def tick(self, _snapshots: Mapping[int, Snapshot], now: float, _may_start: bool) -> None:
         """Report calls that have run for a while, and end those that have run out of time."""
-        started: list[bytes] = []
+        started: list[Attempt] = []
         overdue: list[Attempt] = []
         while self._due and self._due[0][0] <= now:
             _, number, is_limit, call = heapq.heappop(self._due)
@@ -168,9 +171,10 @@ class ServiceCalls(ExecutorBase):
             if is_limit:
                 overdue.append(call)
             else:
-                started.append(call.id)
+                started.append(call)
         if started:
-            self.send(Started(started))
+            columns = zip(*((call.id, _began_us(call), call.lane) for call in started), strict=True)
+            self.send(Started(*map(list, columns)))
         for call in overdue:
             text = f"the task ran longer than its time limit of {call.spec.limit_seconds:g} s and was ended"
             self.end([call], KillReason(Outcome.TIMED_OUT, text))
@@ -180,7 +184,13 @@ class ServiceCalls(ExecutorBase):
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the oldest calls as processors that run them."""
         return {
-            call.executor: (call.started_at > 0, False, call.id, now - (call.started_at or call.dispatched_at))
+            call.executor: (
+                call.started_at > 0,
+                False,
+                call.id,
+                now - (call.started_at or call.dispatched_at),
+                call.lane,
+            )
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 
@@ -202,6 +212,7 @@ class ServiceCalls(ExecutorBase):
         item.executor = self._count
         item.dispatched_at = now
         item.started_at = 0.0
+        item.lane = self.take_lane()
         self._in_flight[item.id] = item
         wire = spec.wire
         call = Call(
@@ -234,6 +245,7 @@ class ServiceCalls(ExecutorBase):
         self._added_at_refusal = self.queue.added
         for call in back:
             del self._in_flight[call.id]
+            self.free_lane(call.lane)
         self.queue.put_back(back)
 
     def _started(self, call: Attempt, now: float) -> None:
@@ -246,7 +258,12 @@ class ServiceCalls(ExecutorBase):
 
     def _cancel(self, call: Attempt) -> None:
         del self._in_flight[call.id]
+        self.free_lane(call.lane)
         self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
+
+
+def _began_us(call: Attempt) -> int:
+    return micros(call.started_at or call.dispatched_at)
 
 
 def _jitter(task: bytes) -> float:

@@ -34,7 +34,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
-from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status
+from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
 MAX_FAILED_STARTS = 3
@@ -74,6 +74,8 @@ class PooledProcessor:
     number: int
     since: float
     """When its state last changed."""
+    lane: int
+    """Its place in the worker's timeline: no other living processor has the same."""
     state: ProcessorState = ProcessorState.ACTIVE
     is_ready: bool = False
     dispatched: deque[Attempt] = field(default_factory=deque)
@@ -161,7 +163,7 @@ class ProcessorPool(ExecutorBase):
             case ProcessorReported(_, Event.INVALID_DATAGRAM, text):
                 self._ban(processor, text)
             case ProcessorReported(_, Event.EXITED, text):
-                self._exited(processor, text)
+                self._exited(processor, text, now)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
         """Give dispatched attempts back, or end them, as the reason says."""
@@ -246,7 +248,7 @@ class ProcessorPool(ExecutorBase):
                 running, seconds = processor.dispatched[index].id, max(0.0, now - snapshot.begun_at)
             else:
                 running, seconds = b"", 0.0
-            found[number] = processor.is_ready, is_suspended, running, seconds
+            found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane
         return found
 
     def check(self) -> None:
@@ -293,7 +295,7 @@ class ProcessorPool(ExecutorBase):
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
-        processor = self.processors[self._count] = PooledProcessor(self._count, now)
+        processor = self.processors[self._count] = PooledProcessor(self._count, now, self.take_lane())
         self._act(processor, Verb.SPAWN)
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address)
@@ -410,8 +412,9 @@ class ProcessorPool(ExecutorBase):
         results = processor.new_rows(results, sent)
         dispatched = processor.dispatched
         payloads = results.payloads
+        lane = processor.lane
         at = 0
-        for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, size in results.rows:
+        for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, began_ns, size in results.rows:
             if (
                 not dispatched
                 or dispatched[0].id != identifier
@@ -426,7 +429,7 @@ class ProcessorPool(ExecutorBase):
             payload = bytes(payloads[at : at + size])
             at += size
             item.spec.observe(duration_us)
-            self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes)
+            self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, began_ns // 1000, lane)
         if not dispatched:
             processor.work_us = 0.0
             processor.since = now
@@ -472,7 +475,7 @@ class ProcessorPool(ExecutorBase):
             text = f"the processor that ran the task was ended: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
-    def _exited(self, processor: PooledProcessor, text: str) -> None:
+    def _exited(self, processor: PooledProcessor, text: str, now: float) -> None:
         """A processor is gone; its results and what it had not read were taken in before."""
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
@@ -486,9 +489,12 @@ class ProcessorPool(ExecutorBase):
         reason = processor.kill_reason or died
         # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
         if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
-            self.killed(dispatched.popleft(), *reason)
+            began_us = micros(processor.snapshot.begun_at)
+            ran = (max(0, micros(now) - began_us), began_us, processor.lane) if has_begun else ()
+            self.killed(dispatched.popleft(), *reason, *ran)
         self.queue.put_back(dispatched)
         del self.processors[processor.number]
+        self.free_lane(processor.lane)
         self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
 
@@ -519,7 +525,7 @@ class ProcessorPool(ExecutorBase):
             pause = BUSY_TICK_SECONDS
         elif elapsed >= STARTED_AFTER_SECONDS and not item.announced_started:
             item.announced_started = True
-            self.send(Started([item.id]))
+            self.send(Started([item.id], [micros(snapshot.begun_at)], [processor.lane]))
         if limit:
             pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
         if elapsed < STARTED_AFTER_SECONDS:

@@ -38,6 +38,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
+from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.recorder import make_recorder
@@ -73,6 +74,7 @@ class Agent:
         self._welcomed: asyncio.Future[None] = self._loop.create_future()
         self._meter = LoadMeter()
         self._latency_seconds = 0.0
+        self._clock = ClockOffset()
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._is_closed = False
         self._connector: Connector | None = None
@@ -197,16 +199,22 @@ class Agent:
             return
         for event in events:
             match event:
-                case Received(_, HeartbeatEcho(sent_at)):
-                    self._latency_seconds = max(0.0, time.monotonic() - sent_at)
+                case Received(_, HeartbeatEcho(sent_at, answered_at)):
+                    now = time.monotonic()
+                    self._latency_seconds = max(0.0, now - sent_at)
+                    is_first = not self._clock.error_seconds
+                    self._clock.observe(sent_at, answered_at, now)
+                    if is_first:
+                        self._heartbeat()  # before the first tasks end
                 case Received(_, Relay() as message):
                     self._relay(message)
                 case Welcomed(welcome):
                     self._session_opened()
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
+                    self._clock = ClockOffset()
                     self._heartbeat_timer.cancel()
-                    self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
+                    self._heartbeat_timer = self._loop.call_later(0, self._heartbeat)
                     if not self._welcomed.done():
                         self._welcomed.set_result(None)
                 case Broken():
@@ -216,20 +224,22 @@ class Agent:
         self.take([event for event in events if not isinstance(event, Broken | ConnectionRefused)])
 
     def _heartbeat(self) -> None:
+        self._heartbeat_timer.cancel()
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         if self._connector is None or not self._connector.connected:
             return
-        now = time.monotonic()
-        statuses = self._core.executor.statuses(self._snapshots(), now)
         pids = self._pids()
         loads = self._meter.measure(pids.values())
+        now = time.monotonic()
+        statuses = self._core.executor.statuses(self._snapshots(), now)
         processors = []
         for number, status in statuses.items():
             pid = pids.get(number, 0)
             load = loads.get(pid, Load())
             processors.append(ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
-        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors))
+        clock = self._clock.seconds, self._clock.error_seconds, time.time()
+        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock))
 
     # -- the core --------------------------------------------------------------------------------------------------
 

@@ -15,13 +15,19 @@ from scaler.worker.agent.events import Command, LogLevel, WriteLog
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
-Status = tuple[bool, bool, bytes, float]
-"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, and since when."""
+Status = tuple[bool, bool, bytes, float, int]
+"""What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, for how long, and
+on which lane."""
 MAX_SPECS = 4096
 """Specs that an agent remembers. One that returns after it fell out is announced to the processors again."""
 UNKNOWN_COST_US = 10_000.0
 """Assumed duration of a task whose function has no measurement."""
 _WEIGHT = 0.25
+
+
+def micros(seconds: float) -> int:
+    """Return a reading of a clock in whole microseconds, as the nanoseconds that it was made of would give them."""
+    return int(seconds * 1e6 + 5e-4)
 
 
 @dataclass(slots=True, eq=False)
@@ -81,6 +87,8 @@ class Attempt:
     dispatched_at: float = 0.0
     started_at: float = 0.0
     """These two: of a call. 0: it has not started, as far as is known."""
+    lane: int = 0
+    """Of a call."""
 
 
 class AttemptQueue:
@@ -161,10 +169,23 @@ class ExecutorBase:
         """The message to which ended attempts are added: those that end in a row share one."""
         self.storage_address = ""
         self.wake_at = now
+        self._lanes = 0
+        self._free_lanes: list[int] = []
+        """Of the lanes that were taken so far: a heap."""
 
     def wake_by(self, time: float) -> None:
         """Have `TimeElapsed` come no later than this."""
         self.wake_at = min(self.wake_at, time)
+
+    def take_lane(self) -> int:
+        """Return the lowest number, from 1, of which no other processor or call is the lane in monitors."""
+        if self._free_lanes:
+            return heapq.heappop(self._free_lanes)
+        self._lanes += 1
+        return self._lanes
+
+    def free_lane(self, lane: int) -> None:
+        heapq.heappush(self._free_lanes, lane)
 
     def know(self, spec: Spec) -> KnownSpec:
         """Return the spec under its number.
@@ -209,13 +230,21 @@ class ExecutorBase:
         """Put all attempts that have not started back into the queue."""
 
     def ended(
-        self, item: Attempt, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
+        self,
+        item: Attempt,
+        outcome: int,
+        payload: bytes,
+        duration_us: int = 0,
+        cpu_us: int = 0,
+        peak_bytes: int = 0,
+        began_us: int = 0,
+        lane: int = 0,
     ) -> None:
-        """Forget a dispatched attempt, and report how it ended."""
+        """Forget a dispatched attempt, and report how it ended. lane: where it ran; 0 for nowhere."""
         del self.queue.attempts[item.id]
         done = self._done
         if done is None:
-            done = self._done = Done([], [], [], [], [], [], [])
+            done = self._done = Done([], [], [], [], [])
             self.commands.append(done)
         done.ids.append(item.id)
         done.attempts.append(item.attempt)
@@ -224,12 +253,14 @@ class ExecutorBase:
         done.duration_us.append(duration_us)
         done.cpu_us.append(cpu_us)
         done.peak_bytes.append(peak_bytes)
+        done.began_us.append(began_us)
+        done.lanes.append(lane)
 
-    def killed(self, item: Attempt, outcome: Outcome, text: str) -> None:
-        """Forget a dispatched attempt, and report that it ended without a result."""
+    def killed(self, item: Attempt, outcome: Outcome, text: str, duration_us: int = 0, *ran: int) -> None:
+        """Forget a dispatched attempt, and report that it ended without a result. ran: `began_us` and `lane`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
-        self.ended(item, outcome, text.encode("utf-8", "replace"))
+        self.ended(item, outcome, text.encode("utf-8", "replace"), duration_us, 0, 0, *ran)
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""

@@ -235,10 +235,9 @@ class _Processor:
         mean_ns = spec.mean_ns
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
         duration_us = min(duration_ns // 1000, 0xFFFFFFFF)
+        cost = meter.cpu_us, meter.peak_bytes
         results.add(
-            (task, attempt, outcome, spec.profiling, duration_us, meter.cpu_us, meter.peak_bytes, len(payload)),
-            payload,
-            ended_ns,
+            (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, len(payload)), payload, ended_ns
         )
         if spec.once or spec.stream_output or self._context.is_suspended:
             results.flush()

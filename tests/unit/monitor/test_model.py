@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from scaler.monitor.model import COARSE_SECONDS, FINE_SECONDS, MAX_TASKS, Bar, Model, trace
+import pytest
+
+from scaler.monitor.lanes import MAX_BLOCKS, Bar, Block, Lane, Omitted
+from scaler.monitor.model import COARSE_SECONDS, FINE_SECONDS, MAX_TASKS, Model
+from scaler.monitor.trace import trace
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
+COLUMNS += ["lane", "began_us", "clock_zero"]
+ZERO = 50.0
+"""Unix seconds when the clock of each worker showed 0."""
 
 
 def status(at: float, *, ended: dict[str, int] | None = None, incarnation: int = 1, **more: Any) -> dict[str, Any]:
@@ -22,12 +29,16 @@ def points(model: Model, name: str, since: float = 0.0) -> list[tuple[float, flo
     return list(zip(columns["at"], columns[name], strict=True))
 
 
-def done(name: str, ended_at: float, state: str = "done", worker: str = "w", text: str = "") -> list[Any]:
-    return [name, state, "work", "alice", worker, 1, ended_at, 500_000, text]
+def done(
+    name: str, ended_at: float, state: str = "done", worker: str = "w", text: str = "", zero: float = ZERO
+) -> list[Any]:
+    began_us = round((ended_at - ZERO) * 1e6) - 500_000
+    return [name, state, "work", "alice", worker, 1, ended_at, 500_000, text, 1, began_us, zero]
 
 
-def running(name: str, duration_us: int = 0, attempt: int = 1) -> list[Any]:
-    return [name, "running", "work", "alice", "w", attempt, None, duration_us, ""]
+def running(name: str, duration_us: int = 0, attempt: int = 1, began_at: float = 98.0) -> list[Any]:
+    where = [2, round((began_at - ZERO) * 1e6), ZERO]
+    return [name, "running", "work", "alice", "w", attempt, None, duration_us, "", *where]
 
 
 def test_rates_are_differences_between_two_states() -> None:
@@ -76,17 +87,75 @@ def test_only_the_last_tasks_are_kept() -> None:
     assert model.task(f"{4:032x}") is None
 
 
-def test_lanes_show_what_ended_and_what_runs_on_every_worker() -> None:
+def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
     model = Model()
-    processor = {"pid": 1, "running": "r", "running_seconds": 2.0, "function": "long"}
-    model.apply_status(status(100.0, workers=[{"name": "w", "processors": [processor]}, {"name": "idle"}]))
-    model.apply_events(events(100.0, done("a", 99.0), done("old", 10.0), done("g", 98.0, worker="gone"), running("r")))
-    lanes = model.lanes(since=50.0)
-    assert lanes == {
-        "w": [Bar(98.0, 100.0, "r", "long", "running"), Bar(98.5, 99.0, "a", "work", "done")],
-        "idle": [],
-        "gone": [Bar(97.5, 98.0, "g", "work", "done")],
+    model.apply_status(status(100.0, workers=[{"name": "w", "slots": 2}, {"name": "idle", "slots": 1}]))
+    model.apply_events(events(100.0, done("a", 99.0), done("old", 60.0), done("g", 98.0, worker="gone"), running("r")))
+    assert model.lanes(since=80.0) == {
+        ("w", 1): Lane([Bar(98.5, 99.0, "a", "work", "done")]),
+        ("w", 2): Lane([Bar(98.0, 100.0, "r", "work", "running")]),
+        ("idle", 1): Lane(),
+        ("gone", 1): Lane([Bar(97.5, 98.0, "g", "work", "done")]),
     }
+    assert model.lanes(until=70.0)["w", 1] == Lane([Bar(59.5, 60.0, "old", "work", "done")])
+
+
+def test_a_better_estimate_of_a_clock_moves_all_tasks_of_its_worker() -> None:
+    model = Model()
+    model.apply_events(events(100.0, done("a", 90.0), done("other", 90.0, worker="v")))
+    model.apply_events(events(101.0, done("b", 90.5, zero=ZERO - 0.25)))
+    assert [(bar.start, bar.end) for bar in model.lanes()["w", 1].bars] == [(89.25, 89.75), (89.75, 90.25)]
+    assert [(bar.start, bar.end) for bar in model.lanes()["v", 1].bars] == [(89.5, 90.0)]
+    (late, early) = model.tasks(worker="w")
+    assert (late.ended_at, early.started_at) == (90.25, 89.25)
+
+
+def test_a_task_whose_worker_was_lost_ends_on_its_lane() -> None:
+    model = Model()
+    model.apply_events(events(100.0, running("a")))
+    lost = done("a", 99.5, "worker_lost")
+    lost[-3:] = [0, 0, 0.0]
+    model.apply_events(events(101.0, lost))
+    assert model.lanes()["w", 2].bars == [Bar(98.0, 99.5, "a", "work", "worker_lost")]
+
+
+def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> None:
+    model = Model()
+    block = {"worker": "w", "lane": 1, "began_us": 1_000_000, "until_us": 1_250_000, "tasks": 900, "busy_us": 200_000}
+    model.apply_events({**events(100.0, dropped=900), "blocks": [{**block, "clock_zero": ZERO}]})
+    assert model.lanes()["w", 1].blocks == [Block(51.0, 51.25, 900, 0.2)]
+    counters = [event for event in trace(model)["traceEvents"] if event["ph"] == "C"]
+    assert [(event["ts"], event["args"]) for event in counters] == [
+        (51_000_000, {"tasks": 900}),
+        (51_250_000, {"tasks": 0}),
+    ]
+
+
+def test_tasks_that_are_forgotten_are_counted_on_their_lanes() -> None:
+    model = Model()
+    for number in range(MAX_TASKS + 5):
+        model.apply_events(events(1e6, done(f"{number:032x}", ZERO + number)))
+    assert sum(block.tasks for block in model.lanes()["w", 1].blocks) == 5
+
+
+def test_a_running_task_is_not_forgotten_before_its_end() -> None:
+    model = Model()
+    model.apply_events(events(1.0, running("r")))
+    for number in range(MAX_TASKS + 5):
+        model.apply_events(events(1.0, done(f"{number:032x}", 1.0)))
+    assert model.task("r") is not None
+
+
+def test_blocks_of_a_long_time_are_joined_and_none_is_lost() -> None:
+    omitted = Omitted()
+    for number in range(3 * MAX_BLOCKS):
+        omitted.add(("w", 1), number * 500_000, number * 500_000 + 250_000, 10, 100_000)
+    ((_, blocks),) = omitted.blocks({"w": 0.0})
+    assert len(blocks) <= MAX_BLOCKS
+    assert sum(block.tasks for block in blocks) == 30 * MAX_BLOCKS
+    assert sum(block.busy for block in blocks) == pytest.approx(0.3 * MAX_BLOCKS)
+    assert blocks[0].start == 0.0
+    assert blocks[-1].end - blocks[-1].start <= 1.0
 
 
 def test_old_points_become_means_of_ten_seconds() -> None:
@@ -109,9 +178,10 @@ def test_documents_of_another_version_are_read_as_far_as_they_make_sense() -> No
     assert [task.id for task in model.tasks()] == ["a"]
 
 
-def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> None:
+def test_a_trace_has_a_thread_for_every_lane_and_an_event_for_every_task() -> None:
     model = Model()
-    model.apply_status(status(100.0, workers=[{"name": "w", "manager": "m", "host": "box", "pid": 41}]))
+    worker = {"name": "w", "manager": "m", "host": "box", "pid": 41, "slots": 2}
+    model.apply_status(status(100.0, workers=[worker]))
     model.apply_events(events(100.0, done("a", 99.0), done("b", 99.5, "exception", text="ValueError: odd")))
     document = trace(model)
     tasks = [event for event in document["traceEvents"] if event["ph"] == "X"]
@@ -121,7 +191,7 @@ def test_a_trace_has_a_thread_for_every_worker_and_an_event_for_every_task() -> 
     ]
     assert tasks[1]["args"]["failure"] == "ValueError: odd"
     names = [event["args"]["name"] for event in document["traceEvents"] if event["ph"] == "M"]
-    assert names == ["m", "w (box, pid 41)"]
+    assert names == ["m", "w (box, pid 41), lane 1", "w (box, pid 41), lane 2"]
 
 
 def test_a_past_that_is_told_again_after_a_break_adds_no_second_decision_or_incident() -> None:

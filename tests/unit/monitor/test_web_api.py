@@ -129,13 +129,31 @@ def test_a_scheduler_that_does_not_answer_is_a_503_that_says_so() -> None:
         assert "did not answer within 5 s" in reply.json()["error"]
 
 
-def test_the_timeline_has_a_lane_per_worker_and_names_each_function_once() -> None:
+def test_the_timeline_has_a_lane_per_slot_and_names_each_function_once() -> None:
     found = asked("/api/timeline?seconds=600")
-    assert (found["since"], found["at"], found["oldest"]) == (10.0 - 600, 10.0, 9.5)
-    (lane,) = found["lanes"]
-    assert (lane["worker"], lane["manager"], lane["gone"]) == ("w", "here", False)
-    assert [found["states"][bar[4]] for bar in lane["bars"]] == ["running", "exception"]
+    assert (found["since"], found["until"], found["at"], found["oldest"]) == (10.5 - 600, 10.5, 10.5, 9.5)
+    used, idle = found["lanes"]
+    assert (used["worker"], used["lane"], used["manager"], used["gone"]) == ("w", 1, "here", False)
+    assert sorted(found["states"][bar[4]] for bar in used["bars"]) == ["done", "exception"]
     assert found["functions"] == ["work"]
+    assert (idle["worker"], idle["lane"], idle["bars"], idle["blocks"]) == ("w", 2, [], [])
+
+
+def test_a_part_of_the_timeline_has_what_ran_in_it_and_counts_what_is_too_short_to_see() -> None:
+    model = Model()
+    model.apply_status(status(10.0))
+    model.apply_events(events(10.0, *(task(f"{n:032x}", ended_at=n, duration_us=500_000) for n in range(1, 10))))
+    monitor = PreparedMonitor(model)
+
+    def bars(query: str) -> list[float]:
+        return [bar[1] for bar in asked(f"/api/timeline?{query}", monitor)["lanes"][0]["bars"]]
+
+    assert bars("since=3.2&until=5.7") == [4.0, 5.0, 6.0]
+    assert bars("resolution=0.4") == [float(n) for n in range(1, 10)]
+    (lane, _) = asked("/api/timeline?resolution=2", monitor)["lanes"]
+    assert lane["bars"] == []
+    assert [block[2] for block in lane["blocks"]] == [2, 2, 2, 2, 1]
+    assert lane["blocks"][0] == [0.5, 2.0, 2, 1.0]
 
 
 def test_a_trace_is_a_download() -> None:
@@ -158,8 +176,8 @@ def test_one_series_is_two_columns() -> None:
         ("/api/tasks?serach=x", 400, "unknown parameter 'serach'; did you mean 'search'?"),
         ("/api/status?x=1", 400, "unknown parameter 'x'; there are none here"),
         (f"/api/tasks?search={'x' * 1001}", 400, "search is longer than 1000 characters"),
-        ("/api/timeline?seconds=1e9", 400, "seconds = 1e9: must be a number from 1 to 1800"),
-        ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 1800"),
+        ("/api/timeline?seconds=1e9", 400, "seconds = 1e9: must be a number from 1 to 86400"),
+        ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 86400"),
         ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),
         ("/api/tasks/12", 400, "'12' is no task id: give the 32 hexadecimal digits"),
         (f"/api/tasks/{'1' * 32}", 404, "no task 1111"),

@@ -102,6 +102,9 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "failed_input": "",
             "text": "",
             "traceback": "",
+            "lane": 0,
+            "began_us": 0,
+            "clock_zero": 0.0,
         }
     ]
 

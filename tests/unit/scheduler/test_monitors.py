@@ -151,7 +151,7 @@ class Port:
 
     def _server_status(self, is_report: bool) -> ServerStatus:
         self.looks.append(is_report)
-        return ServerStatus(0.0, 1, SchedulerRow(), StorageRow(), {}, {})
+        return ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 
     def drain(self) -> None:
         self.monitors.add(self.cluster.take_facts())

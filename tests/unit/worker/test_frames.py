@@ -41,7 +41,7 @@ TASK_ID = b"t" * 16
 
 
 def row(payload: bytes, task: bytes = TASK_ID) -> ResultRow:
-    return (task, 1, 0, 0, 17, 0, 0, len(payload))
+    return (task, 1, 0, 0, 17, 0, 0, 23, len(payload))
 
 
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=50), max_size=5), st.text(max_size=20))
@@ -94,7 +94,7 @@ def test_a_broken_result_datagram_is_an_error_or_whole(place: int, change: bytes
         results = unpack_results(datagram)
     except ProtocolError:
         return
-    assert sum(each[7] for each in results.rows) == len(results.payloads)
+    assert sum(each[-1] for each in results.rows) == len(results.payloads)
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_what_does_not_fit_the_page_is_sent(page: tuple[PageWriter, PageReader, 
 
 
 def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> None:
-    processor = PooledProcessor(1, 0.0)
+    processor = PooledProcessor(1, 0.0, lane=1)
     rows = [row(b"", bytes([n]) * 16) for n in range(4)]
     early = processor.new_rows(Results(0, rows[:2], memoryview(b"")), sent=False)
     more = processor.new_rows(Results(0, rows[:3], memoryview(b"")), sent=False)

@@ -13,7 +13,7 @@ const FINEST = 1 / 1000;
  * only, and tasks follow each other closely. Returns lanes with their place and height, and how high they are together.
  */
 export function laidOut(timeline) {
-  const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }));
+  const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.lane - b.lane);
   const unseen = (timeline.at - timeline.since) * FINEST;
   let top = 0;
   const placed = lanes.map((lane) => {

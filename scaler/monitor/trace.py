@@ -1,0 +1,61 @@
+"""The timeline as a trace for Chrome's and Perfetto's viewers. Pure."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import Any
+
+from scaler.monitor.model import Model
+from scaler.monitor.rows import natural
+
+_COLOURS = {"done": "good", "running": "thread_state_running", "cancelled": "grey"}
+_FAILED = "terrible"
+
+
+def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
+    """Return the tasks that ended or ran in the last seconds, as JSON for Chrome's and Perfetto's viewers.
+
+    The format is the Trace Event Format's JSON object: a process per worker manager, a thread per lane of a worker, a
+    complete event (`"ph": "X"`, times in microseconds) per task, a counter (`"ph": "C"`) for those that are not kept.
+    """
+    workers = {worker.name: worker for worker in model.status.workers}
+    processes: dict[str, int] = {}
+    events: list[dict[str, Any]] = []
+    lanes = sorted(model.lanes(model.now - seconds).items(), key=lambda lane: (natural(lane[0][0]), lane[0][1]))
+    for thread, ((worker, number), lane) in enumerate(lanes, 1):
+        row = workers.get(worker)
+        manager, name = (
+            (row.manager, f"{worker} ({row.host}, pid {row.pid})") if row else ("terminated workers", worker)
+        )
+        name = f"{name}, lane {number}"
+        if manager not in processes:
+            processes[manager] = len(processes) + 1
+            events.append({"ph": "M", "name": "process_name", "pid": processes[manager], "args": {"name": manager}})
+        process = processes[manager]
+        events.append({"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": name}})
+        for bar in lane.bars:
+            task = model.task(bar.task)
+            arguments: dict[str, Any] = {"task": bar.task, "state": bar.state}
+            if task is not None:
+                arguments |= {"client": task.client, "attempt": task.attempt}
+                arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
+                arguments |= {"failure": task.text} if task.text else {}
+            start = round(bar.start * 1e6)
+            events.append(
+                {
+                    "ph": "X",
+                    "name": bar.function or "task",
+                    "cat": bar.state,
+                    "cname": _COLOURS.get(bar.state, _FAILED),
+                    "pid": process,
+                    "tid": thread,
+                    "ts": start,
+                    "dur": round(bar.end * 1e6) - start,
+                    "args": arguments,
+                }
+            )
+        for block in lane.blocks:
+            counter = {"ph": "C", "name": f"other tasks of {name}", "pid": process}
+            events.append({**counter, "ts": round(block.start * 1e6), "args": {"tasks": block.tasks}})
+            events.append({**counter, "ts": round(block.end * 1e6), "args": {"tasks": 0}})
+    return {"displayTimeUnit": "ms", "traceEvents": events}
