@@ -100,7 +100,7 @@ class MemoryNetwork:
     """All listeners and connectors of one test. `now` is their clock."""
 
     def __init__(self, seed: int = 0) -> None:
-        self.now = 0.0
+        self.now = 1000.0  # no clock that shows 0 by chance
         self._random = random.Random(seed)
         self._listeners: dict[str, MemoryListener] = {}
         self._ends: list[MemoryListener | MemoryConnector] = []
