@@ -276,8 +276,9 @@ def _components(
         object_storage_address=object_storage_address,
     )
     load_policy(scheduler.policy_engine_type, scheduler.policy_content)
+    named = {"worker_manager_id": "local", **settings}  # the scheduler is its own, so no other manager has that name
     workers = _model(
-        ClusterConfig, settings, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
+        ClusterConfig, named, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
     )
     components = [
         component("scheduler", scheduler),

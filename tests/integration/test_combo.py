@@ -71,6 +71,13 @@ def test_a_combo_has_addresses_and_ends_with_its_block() -> None:
     assert combo.failure is None
 
 
+def test_the_workers_of_a_combo_are_called_local() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        future = client.submit(abs, -1)
+        assert future.result() == 1
+        assert "on worker local-1, " in client.explain(future)
+
+
 def test_shutting_down_twice_is_fine() -> None:
     combo = SchedulerClusterCombo(n_workers=1)
     combo.shutdown()

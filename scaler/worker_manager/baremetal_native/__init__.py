@@ -35,7 +35,7 @@ class BaremetalNativeConfig(WorkerManagerConfig):
     mode: Literal["dynamic", "fixed"] = "dynamic"
     """dynamic: as many workers as the scaling policy wants; fixed: max_task_concurrency of them, always."""
     worker_type: Annotated[Name, Setting(default_text="auto, the host's name", metavar="NAME")] = "auto"
-    """Begins the names of this manager's workers."""
+    """Begins the names of this manager's units."""
 
 
 class BaremetalNative(LocalAgents):
