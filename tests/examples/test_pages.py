@@ -23,6 +23,10 @@ PAGES = (
     "docs/moving.md",
     "docs/policies.md",
     "docs/errors.md",
+    "docs/modules.md",
+    "docs/memory.md",
+    "docs/jupyter.md",
+    "docs/troubleshooting.md",
 )
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 PROGRAMS = [block for block in BLOCKS if block.language == "python"]

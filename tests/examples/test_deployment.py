@@ -1,0 +1,82 @@
+"""The page about deployment: systemd accepts its units, and the commands of units and containers start."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from scaler.cluster.ports import ReservedPorts
+from tests.examples.blocks import SCRIPTS, STOP_SECONDS, Services, blocks_of
+
+BLOCKS = blocks_of("docs/deployment.md")
+UNITS = {Path(block.text.splitlines()[0]).name: block.text for block in BLOCKS if block.language == "ini"}
+(COMPOSE,) = (yaml.safe_load(block.text) for block in BLOCKS if block.language == "yaml")
+INSTALLED = "/opt/scaler/bin/"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_units(tmp_path: Path) -> None:
+    for name, text in UNITS.items():
+        (tmp_path / name).write_text(text.replace(INSTALLED, f"{SCRIPTS}/"))
+    files = [tmp_path / name for name in UNITS]
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True, timeout=30, check=False
+    )
+    # Without a running systemd, it also complains about units of the machine itself.
+    about_ours = [line for line in found.stderr.splitlines() if any(name in line for name in UNITS)]
+    assert about_ours == []
+
+
+def commands_of_units() -> list[str]:
+    lines = [line for text in UNITS.values() for line in text.splitlines() if line.startswith("ExecStart=")]
+    return [line.removeprefix(f"ExecStart={INSTALLED}").replace("%l", "rack7") for line in lines]
+
+
+def commands_of_containers() -> list[str]:
+    return [service["command"] for service in COMPOSE["services"].values()]
+
+
+def on_this_machine(command: str, ports: ReservedPorts) -> str:
+    """Return the command with free ports of this machine, and one worker."""
+    for host in ("10.77.0.1", "0.0.0.0", "scheduler"):
+        for number in range(3):
+            command = command.replace(f"tcp://{host}:{8516 + number}", ports.address(number))
+    command = command.replace("--web-host 0.0.0.0", "").replace("-n 8", "-n 1").replace("-n 4", "-n 1")
+    return f"{command} --port 0" if command.startswith("scaler_ui") else command
+
+
+@pytest.mark.parametrize("commands", [commands_of_units(), commands_of_containers()], ids=["units", "containers"])
+def test_the_commands_start_and_end_in_time(commands: list[str], tmp_path: Path) -> None:
+    ports = ReservedPorts(4)
+    try:
+        with Services(tmp_path) as services:
+            for command in commands:
+                services.start(shlex.split(on_this_machine(command, ports)))
+    finally:
+        ports.release()
+
+
+def test_the_health_check_notices_a_scheduler_that_does_not_listen(tmp_path: Path) -> None:
+    ports = ReservedPorts(3)
+    _, *check = COMPOSE["services"]["scheduler"]["healthcheck"]["test"]
+    address = ports.address()
+    port = address.rpartition(":")[2]
+    command = [part.replace("8516", port) for part in check]
+    try:
+        with Services(tmp_path) as services:
+            services.start(["scaler_scheduler", address])
+            assert healthy(command)
+        assert not healthy(command)
+    finally:
+        ports.release()
+
+
+def healthy(command: list[str]) -> bool:
+    found = subprocess.run(command, capture_output=True, timeout=STOP_SECONDS, check=False, env=dict(os.environ))
+    return found.returncode == 0
