@@ -63,7 +63,7 @@ class Plan:
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
         """Raises UsageError for keys that are missing or wanted twice, and for cycles; the text names them."""
         if not isinstance(graph, Mapping):
-            raise UsageError(f"a graph is a dict of keys to values and computations, not a {type(graph).__name__}")
+            raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
             raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
         self._graph = graph

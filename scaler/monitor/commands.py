@@ -109,7 +109,7 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
         raise UsageError(f"no task is known whose id begins with {text!r}, or that has it in a name")
     for row in found:
         _write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
-    raise UsageError(f"{len(found)} tasks fit {text!r}: give the id of one")
+    raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give the id of one")
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:

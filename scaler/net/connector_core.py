@@ -148,7 +148,7 @@ class ConnectorCore:
                 case m.Welcome() if is_dialling:
                     self._welcomed(message, Header.read(envelope.header).acknowledged, now)
                 case _ if is_dialling:
-                    raise ProtocolError(f"a {type(message).__name__} came before the Welcome")
+                    raise ProtocolError(f"{type(message).__name__} came before the Welcome")
                 case m.Acknowledge():
                     pass
                 case m.HeartbeatEcho() if self._sends_heartbeats:

@@ -184,7 +184,7 @@ class ListenerCore:
                 return
             kind = type(message)
             if kind not in peer.allowed or kind is m.Hello:
-                raise ProtocolError(f"a {peer.role} may not send {kind.__name__} here")
+                raise ProtocolError(f"{peer.role}s may not send {kind.__name__} here")
         except GapError:
             assert peer is not None, "messages are counted within sessions only"
             peer.confirmed = True
@@ -239,11 +239,11 @@ class ListenerCore:
             return
         hello = decode(envelope.body)
         if not isinstance(hello, m.Hello) or header.flags or header.sequence:
-            raise ProtocolError(f"a connection begins with a Hello, not with a {type(hello).__name__}")
+            raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
         peer_id = header.peer
         known = self._peers.get(peer_id)
         if not m.MAY_SEND[self._server][hello.role]:
-            text = f"a {hello.role} has no business with the {self._server.replace('_', ' ')}, whose address this is"
+            text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
             refused = m.Refused(m.RefusalReason.ROLE, text)
         elif known is not None and known.session.id != header.session:
             text = (

@@ -84,7 +84,7 @@ class StorageServer:
     def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
         if hello.details is not None or hello.role is Role.MONITOR:
             # A peer with details of its role takes this for the scheduler, one port below, or one above.
-            text = f"this is an object storage's address; a {hello.role} belongs to the scheduler's"
+            text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"
             return Refused(RefusalReason.ROLE, text)
         refused = check_versions(hello)
         if refused is not None:

@@ -71,7 +71,7 @@ def encode(message: Message) -> bytes:
     except (ValueError, struct.error) as error:
         raise ValueError(f"{wire.name} has a field that does not fit the wire: {error}") from error
     if len(body) > wire.largest:
-        raise LimitError(f"a {wire.name} of {len(body)} bytes is larger than {wire.limit} ({wire.largest})")
+        raise LimitError(f"{wire.name} of {len(body)} bytes is larger than {wire.limit} ({wire.largest})")
     return body
 
 
@@ -98,7 +98,7 @@ def decode(body: bytes | memoryview) -> Message:
         wire = _wires.get(MESSAGES[number]) or _wire(MESSAGES[number])
         name = wire.name
         if size > wire.largest:
-            raise ProtocolError(f"a {name} of {size} bytes is larger than {wire.limit} ({wire.largest})")
+            raise ProtocolError(f"{name} of {size} bytes is larger than {wire.limit} ({wire.largest})")
         at += WORD_BYTES * data_words
         pointer = frame.word(at) if pointer_words else 0
         message: Message = wire.codec.read(frame, *frame.struct_at(pointer, at + WORD_BYTES))

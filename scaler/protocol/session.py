@@ -165,7 +165,7 @@ class Session:
                 check_attachments(attachments, descriptors)
             self.keep(body, attachments, descriptors)
         elif attachments:
-            raise ValueError(f"a {type(message).__name__} carries no attachments")
+            raise ValueError(f"{type(message).__name__} carries no attachments")
         elif is_connected:
             self.post(body)
 

@@ -115,7 +115,7 @@ class Monitors:
         if refused is not None:
             return refused
         if hello.role is not Role.MONITOR:
-            return Refused(RefusalReason.ROLE, f"this is the monitors' address; a {hello.role} does not belong here")
+            return Refused(RefusalReason.ROLE, f"this is the monitors' address; {hello.role}s do not belong here")
         if len(self._monitors) >= MAX_MONITORS and peer not in self._monitors:
             return Refused(RefusalReason.LIMIT, f"the scheduler has MAX_MONITORS = {MAX_MONITORS} monitors already")
         return self._welcome

@@ -208,7 +208,7 @@ class SchedulerServer:
         if refused is not None:
             return refused
         if hello.role not in (Role.CLIENT, Role.WORKER, Role.MANAGER):
-            return Refused(RefusalReason.ROLE, f"a {hello.role} does not belong on the scheduler's address")
+            return Refused(RefusalReason.ROLE, f"{hello.role}s do not belong on the scheduler's address")
         if isinstance(hello.details, ManagerDetails):
             record = self._core.state.manager_named(hello.details.manager_id)
             if record is not None and record.id != peer and record.broken_at is None:

@@ -157,9 +157,7 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
 def cannot_serialize(what: str, value: object, error: Exception) -> SerializationError:
     """Return the error of a value that cannot be serialized: what it is, its type, and why."""
     kind = type(value)
-    return SerializationError(
-        f"{what}, a {kind.__module__}.{kind.__qualname__}, cannot be serialized: {describe(error)}"
-    )
+    return SerializationError(f"{what} ({kind.__module__}.{kind.__qualname__}) cannot be serialized: {describe(error)}")
 
 
 def describe(error: BaseException) -> str:
@@ -279,7 +277,9 @@ def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None)
     """Return the function of these parts. Raises SerializationError when it cannot be loaded here."""
     function = load_value(parts, serializer, "the function")
     if not callable(function):
-        raise SerializationError(f"the function became a {type(function).__name__}, which cannot be called")
+        raise SerializationError(
+            f"the function became an object of type {type(function).__name__}, which cannot be called"
+        )
     return cast("Callable[..., Any]", function)
 
 

@@ -104,7 +104,7 @@ class ArgumentOnly(ABC):
     def __reduce__(self) -> Reduced:
         collection = _thread.collection
         if collection is None:
-            raise TypeError(f"a {type(self).__name__} cannot be pickled by itself: {self._how_to_send}")
+            raise TypeError(f"{type(self).__name__} cannot be pickled by itself: {self._how_to_send}")
         return self._reduce_into(collection)
 
 

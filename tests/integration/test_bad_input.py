@@ -298,7 +298,7 @@ def test_a_client_without_a_scheduler_says_where_how_long_and_why(place: Callabl
 def test_a_client_at_the_address_of_another_service_is_told_so(cluster: SchedulerClusterCombo) -> None:
     with pytest.raises(RefusedError, match="this is the monitors' address"):
         Client(cluster.get_monitor_address())
-    with pytest.raises(RefusedError, match="this is an object storage's address; a client belongs to the scheduler's"):
+    with pytest.raises(RefusedError, match="this is an object storage's address; clients belong to the scheduler's"):
         Client(cluster.get_object_storage_address())
 
 

@@ -158,7 +158,7 @@ def test_what_cannot_be_sent_is_named_before_anything_runs(client: Client) -> No
         client.submit(Shelf(lock=True).locked)
     with pytest.raises(SerializationError, match=r"argument 'z' of everything, a builtins\.generator"):
         client.submit(everything, 1, z=(x for x in "ab"))
-    with pytest.raises(SerializationError, match="a Client cannot be pickled by itself: give it to submit"):
+    with pytest.raises(SerializationError, match="Client cannot be pickled by itself: give it to submit"):
         client.submit(lambda: client.submit(abs, 1))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,12 @@ CONSTANT_LENGTH = "{length} bytes"
 """Of ids."""
 
 
-def sources() -> Iterator[tuple[Path, ast.AST]]:
+@cache
+def sources() -> list[tuple[Path, ast.AST]]:
+    return list(nodes())
+
+
+def nodes() -> Iterator[tuple[Path, ast.AST]]:
     for path in sorted(SCALER.rglob("*.py")):
         # What ships for tests, and assertions about the core's state, are no sentences for users.
         if "testing" not in path.parts and path.name != "invariants.py":
@@ -56,6 +62,15 @@ def test_no_count_stands_before_a_plural_word_without_the_helper() -> None:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and IN_LOGS.search(node.value):
             wrong.append(f"{path.relative_to(SCALER)}:{node.lineno}: {node.value}")
     assert not wrong, "\n".join(["use counted() of scaler.grammar:", *wrong])
+
+
+def test_no_article_stands_before_a_name_that_may_begin_with_a_vowel() -> None:
+    wrong = [
+        f"{path.relative_to(SCALER)}:{node.lineno}: {ast.unparse(node)}"
+        for path, node in sources()
+        if isinstance(node, ast.JoinedStr) and re.search(r"\b[aA]n? \{(?!wanted\})", ast.unparse(node))
+    ]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_no_count_of_the_page_stands_before_a_plural_word_without_the_helper() -> None:

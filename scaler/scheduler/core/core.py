@@ -372,7 +372,7 @@ class SchedulerCore:
         try:
             message = decode(relay.body)
             if type(message) not in messages.MAY_SEND[messages.Server.SCHEDULER][messages.Role.CLIENT]:
-                raise ProtocolError(f"a {type(message).__name__}, which no client may send")
+                raise ProtocolError(f"{type(message).__name__}, which no client may send")
             if client is None:
                 if len(self.state.clients) >= MAX_NESTED_CLIENTS:
                     raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")

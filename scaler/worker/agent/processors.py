@@ -273,7 +273,7 @@ class ProcessorAgent(Agent):
         """Take in a datagram that holds no results. Takes descriptors that are used out of the list."""
         note = unpack_note(datagram)
         if len(descriptors) != _ATTACHED.get(note.kind, 0):
-            raise ProtocolError(f"a {note.kind.name} datagram came with descriptors={len(descriptors)}")
+            raise ProtocolError(f"datagram {note.kind.name} came with descriptors={len(descriptors)}")
         match note.kind:
             case ToAgent.CHANNEL:
                 self._relays.open(note.identifier[:PEER_ID_BYTES], number, descriptors.pop())

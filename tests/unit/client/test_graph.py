@@ -71,7 +71,7 @@ def test_a_list_in_the_place_of_a_value_holds_what_its_keys_and_computations_giv
         ({"a": ["b"], "b": (add, "a", 1)}, ["a"], "'a' -> 'b' -> 'a'"),
         ({"total": 1}, "total", r"give a list of keys, such as \['total'\]"),
         ({"a": 1}, [{}], "no such key"),
-        ([("a", 1)], ["a"], "not a list"),
+        ([("a", 1)], ["a"], "not list"),
     ],
 )
 def test_graphs_that_cannot_be_are_refused(graph: Any, keys: Any, text: str) -> None:

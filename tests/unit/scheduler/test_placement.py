@@ -338,7 +338,7 @@ def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else() -> None
     cluster.relay(client, worker, Heartbeat(1.0))
     texts = [fact.text for fact in cluster.take_facts() if isinstance(fact, Incident)]
     assert [text.partition(" that ")[0] for text in texts[1:]] == [
-        "relayed a Drain, which no client may send",
+        "relayed Drain, which no client may send",
         "relayed a message of a client",
         "relayed a message of a client",
     ]
