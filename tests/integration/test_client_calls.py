@@ -154,18 +154,18 @@ def test_functions_and_classes_of_a_program_run(one_worker: SchedulerClusterComb
 
 
 def test_what_cannot_be_sent_is_named_before_anything_runs(client: Client) -> None:
-    with pytest.raises(SerializationError, match=r"function Shelf\.locked, .*_thread\.lock"):
+    with pytest.raises(SerializationError, match=r"function Shelf\.locked .*_thread\.lock"):
         client.submit(Shelf(lock=True).locked)
-    with pytest.raises(SerializationError, match=r"argument 'z' of everything, a builtins\.generator"):
+    with pytest.raises(SerializationError, match=r"argument 'z' of everything \(builtins\.generator"):
         client.submit(everything, 1, z=(x for x in "ab"))
     with pytest.raises(SerializationError, match="Client cannot be pickled by itself: give it to submit"):
         client.submit(lambda: client.submit(abs, 1))
 
 
 def test_a_result_that_cannot_travel_says_what_it_is(client: Client) -> None:
-    with pytest.raises(SerializationError, match=r"the result, a builtins\.generator"):
+    with pytest.raises(SerializationError, match=r"the result \(builtins\.generator"):
         client.submit(lambda: (x for x in "ab")).result(SECONDS)
-    with pytest.raises(SerializationError, match=r"the result, a scaler\.client\.future\.ScalerFuture"):
+    with pytest.raises(SerializationError, match=r"the result \(scaler\.client\.future\.ScalerFuture"):
         client.submit(lambda inner: inner.submit(abs, 1), client).result(SECONDS)
 
 

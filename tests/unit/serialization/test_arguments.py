@@ -151,7 +151,7 @@ def test_a_reference_whose_value_is_known_travels_as_the_value() -> None:
 def test_a_reference_cannot_be_pickled_outside_of_arguments() -> None:
     with pytest.raises(TypeError, match="Elsewhere cannot be pickled by itself"):
         pickle.dumps(Elsewhere("one"))
-    with pytest.raises(SerializationError, match=r"the result at \[0\], a [\w.]*Elsewhere"):
+    with pytest.raises(SerializationError, match=r"the result at \[0\] \([\w.]*Elsewhere"):
         dump_value([Elsewhere("one")])
 
 
@@ -199,18 +199,18 @@ class Careful:
 
 
 def test_what_pickling_leaves_out_is_not_blamed() -> None:
-    with pytest.raises(SerializationError, match=r"argument 1 at \[0\], a [\w.]*Careful, cannot .*generator"):
+    with pytest.raises(SerializationError, match=r"argument 1 at \[0\] \([\w.]*Careful\) cannot .*generator"):
         dump_arguments(([Careful()],), {})
 
 
 def test_the_place_inside_a_result_is_named() -> None:
-    with pytest.raises(SerializationError, match=r"the result at \[0\], a _thread\.lock, cannot be serialized"):
+    with pytest.raises(SerializationError, match=r"the result at \[0\] \(_thread\.lock\) cannot be serialized"):
         dump_value([threading.Lock()])
 
 
 def test_the_place_inside_an_argument_is_named() -> None:
     deep = [1, {"box": Box((0, threading.Lock()))}]
-    with pytest.raises(SerializationError, match=r"argument 1 of f at \[1\]\['box'\]\.content\[1\], a _thread\.lock"):
+    with pytest.raises(SerializationError, match=r"argument 1 of f at \[1\]\['box'\]\.content\[1\] \(_thread\.lock"):
         dump_arguments((deep,), {}, function_name="f")
     endless: list[object] = [threading.Lock()]
     endless.insert(0, endless)
