@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError, UsageError
+from scaler.grammar import counted
+from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     Divisible,
     Serializer,
@@ -23,9 +25,16 @@ from scaler.serialization import (
     load_function,
     load_value,
     name_of,
+    size_of,
 )
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.exceptions import dump_exception
+from scaler.serialization.exceptions import (
+    ShownAsError,
+    dump_exception,
+    failure_texts,
+    pack_exception,
+    unpack_exception,
+)
 from scaler.serialization.tracebacks import user_traceback
 from scaler.worker.processor.calling import finish
 
@@ -34,6 +43,7 @@ GROWTH = 8
 UNPROVEN_CHUNKS = 16
 PROBE_TIMEOUT_SECONDS = 0.05
 """After this long without a result, more chunks of an unproven size are sent."""
+MAX_FAILED_BYTES = 256 * 1024
 MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
 
@@ -93,7 +103,7 @@ class ItemCall:
         self.verb = verb
         self.function: Callable[[Sequence[Any]], ChunkResults]
         if serializer is None:
-            self.function = partial(call_each, function, spread)
+            self.function = partial(run_chunk, function, spread)
         else:
             self.function = SerializedChunkFunction(bytes(dump_function(function, serializer)[0]), serializer)
         self.is_plain = serializer is None
@@ -130,21 +140,21 @@ class ItemCall:
         return item if self._spread else (item,)
 
 
-class ChunkResults(Divisible):
+class ChunkResults(list[Any], Divisible):
     """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised."""
 
-    __slots__ = ("failures", "values")
+    __slots__ = ("failures",)
 
     def __init__(self, values: list[Any], failures: dict[int, bytes]) -> None:
-        self.values = values
+        super().__init__(values)
         self.failures = failures
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ChunkResults, (self.values, self.failures)
+        return ChunkResults, (list(self), self.failures)
 
     def serializable(self) -> ChunkResults:
         """Return the same with a failure in place of every value that cannot be serialized."""
-        values, failures = self.values.copy(), self.failures.copy()
+        values, failures = list(self), self.failures.copy()
         for position, value in enumerate(values):
             try:
                 dump_value(value)
@@ -152,6 +162,21 @@ class ChunkResults(Divisible):
                 values[position] = None
                 failures[position] = dump_exception(error, f"\n{user_traceback(error)}")
         return ChunkResults(values, failures)
+
+
+class ItemsFailedError(ShownAsError):
+    """Items of a chunk raised: its results, shown as the exception of the first of these items."""
+
+    def __init__(self, results: ChunkResults) -> None:
+        super().__init__(results)
+        self.results = results
+        kind, text, trace, _ = unpack_exception(results.failures[min(results.failures)])
+        failed = len(results.failures)
+        text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
+        self.shown = pack_exception(kind, text, trace, b"")
+
+    def __str__(self) -> str:
+        return failure_texts(Outcome.EXCEPTION, self.shown).text
 
 
 class SerializedChunkFunction:
@@ -170,7 +195,7 @@ class SerializedChunkFunction:
     def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
-        return call_each(self._call, True, items, show=lambda _: "")
+        return checked(call_each(self._call, True, items, show=lambda _: ""))
 
     def _call(self, *arguments: bytes) -> bytes:
         function = self._function
@@ -178,6 +203,23 @@ class SerializedChunkFunction:
         deserialize = self.serializer.deserialize
         result = finish(function(*(deserialize(argument) for argument in arguments)))
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
+
+
+def run_chunk(function: Callable[..., Any], spread: bool, items: Sequence[Any]) -> ChunkResults:
+    """Return what `call_each` does. Raises ItemsFailedError."""
+    return checked(call_each(function, spread, items))
+
+
+def checked(results: ChunkResults) -> ChunkResults:
+    """Return the results of a chunk; raise them when an item failed, so that the task is listed among the failures.
+
+    Results beyond MAX_FAILED_BYTES are returned all the same: an exception travels inline.
+    """
+    if results.failures:
+        results = results.serializable()
+        if size_of(dump_value(results)) <= MAX_FAILED_BYTES:
+            raise ItemsFailedError(results)
+    return results
 
 
 def show_item(item: Any) -> str:

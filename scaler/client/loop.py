@@ -74,6 +74,7 @@ MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 MAINTENANCE_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
+LINKED_SECONDS = 2.0
 ASK_SHARE = 0.1
 """Of a timeout that has passed: how long the scheduler may take to say why."""
 MIN_ASK_SECONDS = 0.01
@@ -282,7 +283,8 @@ class ClientLoop:
         """Return an object of the storage, whoever put it there. Raises ObjectLostError."""
 
         async def get() -> Parts:
-            return [*await self._storage_client().get(identifier, 0.0)]
+            # The scheduler may have linked it just now.
+            return [*await self._storage_client().get(identifier, LINKED_SECONDS)]
 
         return asyncio.run_coroutine_threadsafe(get(), self._loop).result()
 

@@ -22,7 +22,15 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
-from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall, show_item
+from scaler.client.chunks import (
+    MAX_CHUNK_ITEMS,
+    TARGET_SECONDS,
+    Chunking,
+    ChunkResults,
+    ItemCall,
+    ItemsFailedError,
+    show_item,
+)
 from scaler.client.functions import check_integer
 from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
@@ -113,7 +121,18 @@ class Chunk:
         """Return why the whole has failed, None when it has not. Called when it has ended."""
         if self.future is None:
             return self.error
-        return CancelledError() if self.future.cancelled() else self.future.exception()
+        if self.future.cancelled():
+            return CancelledError()
+        error = self.future.exception()
+        return None if isinstance(error, ItemsFailedError) else error
+
+    def results(self) -> ChunkResults:
+        """Return the results of a chunk that has not failed as a whole."""
+        assert self.future is not None, "a chunk that was not sent has failed"
+        error = self.future.exception()
+        found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
+        assert isinstance(found, ChunkResults)
+        return found
 
     def items_sent(self) -> list[Any]:
         """Return the items that were sent; none when they are not here or cannot be loaded outside of a task."""
@@ -207,12 +226,10 @@ class ChunkRunner:
         if failure is not None:
             failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
             return list(failed), True
-        assert chunk.future is not None, "a chunk that was not sent has failed"
-        results = chunk.future.result()
-        values: list[Any] = results.values
+        results = chunk.results()
         if self.call.is_plain and not results.failures:
-            return values, False
-        outcomes = [self._outcome(chunk, position, value, results.failures) for position, value in enumerate(values)]
+            return results, False
+        outcomes = [self._outcome(chunk, position, value, results.failures) for position, value in enumerate(results)]
         return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
 
     def _outcome(self, chunk: Chunk, position: int, value: Any, failures: dict[int, bytes]) -> Any:
@@ -392,8 +409,7 @@ class Progress:
     def ended(self, chunks: Iterable[Chunk]) -> None:
         """Count the items of chunks that have ended, before any value of them is loaded."""
         for chunk in chunks:
-            future = chunk.future
-            failed = chunk.count if future is None or chunk.failure() is not None else len(future.result().failures)
+            failed = len(chunk.results().failures) if chunk.failure() is None else chunk.count
             if failed:
                 self._failed += failed
                 self._bar.set_postfix(failed=self._failed, refresh=False)

@@ -40,6 +40,12 @@ class FailureTexts(NamedTuple):
     traceback: str = ""
 
 
+class ShownAsError(Exception):
+    """Carries results beside a failure: monitors show it as another exception, whose payload is `shown`."""
+
+    shown: bytes
+
+
 def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
     """Return the payload of an exception."""
     texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
@@ -94,6 +100,8 @@ def dump_exception(exception: BaseException, traceback_text: str) -> bytes:
         packed = _pack(exception)
     except Exception as error:  # noqa: BLE001 (any failure of a user's __reduce__ means: send its text instead)
         text = f"{text} (the exception itself cannot be pickled: {describe(error)})"
+    if isinstance(exception, ShownAsError):
+        type_name, text, traceback_text, _ = unpack_exception(exception.shown)
     if len(traceback_text) > MAX_TRACEBACK_CHARACTERS:
         half = MAX_TRACEBACK_CHARACTERS // 2
         omitted = len(traceback_text) - 2 * half

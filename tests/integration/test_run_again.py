@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import json
 import pickle
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,8 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.errors import ObjectLostError, UsageError
 from scaler.ids import content_id
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.top.panels import as_json
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import FailedTask, ReadFailure, RunGroup, Spec, stored_reference
 from tests.integration.client_rig import RigScheduler
@@ -33,6 +37,32 @@ def total(path: str, *blobs: bytes) -> int:
 
 def made(size: int) -> bytes:
     return bytes(size)
+
+
+def smile(path: str, number: int) -> int:
+    if number == 1 and not Path(path).exists():
+        raise ValueError(f"smile {number}")
+    return number
+
+
+def failures_of(cluster: SchedulerClusterCombo) -> list[dict[str, Any]]:
+    """Return the groups of failures that a new monitor sees, the newest first."""
+
+    async def see() -> str:
+        news = asyncio.Event()
+        monitor = MonitorConnection(cluster.get_monitor_address(), news.set)
+        try:
+            async with asyncio.timeout(20):
+                while not monitor.model.task_count:
+                    await news.wait()
+                    news.clear()
+            return as_json(monitor.model, "")
+        finally:
+            monitor.close()
+
+    found = json.loads(asyncio.run(see()))["failures"]
+    assert isinstance(found, list)
+    return found
 
 
 def submit_inside(path: str) -> bytes:
@@ -120,6 +150,22 @@ def test_a_future_that_failed_runs_again_with_what_was_sent_and_fails_again_alik
         assert second.task_id != first.task_id
         Path(path).touch()
         assert client.run_again(second).result() == BIG
+
+
+def test_a_failed_item_of_a_map_is_listed_and_its_chunk_runs_again(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "market")
+    with Client(cluster.get_address()) as client:
+        outcomes = client.map(smile, [path] * 4, range(4), chunk_size=2, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [int, ValueError, int, int]
+        assert outcomes[1].__notes__[0].startswith("in item 1 of map over smile")
+        group = failures_of(cluster)[0]
+        assert (group["times"], group["text"], group["function"]) == (1, "ValueError: smile 1", "smile")
+        with pytest.raises(Exception, match="ValueError: smile 1"):
+            client.run_again(group["task"]).result()
+        Path(path).touch()
+        assert client.run_again(group["task"]).result() == [0, 1]
 
 
 def test_an_input_that_is_gone_is_named() -> None:

@@ -10,16 +10,20 @@ import pytest
 
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
+    MAX_FAILED_BYTES,
     PROBE_TIMEOUT_SECONDS,
     TARGET_SECONDS,
     UNPROVEN_CHUNKS,
     Chunking,
     ChunkResults,
+    ItemsFailedError,
     SerializedChunkFunction,
     call_each,
+    run_chunk,
 )
+from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value
-from scaler.serialization.exceptions import load_exception
+from scaler.serialization.exceptions import dump_exception, failure_texts, load_exception
 
 
 class Bytes(Serializer):
@@ -106,8 +110,8 @@ def test_chunks_that_failed_do_not_count_as_out() -> None:
 
 
 def test_a_chunk_calls_with_every_item() -> None:
-    assert call_each(abs, False, [-1, -2]).values == [1, 2]
-    assert call_each(pow, True, [(2, 3), (2, 3, 5)]).values == [8, 3]
+    assert call_each(abs, False, [-1, -2]) == [1, 2]
+    assert call_each(pow, True, [(2, 3), (2, 3, 5)]) == [8, 3]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
@@ -124,23 +128,42 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
     assert calls == [1, 0, 2, 0]
     results = pickle.loads(pickle.dumps(returned))
     assert isinstance(results, ChunkResults)
-    assert results.values == [1.0, None, 0.5, None]
+    assert results == [1.0, None, 0.5, None]
     assert set(results.failures) == {1, 3}
     exception = load_exception(results.failures[1])
     assert type(exception) is error
     assert "in inverse" in str(exception.__cause__)
 
 
+def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_results_of_all() -> None:
+    with pytest.raises(ItemsFailedError) as raised:
+        run_chunk(int, False, ["1", "x", "3", "y"])
+    payload = dump_exception(raised.value, "")
+    text, traceback = failure_texts(Outcome.EXCEPTION, payload)
+    assert text == "ValueError: invalid literal for int() with base 10: 'x' (2 of 4 items failed)"
+    assert traceback.startswith("'x'\n")
+    loaded = load_exception(payload)
+    assert isinstance(loaded, ItemsFailedError)
+    assert (loaded.results, set(loaded.results.failures)) == ([1, None, 3, None], {1, 3})
+
+
+def test_a_chunk_with_failed_items_and_large_results_does_not_fail() -> None:
+    results = run_chunk(lambda x: bytes(x) if x else x[0], False, [MAX_FAILED_BYTES, 0])
+    assert (len(results[0]), set(results.failures)) == (MAX_FAILED_BYTES, {1})
+
+
 def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
     parts = dump_value(call_each(lambda x: x or threading.Lock(), False, [1, 0, 2]))
     results = pickle.loads(parts[0])
-    assert results.values == [1, None, 2]
+    assert results == [1, None, 2]
     assert "lock" in str(load_exception(results.failures[1]))
 
 
 def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
     function = bytes(dump_function(divmod, Bytes())[0])
     chunk = pickle.loads(pickle.dumps(SerializedChunkFunction(function, Bytes())))
-    results = chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
-    assert Bytes.deserialize(results.values[0]) == (3, 1)
+    with pytest.raises(ItemsFailedError) as raised:
+        chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
+    results = raised.value.results
+    assert Bytes.deserialize(results[0]) == (3, 1)
     assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)
