@@ -66,6 +66,8 @@ def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]
         first, digits = int(wanted.ljust(2 * ID_BYTES, "0"), 16), 2 * ID_BYTES - len(wanted)
         ids = (number.to_bytes(ID_BYTES, "big") for number in range(first, first + 16**digits))
         yield (owner.tasks.get(each) for each in ids) if owner is not None else iter(())
+        if not digits:
+            return  # a complete id
     workers = [worker for worker in state.workers.values() if wanted in worker.name.casefold()]
     yield chain.from_iterable(worker.tasks.values() for worker in workers)
     groups = [
@@ -77,7 +79,7 @@ def _sources(state: ClusterState, wanted: str, is_named: Callable[[Group], bool]
     yield chain.from_iterable(client.tasks.values() for client in dict.fromkeys(group.client for group in groups))
     yield (
         group.client.tasks.get(number.to_bytes(ID_BYTES, "big"))
-        for group in groups
+        for group in filter(is_named, groups)
         for last in (int.from_bytes(last, "big") for _, last in group.arrivals)
         for number in range(last, max(0, last - NEAR), -1)
     )

@@ -31,6 +31,8 @@ PATHS = (
     "/#/failures",
     "/#/clients",
 )
+WHY = "no worker offers gpu=2, and no worker manager could start one that does: there is at most gpu=1"
+WAITING = {"id": "w", "function": "risk_report", "capabilities": "gpu=2", "tasks": 7, "age_seconds": 9.0, "reason": WHY}
 MAX_PAGE_BYTES = 300_000
 PHONE = {"width": 360, "height": 740}
 
@@ -49,7 +51,7 @@ class Told:
                 server.monitor.model.apply_status(cluster.status())
                 server.monitor.model.apply_events(events)
             else:
-                server.tell(cluster.status(), events)
+                server.tell({**cluster.status(), "waiting": [WAITING]}, events)
         self.failed = server.monitor.model.tasks(state="failed", limit=1)[0]
         server.monitor.explanations[self.failed.id] = "It failed in attempt 1: ValueError: no curve for XYZ."
         log = TaskLog(bytes.fromhex(self.failed.id), b"pricing trade 4711\n", b"a curve is missing\n", 0)
@@ -158,7 +160,7 @@ def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, win
     page.reload()
     page.get_by_text(re.compile(r"\d+ found among live tasks and the last")).wait_for()
     assert page.get_by_label("Search").input_value() == "calib"
-    assert {row.split("\t")[2] for row in texts(page, "main tbody tr")} == {"calibrate"}
+    assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"calibrate"}
     page.get_by_label("Search").fill("nothing of the kind")
     page.get_by_role("heading", name="No task fits").wait_for()
     page.get_by_role("link", name="Clear").click()
@@ -234,7 +236,7 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     page.get_by_role("table", name="Functions").get_by_role("link", name="load_market").click()
     page.wait_for_function("() => location.hash === '#/tasks?function=load_market'")
     page.get_by_text(re.compile("found in the last")).wait_for()
-    assert {row.split("\t")[2] for row in texts(page, "main tbody tr")} == {"load_market"}
+    assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"load_market"}
 
 
 def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, windows: Windows) -> None:

@@ -101,3 +101,14 @@ def test_a_search_without_a_text_finds_the_oldest_live_tasks() -> None:
     client = cluster.client()
     tasks = cluster.submit(client, 2 * MAX_FOUND)
     assert ids(cluster, "") == [task.hex() for task in tasks[:MAX_FOUND]]
+
+
+def test_a_failed_task_is_found_when_thousands_have_ended_since() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2_000)
+    (failed,) = cluster.submit(client, name="price", retries=0)
+    cluster.finish(worker, failed, outcome=Outcome.EXCEPTION, payload=b"no")
+    while cluster.state.history.find(failed) is not None:
+        cluster.submit(client, 2_000, name="load")
+        cluster.finish(worker, *cluster.on(worker))
+    assert [(row["id"], row["state"]) for row in found(cluster, "price")] == [(failed.hex(), "exception")]
