@@ -38,7 +38,6 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
 }
 """The first argument, and the purpose."""
 M = TypeVar("M", bound=SettingsModel)
-C = TypeVar("C", TopConfig, WebUiConfig)
 Environment = Mapping[str, str]
 
 
@@ -144,12 +143,7 @@ def _parse(model: type[M], purpose: str, program: str, arguments: Sequence[str],
 parse_object_storage_server = partial(_parse, ObjectStorageServerConfig, "Run an object storage.")
 parse_scheduler = partial(_parse, SchedulerConfig, "Run a scheduler.")
 parse_cluster = partial(_parse, ClusterConfig, "Run a fixed set of local workers.")
-
-
-def parse_webui(program: str, arguments: Sequence[str], environment: Environment) -> WebUiConfig:
-    """Return the settings of `scaler_ui`."""
-    purpose = "Serve the state of a cluster as web pages, JSON and metrics."
-    return _monitoring(_parse(WebUiConfig, purpose, program, arguments, environment))
+parse_webui = partial(_parse, WebUiConfig, "Serve the state of a cluster as web pages, JSON and metrics.")
 
 
 def parse_top(program: str, arguments: Sequence[str], environment: Environment) -> TopRequest:
@@ -159,7 +153,7 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
     sources = _sources(TopConfig, parser, arguments, environment)
     once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
-    return TopRequest(_monitoring(resolve(TopConfig, sources)), "json" if as_json else "once" if once else "screen")
+    return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
 
 
 def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
@@ -181,7 +175,7 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
         # A cluster that was started from a file can be asked with the same file.
         scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
-    return Question(_monitoring(resolve(TopConfig, sources)), verb, arguments[0], seconds)
+    return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:
@@ -314,11 +308,6 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
         )
     except ConfigError as error:
         raise ConfigError(f"{file.path}: {error}") from None
-
-
-def _monitoring(config: C) -> C:
-    """Return the settings of a monitor: without an address, with that of the only running cluster of this user."""
-    return config if config.monitor_address else replace(config, monitor_address=find_only().monitor_address)
 
 
 def _sources(

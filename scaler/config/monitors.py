@@ -9,7 +9,7 @@ from typing import Annotated
 from scaler.config.addresses import MAX_PORT, check_server_address
 from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
 from scaler.config.values import Check, Name, Names, Range, Seconds
-from scaler.registry import find, is_name
+from scaler.registry import find, find_only, is_name
 
 MAX_LISTED_TASKS = 10_000
 """The monitors' model keeps no more."""
@@ -36,21 +36,29 @@ def _monitor_address(value: str) -> str:
     return find(value).monitor_address if is_name(value) else check_server_address(value)
 
 
-MonitorAddress = Annotated[
-    str,
-    Check(_monitor_address),
-    Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
-]
+@dataclass(frozen=True, kw_only=True)
+class MonitorConfig(SettingsModel):
+    """Monitors."""
+
+    monitor_address: Annotated[
+        str,
+        Check(_monitor_address),
+        Setting(positional=True, default_text="the only running cluster of this user", metavar="ADDRESS"),
+    ] = ""
+    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
+
+    def __post_init__(self) -> None:
+        if not self.monitor_address:
+            self.default("monitor_address", find_only().monitor_address)
+        super().__post_init__()
 
 
 @dataclass(frozen=True, kw_only=True)
-class WebUiConfig(LoggingConfig):
+class WebUiConfig(LoggingConfig, MonitorConfig):
     """Web server."""
 
     section = "webui"
 
-    monitor_address: MonitorAddress = ""
-    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
     """Where it listens. Every client that can connect there can read everything: there are no passwords.
 
@@ -71,12 +79,10 @@ class WebUiConfig(LoggingConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopConfig(SettingsModel):
+class TopConfig(MonitorConfig):
     """Terminal monitor."""
 
     section = "top"
 
-    monitor_address: MonitorAddress = ""
-    """The name of a running cluster of this user, or the scheduler's monitor address: by default its port + 2."""
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
     """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""
