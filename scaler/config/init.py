@@ -9,13 +9,12 @@ import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from scaler.config.files import title_of
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.config.monitors import WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import Described, LoggingConfig, SettingsModel, describe, documentation, group_title
 from scaler.config.worker_managers import settings_model
 from scaler.errors import UsageError
@@ -23,21 +22,12 @@ from scaler.plugins import WORKER_MANAGERS, worker_manager_type
 
 STDOUT = "-"
 ADDRESS = "tcp://127.0.0.1:8516"
-STORAGE_ADDRESS = "tcp://127.0.0.1:8517"
 _WIDTH = 98
 _LOGGING = group_title(LoggingConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class InitRequest:
-    """The request of `scaler init`."""
-
-    kinds: Sequence[str]
-    path: str
-
-
-def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> InitRequest:
-    """Return the request of `scaler init`."""
+def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str, str]) -> tuple[list[str], str]:
+    """Return the types and the file."""
     parser = bare_parser(program, "Write a commented TOML file for scaler FILE, with a worker manager of each TYPE.")
     text = (
         f"one of {', '.join(WORKER_MANAGERS.names())} [default: baremetal_native]; of several, the first is used first"
@@ -46,29 +36,30 @@ def parse_init(program: str, arguments: Sequence[str], _environment: Mapping[str
     text = "the file, which must not exist yet [default: scaler.toml]; - is stdout"
     parser.add_argument("-o", "--output", metavar="FILE", default="scaler.toml", help=text)
     flags: dict[str, typing.Any] = parse_flags(parser, arguments)
-    return InitRequest(flags["kinds"] or ["baremetal_native"], flags["output"])
+    return flags["kinds"] or ["baremetal_native"], flags["output"]
 
 
-def run(request: InitRequest) -> int:
+def run(request: tuple[list[str], str]) -> int:
     """Write the file. Raises UsageError for an unknown type, and for a file that exists or cannot be written."""
-    text = file_text(request.kinds, request.path)
-    if request.path == STDOUT:
+    kinds, path = request
+    text = file_text(kinds, path)
+    if path == STDOUT:
         sys.stdout.write(text)
         return 0
     try:
-        with Path(request.path).open("x", encoding="utf-8") as file:
+        with Path(path).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{request.path!r} exists already: choose another file with --output") from None
+        raise UsageError(f"{path!r} exists already: choose another file with --output") from None
     except OSError as error:
-        raise UsageError(f"cannot write {request.path!r}: {error.strerror}") from None
+        raise UsageError(f"cannot write {path!r}: {error.strerror}") from None
     fill_in = "fill in the keys that are required, then " if "# Required." in text else ""
-    sys.stdout.write(f"wrote {request.path}: {fill_in}start it with scaler {request.path}\n")
+    sys.stdout.write(f"wrote {path}: {fill_in}start it with scaler {path}\n")
     return 0
 
 
 def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
-    """Return a file with object storage, scheduler, web server, and a worker manager of each type."""
+    """Return a file with scheduler, web server, and a worker manager of each type."""
     file = "FILE" if path == STDOUT else path
     clouds = [kind for kind in dict.fromkeys(kinds) if worker_manager_type(kind).provision]
     names = [kind if kinds.count(kind) == 1 else f"{kind}-{number}" for number, kind in enumerate(kinds, 1)]
@@ -80,8 +71,7 @@ def file_text(kinds: Sequence[str], path: str = STDOUT) -> str:
         "#",
         *_comment(f"Clients connect to {ADDRESS}. A key behind a # has its default, or a form in capitals."),
         *_comment("The policy has tiers: the first is filled before the next one grows." if policy else ""),
-        *_table(ObjectStorageServerConfig, {"bind_address": json.dumps(STORAGE_ADDRESS)}),
-        *_table(SchedulerConfig, {"bind_address": json.dumps(ADDRESS), **policy}, implied={"object_storage_address"}),
+        *_table(SchedulerConfig, {"bind_address": json.dumps(ADDRESS), **policy}),
         *_table(WebUiConfig, {}, implied={"monitor_address"}),
     ]
     for kind, name in zip(kinds, names, strict=True):

@@ -16,7 +16,7 @@ from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.commands import LauncherConfig, launcher_config
 from scaler.config.files import read_file
-from scaler.config.init import ADDRESS, STORAGE_ADDRESS, file_text
+from scaler.config.init import ADDRESS, file_text
 from scaler.config.setting import describe
 from scaler.config.worker_managers import settings_model
 from scaler.plugins import WORKER_MANAGERS
@@ -53,7 +53,7 @@ def test_the_file_starts_and_runs_tasks(tmp_path: Path) -> None:
     assert scaler("init", cwd=tmp_path) == (0, "wrote scaler.toml: start it with scaler scaler.toml\n", "")
     path = tmp_path / "scaler.toml"
     ports = ReservedPorts(3)
-    text = path.read_text().replace(ADDRESS, ports.address()).replace(STORAGE_ADDRESS, ports.address(1))
+    text = path.read_text().replace(ADDRESS, ports.address())
     path.write_text(text.replace("#web_port = 50001", "web_port = 0"))
     command = [sys.executable, "-m", "scaler.cli", "scaler", "scaler.toml"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as launcher:

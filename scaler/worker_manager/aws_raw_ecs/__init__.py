@@ -40,8 +40,8 @@ def _cpus(value: int) -> int:
 class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     """Worker manager aws_raw_ecs: ECS tasks on Fargate.
 
-    Its workers connect to this machine: bind scheduler and object storage to addresses that they reach, and give these
-    in worker_scheduler_address here and in advertised_object_storage_address of the scheduler.
+    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
+    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
     """
 
     setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults, "ecs_subnets": (NOT_GIVEN,)}

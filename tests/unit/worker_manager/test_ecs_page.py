@@ -82,16 +82,6 @@ def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     assert config.object_storage_server is not None
 
 
-def test_every_setting_of_the_file_that_is_commented_out_may_be_used(tmp_path: Path) -> None:
-    text = (ROOT / "config/aws_raw_ecs.toml").read_text()
-    used = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE)
-    assert used != text
-    path = tmp_path / "used.toml"
-    path.write_text(used)
-    [manager] = launcher_config(read_file(str(path)), {}).worker_managers
-    assert manager.per_worker_capabilities == {"linux": None, "cloud": None}
-
-
 @pytest.mark.parametrize("line", ['CMD ["python", "-m", "scaler.worker"]', "FROM python:${PYTHON_VERSION}-slim"])
 def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there(line: str) -> None:
     text = (ROOT / "docker/worker.Dockerfile").read_text()
