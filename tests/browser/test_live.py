@@ -112,7 +112,7 @@ def test_the_page_tells_of_a_scheduler_that_is_away_and_of_a_new_one(server: Web
     server.connect(True)
     page.locator("#state", has_text="Live").wait_for()
     server.step(FakeCluster(workers=1, at=cluster.at + 5, incarnation=cluster.incarnation + 1))
-    page.locator(".tile-workers", has_text="1 slots").wait_for()
+    page.locator(".tile-workers", has_text="1 slot").wait_for()
     page.locator("#announce", has_text="The scheduler was restarted").wait_for(state="attached")
 
 
@@ -212,6 +212,24 @@ def test_a_page_without_workers_says_why_and_how_to_start_some_only_where_nothin
             assert "No workers yet" not in page.inner_text("body")
             advice = told.locator("pre", has_text="scaler_cluster").count()
             assert advice == (0 if document["totals"]["managers"] else 1), make.__name__
+
+
+def test_a_decision_is_listed_once_although_its_scheduler_tells_the_past_again(
+    server: WebServer, windows: Windows
+) -> None:
+    cluster = FakeCluster(workers=1, at=time.time())
+    past = {**cluster.events(0.0), "decisions": [cluster.decision(1, "1 task of f()")]}
+    server.tell(cluster.status(), past)
+    page = windows.open(server.url)
+    listed = page.get_by_role("region", name="Last scaling decisions").locator("li")
+    listed.get_by_text("1 task of f()").wait_for()
+    later = {**past, "decisions": [*past["decisions"], {**cluster.decision(0, "no work"), "at": cluster.at + 1}]}
+    server.tell(cluster.status(), later)
+    listed.get_by_text("no work").wait_for()
+    assert [" ".join(text.split()[1:]) for text in listed.all_inner_texts()] == [
+        "grid → 0 units no work",
+        "grid → 1 unit 1 task of f()",
+    ]
 
 
 def test_a_page_that_is_held_still_catches_up_later(server: WebServer, windows: Windows) -> None:
