@@ -93,9 +93,5 @@ class Questions:
         return taken
 
 
-def _subject_of(message: Question | Answer) -> bytes | str:
-    match message:
-        case FindTasks(search) | TasksFound(search):
-            return search
-        case _:
-            return getattr(message, "task", b"")
+def _subject_of(message: Question | Answer) -> object:
+    return getattr(message, "task", b"") or getattr(message, "search", "")
