@@ -96,6 +96,15 @@ def test_waiting_tasks_are_found_by_id_and_name_behind_more_of_them_than_a_searc
         assert len(ids(cluster, task.hex()[:24])) == MAX_FOUND
 
 
+def test_tasks_are_found_by_the_beginning_of_ids_most_of_which_have_ended() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    tasks = flood(cluster, client, MAX_VISITED + 3, "work")
+    cluster.cancel(client, *tasks[:-2])
+    states = {row["id"]: row["state"] for row in found(cluster, tasks[0].hex()[:24])}
+    assert [states.get(task.hex()) for task in tasks[-3:]] == ["cancelled", "ready", "ready"]
+
+
 def test_a_search_without_a_text_finds_the_oldest_live_tasks() -> None:
     cluster = Cluster()
     client = cluster.client()

@@ -299,7 +299,7 @@ def test_waiting_tasks_are_counted_by_function_needs_and_priority_the_oldest_fir
     (gpu,) = cluster.submit(bob, name="train", needs=(("gpu", 2.0),))
     cluster.wait(5.0, alive=[alice, bob, "w"])
     cluster.submit(bob, 4, name="plain")
-    cluster.submit(bob, 1, name="plain", priority=7)
+    cluster.submit(alice, 1, name="plain", priority=7)
     shown = [(row["function"], row["capabilities"], row["priority"], row["tasks"]) for row in waiting(cluster)]
     assert shown == [("plain", "", 0, 6), ("train", "gpu=2", 0, 1), ("plain", "", 7, 1)]
     assert [round(row["age_seconds"], 3) for row in waiting(cluster)] == [10.0, 5.0, 0.0]
@@ -333,6 +333,19 @@ def test_the_age_is_that_of_the_tasks_that_still_wait() -> None:
         assert waiting(cluster)[0]["age_seconds"] == left
         cluster.finish(worker, *cluster.on(worker))
     assert waiting(cluster) == []
+
+
+def test_arrivals_of_tasks_that_wait_no_more_are_forgotten() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", queue_size=0)
+    cluster.submit(client, 2)
+    for _ in range(20):
+        cluster.wait(0.5, alive=[client, worker])
+        cluster.submit(client)
+        cluster.finish(worker, *cluster.on(worker))
+    (group,) = cluster.state.clients[cluster.peer(client)].groups.values()
+    assert len(group.arrivals) <= 3
+    assert waiting(cluster)[0]["age_seconds"] == 0.0
 
 
 def test_a_task_that_came_back_from_a_lost_worker_is_counted_and_explained() -> None:
