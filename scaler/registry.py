@@ -57,9 +57,12 @@ class Registration:
 
     def publish(self, address: str, monitor_address: str, page: str = "") -> None:
         """Show the cluster to others under the name."""
+        cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
         if self._file >= 0:
-            cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
-            os.write(self._file, json.dumps(cluster).encode() + b"\n")
+            try:
+                os.write(self._file, json.dumps(cluster).encode())
+            except OSError as error:  # the disk is full
+                self.problem = f"the cluster runs without a name: {error}"
 
     def close(self, *, is_parents: bool = False) -> None:
         """Remove the cluster, unless it is that of the process which this one was forked from. Again: does nothing."""

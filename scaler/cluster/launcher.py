@@ -13,7 +13,6 @@ import json
 import os
 import signal
 import socket
-import threading
 
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import ComponentProcess, ReportLine
@@ -21,6 +20,7 @@ from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import local_address
 from scaler.config.commands import LauncherConfig, LocalRequest
 from scaler.config.monitors import WebUiConfig
+from scaler.config.setting import SettingsModel
 from scaler.errors import UsageError
 from scaler.monitor.web.listening import listen, page_of
 from scaler.policy.load import check_managers, load_policy
@@ -58,34 +58,27 @@ def run(request: LauncherConfig | LocalRequest) -> int:
         if listening is not None:
             when_started.enter_context(listening)
         page = "" if listening is None else page_of(listening)
-        parent = None if parent_pid is None else int(parent_pid)
-        supervisor = Supervisor(components_of(config, listening), report=_print, parent_pid=parent)
 
-        def report_ready() -> None:
-            supervisor.wait_settled()
+        def on_ready() -> None:
             when_started.close()
-            if supervisor.supervision.ready:
-                _publish(config, registration, page)
-                if ready_fd is not None:
-                    _report_ready(int(ready_fd))
+            _publish(config, registration, page)
+            if ready_fd is not None:
+                _report_ready(int(ready_fd))
 
-        reporting = threading.Thread(target=report_ready, daemon=True)
+        parent = None if parent_pid is None else int(parent_pid)
+        supervisor = Supervisor(components_of(config, listening), report=_print, on_ready=on_ready, parent_pid=parent)
         with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
-            reporting.start()
-            code = supervisor.run()
-            reporting.join()
-        return code
+            return supervisor.run()
 
 
 def components_of(config: LauncherConfig, listening: socket.socket | None = None) -> list[ComponentProcess]:
     """Return the components in the order of their start. listening: the socket of the web page, None without one."""
-    found = []
-    if config.object_storage_server is not None:
-        found.append(component("object-storage-server", config.object_storage_server))
-    found.append(component("scheduler", config.scheduler))
-    if config.webui is not None and listening is not None:
-        found.append(component("web-ui", config.webui, listening=listening))
-    return found + [
+    servers: tuple[tuple[str, SettingsModel | None, socket.socket | None], ...] = (
+        ("object-storage-server", config.object_storage_server, None),
+        ("scheduler", config.scheduler, None),
+        ("web-ui", None if listening is None else config.webui, listening),
+    )
+    return [component(kind, model, listening=bound) for kind, model, bound in servers if model is not None] + [
         component(
             "worker-manager",
             manager,

@@ -162,16 +162,19 @@ class Supervisor:
         together: bool = False,
         start_seconds: float = START_SECONDS,
         report: Callable[[ReportLine], None] = lambda _line: None,
+        on_ready: Callable[[], None] = lambda: None,
         parent_pid: int | None = None,
     ) -> None:
         """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
 
+        on_ready: called by the thread of `run`, once, when all components are ready that are not optional.
         parent_pid: a process at whose end everything is stopped. Raises ValueError when two components have the same
         name.
         """
         self.supervision = Supervision(components, together=together, start_seconds=start_seconds)
         """Read by any thread, stepped by that of `run`."""
         self._report = report
+        self._on_ready = on_ready
         self._alive: dict[str, _Child] = {}
         self._outputs: list[_Output] = []
         """Of all children: what a component has started may still write when it has ended."""
@@ -224,7 +227,8 @@ class Supervisor:
         inputs, self._inputs = self._inputs, []
         for command in self.supervision.step(inputs, time.monotonic()):
             self._perform(command)
-        if self.supervision.ready:
+        if self.supervision.ready and not self._settled.is_set():
+            self._on_ready()
             self._settled.set()
         if self._inputs or self.supervision.finished:
             return

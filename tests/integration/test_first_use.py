@@ -161,12 +161,13 @@ def test_the_link_is_that_of_the_page_of_this_cluster(capfd: pytest.CaptureFixtu
 def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., Program]) -> None:
     program = start(
         """
-        import psutil
+        import psutil, time
         from scaler import Client
         client = Client()
         page, = [each for each in psutil.Process().children() if each.cmdline()[-1] == "web-ui"]
         page.kill()
-        page.wait()
+        while psutil.pid_exists(page.pid):
+            time.sleep(0.01)
         print(client.map(abs, [-4]))
         """
     )

@@ -52,10 +52,3 @@ def page_of(listening: socket.socket) -> str:
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
     return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
-
-
-def moved(listening: socket.socket, wanted_port: int) -> str:
-    """Return the line about a page that is at another port than wanted, empty when it is not."""
-    if wanted_port in (0, listening.getsockname()[1]):
-        return ""
-    return f"port {wanted_port} is in use, so the web page is at {page_of(listening)}"

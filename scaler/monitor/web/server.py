@@ -27,7 +27,7 @@ from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
-from scaler.monitor.web.listening import inherited, listen, moved, page_of
+from scaler.monitor.web.listening import inherited, listen, page_of
 from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import Guard, is_open_to_others
@@ -153,8 +153,9 @@ def run(config: WebUiConfig) -> int:
     async def main(component: Component) -> int:
         listening = inherited() or listen(config.web_host, config.web_port)
         with contextlib.closing(listening):
-            if text := moved(listening, config.web_port):
-                _log.warning("%s", text)
+            if config.web_port not in (0, listening.getsockname()[1]):
+                page = page_of(listening)
+                _log.warning("port %d is in use, so the web page is at %s", config.web_port, page)
             await _serve(config, listening, component)
         return 0
 
