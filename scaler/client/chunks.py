@@ -246,7 +246,7 @@ def call_each(
                 for item in iterator:
                     done.append(finish(function(item)))
         except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
-            failures[len(done)] = dump_exception(error, f"{show(item)}\n{user_traceback(error)}")
+            failures[len(done)] = dump_exception(error, f"item: {show(item)}\n{user_traceback(error)}")
             done.append(None)
         else:
             return ChunkResults(done, failures)

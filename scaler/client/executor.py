@@ -76,13 +76,16 @@ class ScalerExecutor(Executor):
     def __reduce__(self) -> tuple[Any, ...]:
         return partial(ScalerExecutor, max_workers=self._max_workers), (self._open_client(),)
 
-    @hiding_frames
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
 
         Raises ClientClosedError, a RuntimeError, after `shutdown`, and what `Client.submit` raises.
         """
-        future = self._open_client()._submit(fn, args, kwargs, self._options)
+        try:
+            future = self._open_client()._submit(fn, args, kwargs, self._options)
+        except BaseException as error:
+            hide_frames(error)
+            raise
         if self._is_shut_down:  # by another thread, which may have missed it
             future.cancel()
         return future

@@ -34,7 +34,7 @@ from scaler.client.session import (
     UploadEnded,
 )
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectUpload, RemoteReference, Stage
+from scaler.client.tasks import ObjectUpload, RemoteReference
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -75,8 +75,6 @@ MAINTENANCE_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
-ASK_SHARE = 0.1
-"""Of a timeout that has passed: how long the scheduler may take to say why."""
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
 MAX_COPIED_BYTES = 1024 * 1024
@@ -87,11 +85,6 @@ _SAMPLES = 16
 _log = logging.getLogger(__name__)
 """Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
 
-_STAGES = {
-    Stage.UNSENT: "it waits in its client to be sent",
-    Stage.SENT: "the scheduler has it",
-    Stage.FETCHING: "its result is on its way from the object storage",
-}
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
 _Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply)
@@ -191,13 +184,13 @@ class ClientLoop:
 
         The scheduler has a tenth of that time to answer. It is not asked when that is too short for an answer.
         """
-        seconds = min(MAX_ASK_SECONDS, timeout_seconds * ASK_SHARE)
+        seconds = min(MAX_ASK_SECONDS, timeout_seconds / 10)
         if self._broken_at is not None:
             return f"{self.address} does not answer"
         if seconds >= MIN_ASK_SECONDS:
             with contextlib.suppress(ScalerError):
                 return self.explain(future, seconds)
-        return "it runs" if future.running() else _STAGES[cast("TaskFuture", future).stage]
+        return "it runs" if future.running() else "it is not known to run yet"
 
     def ask(self, question: Question, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
         """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""

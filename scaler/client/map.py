@@ -238,7 +238,7 @@ class ChunkRunner:
             trace = remote_traceback(exception)
             assert trace is not None, "it came from a worker"
             shown, _, trace.text = trace.text.partition("\n")
-            return self._failed(exception, chunk, position, is_own=True, shown=shown)
+            return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
             return self.call.load(value)
         except SerializationError as error:

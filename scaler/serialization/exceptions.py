@@ -164,7 +164,8 @@ def copy_of(exception: BaseException) -> BaseException:
         return exception
     if type(twin) is not type(exception):
         return exception
-    assign(twin, "__cause__", exception.__cause__)
+    cause = exception.__cause__
+    assign(twin, "__cause__", copy.copy(cause) if isinstance(cause, RemoteTraceback) else cause)
     if hasattr(exception, "__notes__"):
         assign(twin, "__notes__", [*exception.__notes__])
     return twin

@@ -16,16 +16,7 @@ MAX_CAUSES = 10
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
-_CALLERS = {
-    "scaler.client.chunks",
-    "scaler.client.executor",
-    "scaler.client.future",
-    "scaler.client.graph",
-    "scaler.client.map",
-    "scaler.worker.job",
-    "scaler.worker.processor.calling",
-    "scaler.worker.processor.main",
-}
+_CALLERS = ("chunks", "executor", "future", "graph", "map", "job", "calling", "main")
 """Modules that call users' functions, or raise what these raised: an error that begins there is no bug of Scaler."""
 
 
@@ -44,7 +35,7 @@ def hide_frames(error: BaseException) -> None:
     A `raise` without an exception adds no frame of the function that it is in.
     """
     last = _frames(error)[-1:]
-    if last and _is_own(last[0]) and _module(last[0]) not in _CALLERS and not isinstance(error, _EXPECTED):
+    if last and _is_own(last[0]) and not _module(last[0]).endswith(_CALLERS) and not isinstance(error, _EXPECTED):
         return
     for each in causes(error):
         frames = user_frames(each)

@@ -150,7 +150,7 @@ def test_a_timeout_of_zero_asks_nobody_and_a_silent_scheduler_holds_nobody_up() 
         scheduler.next_tasks(1)
         for timeout in (0, 0.01, 0.5):
             with pytest.raises(
-                TimeoutError, match=rf"^abs \({future.task_id.hex()}\) has not ended: the scheduler has it$"
+                TimeoutError, match=rf"^abs \({future.task_id.hex()}\) has not ended: it is not known to run yet$"
             ):
                 future.result(timeout)
         future.cancel()
