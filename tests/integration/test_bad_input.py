@@ -67,6 +67,10 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         ),
         (f'{SCHEDULER}policy_engine_type = "simpel"\n'.encode(), "'simpel' is unknown; did you mean 'simple'?"),
         (f'{SCHEDULER}policy_content = "scaling=fast"\n'.encode(), "known: capability, no, vanilla"),
+        (
+            f'{SCHEDULER}policy_engine_type = "waterfall_v1"\npolicy_content = "1,n,4"\n{MANAGER}'.encode(),
+            "policy_content: worker manager 'n' is unknown",
+        ),
         (f"{SCHEDULER}{MANAGER}{MANAGER}".encode(), "two worker managers have the same worker_manager_id: 'm'"),
         (
             f'{SCHEDULER}{MANAGER}per_worker_capabilities = "=1"\n'.encode(),

@@ -263,7 +263,7 @@ def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClu
             "client.submit(work, threading.Lock())",
             "TypeError: cannot pickle '_thread.lock' object\n",
             (
-                "scaler.errors.SerializationError: argument 1 of work, a _thread.lock, cannot be serialized: "
+                "scaler.errors.SerializationError: argument 1 of work (_thread.lock) cannot be serialized: "
                 "TypeError: cannot pickle '_thread.lock' object\n"
             ),
         ),

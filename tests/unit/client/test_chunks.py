@@ -141,7 +141,7 @@ def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_re
     payload = dump_exception(raised.value, "")
     text, traceback = failure_texts(Outcome.EXCEPTION, payload)
     assert text == "ValueError: invalid literal for int() with base 10: 'x' (2 of 4 items failed)"
-    assert traceback.startswith("'x'\n")
+    assert traceback.startswith("item: 'x'\n")
     loaded = load_exception(payload)
     assert isinstance(loaded, ItemsFailedError)
     assert (loaded.results, set(loaded.results.failures)) == ([1, None, 3, None], {1, 3})
