@@ -124,8 +124,8 @@ class CapacityPlan:
         self.useful = 0
         """Slots that would help, but not enough to start units for them."""
         self.reasons: list[str] = []
-        self.spare = ""
-        """Work that its workers could run, and for which others are enough."""
+        self.idle_reason = "no work"
+        """Why it gets no work, should it get none."""
         self.limit = ""
         """What kept more units from being started; empty when nothing did."""
         self.committed_units = committed_units

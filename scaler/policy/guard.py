@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Mapping
-from dataclasses import replace
 
 from scaler.policy.view import ClusterView, ScalingPolicy, Wanted
 
@@ -72,7 +71,9 @@ class GuardedPolicy:
                 if manager_id in self._good:
                     good[manager_id] = self._good[manager_id]
             else:
-                good[manager_id] = replace(wanted, reason=wanted.reason[:MAX_REASON_CHARACTERS])
+                limits = [units for units in (manager.max_units, wanted.most_units) if units is not None]
+                reason = wanted.reason[:MAX_REASON_CHARACTERS]
+                good[manager_id] = Wanted(wanted.units, reason, min(limits, default=None))
         return good, "; ".join(wrong)
 
     def _missing(self, view: ClusterView) -> str:

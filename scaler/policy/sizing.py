@@ -113,13 +113,12 @@ class Sizing:
             for needs in dict.fromkeys(row.needs for row in view.demand)
         }
         works = self._works(view, int(constraints.get("first_slots") or FIRST_SLOTS), fitting)
+        for plan in plans.values() if works else ():
+            plan.idle_reason = "no work that its workers can run"
         for work in sorted(works, key=lambda work: (len(fitting[work.needs]), work.needs.items)):
             _assign(work, fitting[work.needs], constraints)
-        nothing = "no work that its workers can run" if works else "no work"
         wanted = {
-            key: self._decide(plan, constraints, view.now, nothing)
-            for key, plan in plans.items()
-            if not managers[key].fixed
+            key: self._decide(plan, constraints, view.now) for key, plan in plans.items() if not managers[key].fixed
         }
         self._cooldowns = {key: cooldown for key, cooldown in self._cooldowns.items() if key in wanted}
         self._wanted = {key: answer.units for key, answer in wanted.items()}
@@ -131,8 +130,7 @@ class Sizing:
         wanted = self._wanted.get(manager.manager_id, 0)
         return wanted if manager.max_units is None else min(wanted, manager.max_units)
 
-    def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float, nothing: str) -> Wanted:
-        """Return what one manager should have. nothing: the reason when there is no work for it."""
+    def _decide(self, plan: CapacityPlan, constraints: Constraints, now: float) -> Wanted:
         manager = plan.manager
         key = manager.manager_id
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
@@ -156,9 +154,8 @@ class Sizing:
         reasons = [*plan.reasons, plan.limit] if plan.limit else plan.reasons
         most = plan.most_units
         if not reasons:
-            idle = f"other units are enough for {plan.spare}" if plan.spare else nothing
             last = f"units stop after {seconds_text(cooldown.seconds(usual))} without work"
-            reasons = ["it may have no units" if most == 0 else idle, *([last] if wanted else [])]
+            reasons = ["it may have no units" if most == 0 else plan.idle_reason, *([last] if wanted else [])]
         return Wanted(wanted, "; ".join(reasons), most)
 
     def _works(
@@ -212,7 +209,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
     for plan in plans:
         missing -= plan.use(max(0, missing))
         if plan.used == used[id(plan)]:
-            plan.spare = plan.spare or text
+            plan.idle_reason = f"other units are enough for {text}"
         elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 

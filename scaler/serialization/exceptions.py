@@ -202,7 +202,7 @@ def _unpack(packed: _Packed) -> tuple[BaseException, BaseException]:
     if type(exception) is tuple:
         exception = _rebuild(*exception)
     if not isinstance(exception, BaseException):
-        raise TypeError(f"its pickle is that of a {type(exception).__name__}")
+        raise TypeError(f"its pickle is of type {type(exception).__name__}")
     first = exception
     if packed_earlier is not None:
         with contextlib.suppress(Exception):

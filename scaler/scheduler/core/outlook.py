@@ -20,8 +20,8 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
     slots = sum(worker.slots for worker in fitting if worker.is_willing)
     parts = [f"{counted(slots, 'slot')} can run such tasks"] if slots else _unwilling(fitting)
     could = [record for record in state.managers.values() if needs.fits(record.offers)]
-    if not could and not slots:
-        parts.append(_no_candidate(state, needs, bool(fitting)))
+    if not could and not fitting:
+        parts.append(_no_candidate(state, needs))
     told = [record for record in could if record.pending_units] if slots else could
     return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in told[:MAX_NAMED])])
 
@@ -36,7 +36,7 @@ def unservable(state: ClusterState, needs: Needs) -> str:
         return ""
     known = listed(sorted({str(offers) or "none" for offers in here}), MAX_NAMED)
     return (
-        f"tasks that need {needs} wait: {_no_candidate(state, needs, False)}. Offered are: {known}. "
+        f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
         f"Ask for less in capabilities=..., or start workers with --per-worker-capabilities {needs}"
     )
 
@@ -84,14 +84,14 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
         return f"{name} is about to start {counted(missing, 'unit')}"
     if is_awaited or not _may_start(record):
         return f"the scaling policy wants {counted(record.wanted.units, 'unit')} of {name}: {record.wanted.reason}"
-    most = record.most_units
+    most = record.wanted.most_units
     return f"{name} may start " + ("any number of units" if most is None else f"up to {counted(most, 'unit')}")
 
 
 def _may_start(record: ManagerRecord) -> bool:
     """Tell whether a manager that works as it should would start units for tasks."""
     is_well = record.broken_at is None and record.status is not None and not record.trouble
-    return is_well and not record.details.fixed and record.wanted is not None and record.most_units != 0
+    return is_well and not record.details.fixed and record.wanted is not None and record.wanted.most_units != 0
 
 
 def _unwilling(fitting: list[Worker]) -> list[str]:
@@ -101,9 +101,9 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
     return [f"no worker can take such tasks now ({how})"] if how else []
 
 
-def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
+def _no_candidate(state: ClusterState, needs: Needs) -> str:
     if not needs.items or not (state.workers or state.managers):
-        return "no worker manager is connected" if is_known else "no worker and no worker manager is connected"
+        return "no worker and no worker manager is connected"
     known: dict[str, float] = {}
     offers = [record.offers for record in state.managers.values()]
     for offer in offers + [worker.offers for worker in state.workers.values()]:
@@ -112,5 +112,4 @@ def _no_candidate(state: ClusterState, needs: Needs, is_known: bool) -> str:
     short = [f"no more than {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
     short += [f"no {name}" for name, _ in needs.items if name not in known]
     because = f": there is {listed(short, len(short))}" if short else ""
-    others = "other worker" if is_known else "worker"
-    return f"no {others} offers {needs}, and no worker manager could start one that does{because}"
+    return f"no worker offers {needs}, and no worker manager could start one that does{because}"

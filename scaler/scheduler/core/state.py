@@ -548,13 +548,6 @@ class ManagerRecord(PeerRecord):
         return self.status.units if self.status is not None else []
 
     @property
-    def most_units(self) -> int | None:
-        """How many units its own limit and the policy allow it for more work; None for any number."""
-        own = self.details.max_concurrency // self.details.unit_slots if self.details.max_concurrency >= 0 else None
-        given = self.wanted.most_units if self.wanted is not None else None
-        return min((units for units in (own, given) if units is not None), default=None)
-
-    @property
     def trouble(self) -> str:
         """Why it cannot start units now; empty when all is well."""
         return self.status.degraded_reason if self.status is not None else ""

@@ -214,5 +214,18 @@ def test_a_policy_that_could_not_be_asked_keeps_its_last_good_answer() -> None:
     view = ClusterView(0.0, (), (ManagerView("m", "test", Offers(), 8, 1, 0),))
     good, _ = policy.plan(view)
     wanted, complaint = policy.failed(RuntimeError("can't start new thread"), 0.0)
-    assert wanted == good == {"m": Wanted(3, "good")}
+    assert wanted == good == {"m": Wanted(3, "good", 8)}
     assert "can't start new thread" in complaint
+
+
+def test_the_most_units_of_an_answer_are_within_the_managers_own_limit() -> None:
+    story = Story()
+    for given, kept in ((None, 8), (3, 3), (100, 8)):
+        answer = {"m": Wanted(1, "some", given)}
+        story.policy.answer = answer.copy
+        story.pass_plans()
+        (record,) = story.cluster.state.managers.values()
+        assert record.wanted is not None
+        assert record.wanted.most_units == kept
+    story.policy.answer = lambda: {"m": Wanted(1, "some", -1)}
+    assert "most_units is not from 0 to 1000000" in story.pass_plans()[0]

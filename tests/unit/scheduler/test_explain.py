@@ -299,10 +299,7 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     cluster.break_connection("a")
     cluster.break_connection("b")
     (task,) = cluster.submit(client)
-    assert (
-        why(cluster, task)
-        == "no worker can take such tasks now (2 workers out of contact); no worker manager is connected"
-    )
+    assert why(cluster, task) == "no worker can take such tasks now (2 workers out of contact)"
 
 
 def test_a_task_on_a_worker_says_what_is_before_it() -> None:
