@@ -99,7 +99,8 @@ def running() -> list[RunningCluster]:
                 if _lock(file):
                     os.unlink(entry, dir_fd=directory)
                 elif text := os.read(file, _MAX_BYTES):  # empty: the cluster is starting
-                    found.append(RunningCluster(*json.loads(text)))
+                    fields = json.loads(text)[: len(RunningCluster._fields)]  # a later version may have more
+                    found.append(RunningCluster(*fields))
             finally:
                 os.close(file)
     return sorted(found)
@@ -162,7 +163,8 @@ _REMEDY = f"remove it, or set {RUNTIME_DIRECTORY_VARIABLE} to a directory of you
 
 
 def _path() -> Path:
-    runtime = Path(os.environ.get(RUNTIME_DIRECTORY_VARIABLE, ""))
+    # Without a session of a login, such as in cron, the variable is not set, and the directory may exist.
+    runtime = Path(os.environ.get(RUNTIME_DIRECTORY_VARIABLE) or f"/run/user/{os.geteuid()}")
     with contextlib.suppress(OSError):
         if runtime.is_absolute() and runtime.stat().st_uid == os.geteuid():  # with sudo, it may be another user's
             return runtime / "scaler"
