@@ -115,6 +115,7 @@ def test_a_worker_is_named_by_manager_and_number_with_host_and_process_beside(
         server.tell(cluster.status(), each)
     page = windows.open(server.url + "/#/workers")
     table = page.get_by_role("table", name="Workers", exact=True)
+    table.locator("tbody tr").nth(11).wait_for()
     rows = [row.split("\t") for row in table.locator("tbody tr").all_inner_texts()]
     heads = [head.strip() for head in table.locator("thead th").all_inner_texts()]
     host, process = heads.index("Host"), heads.index("Process")

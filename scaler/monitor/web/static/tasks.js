@@ -110,7 +110,7 @@ export function tasks(store, place) {
     askedAt = performance.now();
     try {
       const found = await ask(`api/tasks?${new URLSearchParams({ ...query(), limit: String(LIMIT) })}`, signal);
-      show(found.tasks, `${found.tasks.length < LIMIT ? count(found.tasks.length) : `the last ${LIMIT}`} found ${query().search ? "among live tasks and" : "in"} the last ${count(found.kept)}`);
+      show(found.tasks, `${found.tasks.length < LIMIT ? count(found.tasks.length) : `the ${query().search ? "first" : "last"} ${LIMIT}`} found ${query().search ? "among live tasks and" : "in"} the last ${count(found.kept)}`);
       trouble.hidden = true;
     } catch (error) {
       if (signal.aborted) return;
