@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-import traceback
 
 from scaler.client.client import Client
 from scaler.config.commands import RunAgainRequest
 from scaler.logs import escaped_lines
+from scaler.serialization import describe
+from scaler.serialization.exceptions import remote_traceback
 
 
 def run(request: RunAgainRequest) -> int:
@@ -18,5 +19,6 @@ def run(request: RunAgainRequest) -> int:
         if error is None:
             sys.stdout.write(f"{escaped_lines(repr(future.result()))}\n")
             return 0
-        sys.stderr.write(escaped_lines("".join(traceback.format_exception(error.with_traceback(None)))))
+        trace = remote_traceback(error)
+        sys.stderr.write(escaped_lines(f"{describe(error) if trace is None else trace.text.strip()}\n"))
         return 1

@@ -69,14 +69,6 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
     return texts[0], texts[1], texts[2], payload[at:]
 
 
-def texts_only(payload: bytes) -> bytes:
-    """Return the payload of a failure without the exception itself; any other payload unchanged."""
-    try:
-        return pack_exception(*unpack_exception(payload)[:3], b"")
-    except ProtocolError:
-        return payload
-
-
 def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
     """Return the texts of a payload that is not a success. Never fails: a text says what cannot be read."""
     if is_stored(payload):

@@ -11,20 +11,17 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
-from scaler.scheduler.core.facts import FailureRecord, Logs, TasksEnded
+from scaler.scheduler.core.facts import Logs, TasksEnded
 from scaler.scheduler.core.objects import ObjectTable, functions_of
 from scaler.scheduler.core.state import Task
-from scaler.serialization.exceptions import texts_only
 
 MAX_FAILURES = 1_000
 MAX_FAILURE_BYTES = 64 * 1024 * 1024
 """Of all failures: exceptions, functions, arguments and inputs that were sent in messages. Output has a limit of its
 own, that of `Logs`."""
-MAX_RUN_BYTES = 4 * 1024 * 1024
-"""A task with more of these cannot run again."""
 MAX_PINNED_BYTES = 256 * 1024 * 1024
 """Objects in the storage that are kept for failures; the storage says how large each is when it has linked it."""
 _RECORD_BYTES = 1024
@@ -32,13 +29,11 @@ _RECORD_BYTES = 1024
 
 @dataclass(slots=True, eq=False)
 class Failure:
-    """ended: the batch that the task alone makes. run: empty when it cannot run again, and `why_not` says why."""
+    """ended: the batch that the task alone makes. ran: what it ran, with the references to objects as they were."""
 
     ended: TasksEnded
-    functions: dict[bytes, bytes]
-    run: list[RunGroup]
-    why_not: str
-    size_bytes: int = 0
+    ran: FailedTask
+    size_bytes: int
     pinned: list[bytes] = field(default_factory=list)
 
 
@@ -83,28 +78,16 @@ class Failures:
 
     def add(self, task: Task, ended: TasksEnded, inputs: Sequence[bytes] | None, printed: Logs) -> None:
         """Keep a task that has just failed, and its output. inputs: None when it never started."""
-        record = ended.failure_records[0]
-        payload = texts_only(record.payload)
-        ended.failure_records[0] = FailureRecord(record.attempt, payload, record.texts, record.uncharged)
-        functions: dict[bytes, bytes] = {}
-        run: list[RunGroup] = []
-        why_not = "it never started, or its client had left: submit it again"
-        size = _RECORD_BYTES + len(payload)
+        ran = FailedTask(task.id, [], [], "it never started, or its client had left: submit it again")
         if inputs is not None:
-            known, spec = self._objects.functions, task.group.spec
-            functions = {each: known[each].payload for each in functions_of(spec)}
-            sent = sum(len(each) for each in (task.payload, *inputs, *functions.values()))
-            if sent <= MAX_RUN_BYTES:
-                size += sent
-                run = [RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])]
-            else:
-                functions, why_not = (
-                    {},
-                    f"its arguments and inputs take {sent:,} bytes: MAX_RUN_BYTES is {MAX_RUN_BYTES:,}",
-                )
+            spec = task.group.spec
+            functions = [(each, self._objects.functions[each].payload) for each in functions_of(spec)]
+            run = RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])
+            ran = FailedTask(task.id, functions, [run])
+        size = _RECORD_BYTES + len(ended.failure_records[0].payload) + sum(map(len, _payloads(ran)))
         if task.id in self._kept:
             self._drop(task.id)
-        self._kept[task.id] = failure = Failure(ended, functions, run, why_not, size)
+        self._kept[task.id] = failure = Failure(ended, ran, size)
         self._size_bytes += size
         printed.move(task.id, self.logs)
         self._pin(failure)
@@ -119,40 +102,30 @@ class Failures:
 
     def what_ran(self, task: bytes) -> FailedTask:
         """Return what a failed task was, for a client that runs it again."""
-        failure = self._kept.get(task)
-        if failure is None:
-            return FailedTask(
-                task, [], [], f"the scheduler has no such failed task: it keeps the last {MAX_FAILURES:,}"
-            )
-        functions = [(each, self._pinned(payload)) for each, payload in failure.functions.items()]
+        if task not in self._kept:
+            text = f"the scheduler has no such failed task: it keeps the last {MAX_FAILURES:,}"
+            return FailedTask(task, [], [], text)
+        ran, pinned = self._kept[task].ran, self._pinned
         runs = [
-            RunGroup(
-                run.spec,
-                run.ids,
-                run.attempts,
-                [*map(self._pinned, run.payloads)],
-                [tuple(map(self._pinned, inputs)) for inputs in run.inputs],
-            )
-            for run in failure.run
+            replace(run, payloads=[*map(pinned, run.payloads)], inputs=[tuple(map(pinned, run.inputs[0]))])
+            for run in ran.runs
         ]
-        return FailedTask(task, functions, runs, "" if runs else failure.why_not)
+        return replace(ran, functions=[(each, pinned(payload)) for each, payload in ran.functions], runs=runs)
 
     # -- objects in the storage
 
     def _pin(self, failure: Failure) -> None:
-        for run in failure.run:
-            payloads = *run.payloads, *run.inputs[0], *failure.functions.values()
-            for target in {each[1:17] for each in payloads if is_stored(each)}:
-                pin = self._pins.get(target)
-                if pin is None:
-                    self._number += 1
-                    # Of no client, and another one each time: a forgotten name cannot be used again.
-                    kind = (self._number % 0xFFFE + 1).to_bytes(2, "big")
-                    name = bytes(each ^ 0xFF for each in target[:8]) + kind + target[10:]
-                    pin = self._pins[target] = self._linking[self._number] = _Pin(name)
-                    self.links.append(LinkObject(self._number, name, target))
-                pin.uses += 1
-                failure.pinned.append(target)
+        for target in {each[1:17] for each in _payloads(failure.ran) if is_stored(each)}:
+            pin = self._pins.get(target)
+            if pin is None:
+                self._number += 1
+                # Of no client, and another one each time: a forgotten name cannot be used again.
+                kind = (self._number % 0xFFFE + 1).to_bytes(2, "big")
+                name = bytes(each ^ 0xFF for each in target[:8]) + kind + target[10:]
+                pin = self._pins[target] = self._linking[self._number] = _Pin(name)
+                self.links.append(LinkObject(self._number, name, target))
+            pin.uses += 1
+            failure.pinned.append(target)
 
     def linked(self, number: int, size_bytes: int) -> None:
         """Count an object whose link the storage has answered: 0 bytes when it is gone."""
@@ -194,3 +167,9 @@ class Failures:
         self._size_bytes -= failure.size_bytes
         self._unpin(failure)
         self.logs.drop(task)
+
+
+def _payloads(ran: FailedTask) -> list[bytes]:
+    """Return the functions, arguments and inputs of a task."""
+    functions = [payload for _, payload in ran.functions]
+    return functions + [each for run in ran.runs for each in (*run.payloads, *run.inputs[0])]

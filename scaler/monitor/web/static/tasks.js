@@ -210,7 +210,7 @@ export function task(store, place) {
       // How many there may be matters to a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
       row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
-      ["Started", isQueued(row.state) ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],
+      ["Started", isQueued(row.state) || row.attempt === 0 ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],
       ["Duration", isQueued(row.state) ? "–" : row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
