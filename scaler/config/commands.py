@@ -21,6 +21,7 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
+from scaler.extras import require
 from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import find_only, name_from
 
@@ -152,6 +153,7 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
     for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
     sources = _sources(TopConfig, parser, arguments, environment)
+    require("top", "textual", "this command")
     once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
     return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
 
@@ -256,8 +258,9 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
         "Without a file, scaler starts a local cluster with a web page, as scaler local does, which has options. "
         "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
         "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
-        "scaler_ui -h list their keys. scaler explain, scaler logs and scaler trace ask a running cluster about a "
-        "task or for its timeline, and have a -h of their own; ./explain is a file of that name."
+        "scaler_ui -h list their keys, and scaler init writes a file with all of them. scaler explain, scaler logs and "
+        "scaler trace ask a running cluster about a task or for its timeline. These, and scaler completion for the Tab "
+        "key, have a -h of their own; ./explain is a file of that name."
     )
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")

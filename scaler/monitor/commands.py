@@ -16,7 +16,6 @@ from typing import TextIO
 
 from scaler.config.commands import Question, TopForm, TopRequest
 from scaler.errors import UsageError
-from scaler.extras import require
 from scaler.grammar import counted
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection
@@ -37,8 +36,6 @@ def run(request: TopRequest | Question) -> int:
     """
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
     logging.getLogger("scaler").addHandler(logging.NullHandler())
-    if isinstance(request, TopRequest):
-        require("top", "textual", "this command")
     match request:
         case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")

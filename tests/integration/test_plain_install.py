@@ -153,6 +153,7 @@ def test_launcher_page_metrics_and_questions_need_no_extra(python: str, tmp_path
 @pytest.mark.parametrize(
     ("extra", "arguments"),
     [
+        ("top", ["scaler_top"]),
         ("top", ["scaler_top", "tcp://127.0.0.1:1"]),
         ("top", ["scaler_top", "tcp://127.0.0.1:1", "--json"]),
         ("uvloop", ["scaler_scheduler", "tcp://127.0.0.1:0", "--event-loop", "uvloop"]),
