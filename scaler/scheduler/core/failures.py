@@ -129,8 +129,8 @@ class Failures:
 
     def linked(self, number: int, size_bytes: int) -> None:
         """Count an object whose link the storage has answered: 0 bytes when it is gone."""
-        pin = self._linking.pop(number)
-        if not pin.uses:
+        pin = self._linking.pop(number, None)  # a storage that was started again may answer twice
+        if pin is None or not pin.uses:
             return
         pin.size_bytes = size_bytes
         self.pinned_bytes += size_bytes

@@ -428,7 +428,7 @@ class Tasks:
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
         ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])
-        has_run = task.attempt and not group.client.terminated
+        has_run = task.state is not TERMINATED and not group.client.terminated
         state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 
     def drop_group(self, group: Group) -> None:

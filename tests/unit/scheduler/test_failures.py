@@ -182,3 +182,18 @@ def test_a_retried_task_that_succeeds_is_no_failure_and_one_whose_input_failed_i
     cluster.submit(client, references=[(first,)])
     cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
     assert [ended.ids[0] for ended in cluster.state.failures] == [first]
+
+
+def test_a_task_that_its_client_submits_again_without_its_inputs_fails_and_is_kept() -> None:
+    cluster = Cluster()
+    client, _ = cluster.client(), cluster.worker("w")
+    (needed,) = cluster.submit(client)
+    cluster.finish("w", needed)
+    (task,) = cluster.submit(client, references=[(needed,)])
+    cluster.client(client)  # it has lost its session, and its task still runs
+    cluster.submit(client, ids=[task], references=[(needed,)])
+    assert cluster.outcome(client, needed) is not None
+    assert [ended.outcomes for ended in cluster.state.failures] == [[Outcome.OBJECT_LOST]]
+    answer = ask(cluster, client, ReadFailure(task))
+    assert isinstance(answer, FailedTask)
+    assert answer.text.startswith("it never started")
