@@ -35,16 +35,21 @@ class Bar(NamedTuple):
 
 
 class Block(NamedTuple):
-    """So many tasks between two times in unix seconds, and for how many seconds they ran together."""
+    """So many tasks between two times in unix seconds, and for how many seconds they ran together.
+
+    function: empty when it is not known, or they are of several.
+    """
 
     start: float
     end: float
     tasks: int
     busy: float
+    function: str = ""
 
     def joined(self, other: Block) -> Block:
         end = max(self.end, other.end)
-        return Block(min(self.start, other.start), end, self.tasks + other.tasks, self.busy + other.busy)
+        function = self.function if self.function == other.function else ""
+        return Block(min(self.start, other.start), end, self.tasks + other.tasks, self.busy + other.busy, function)
 
 
 @dataclass(slots=True)
@@ -68,9 +73,9 @@ class Omitted:
         self._lanes: dict[LaneKey, list[Block]] = {}
         self._count = 0
 
-    def add(self, key: LaneKey, began_us: int, until_us: int, tasks: int, busy_us: int) -> None:
+    def add(self, key: LaneKey, began_us: int, until_us: int, tasks: int, busy_us: int, function: str = "") -> None:
         blocks = self._lanes.setdefault(key, [])
-        block = Block(began_us, until_us, tasks, busy_us)
+        block = Block(began_us, until_us, tasks, busy_us, function)
         if blocks and (joined := blocks[-1].joined(block)).end - joined.start <= FINE_US:
             blocks[-1] = joined
             return
@@ -86,7 +91,10 @@ class Omitted:
             if zero is not None:
                 yield (
                     key,
-                    [Block(zero + each[0] / 1e6, zero + each[1] / 1e6, each[2], each[3] / 1e6) for each in blocks],
+                    [
+                        each._replace(start=zero + each.start / 1e6, end=zero + each.end / 1e6, busy=each.busy / 1e6)
+                        for each in blocks
+                    ],
                 )
 
     def _shrink(self) -> None:

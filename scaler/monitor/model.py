@@ -171,7 +171,8 @@ class Model:
         del self._tasks[oldest.id]
         if oldest.lane:
             end_us = oldest.began_us + oldest.duration_us
-            self.omitted.add((oldest.worker, oldest.lane), oldest.began_us, end_us, 1, oldest.duration_us)
+            key, us = (oldest.worker, oldest.lane), oldest.duration_us
+            self.omitted.add(key, oldest.began_us, end_us, 1, us, oldest.function)
 
     def _placed(self, task: TaskRow) -> TaskRow:
         """Return a task with its times by the present estimate of its worker's clock."""
@@ -263,7 +264,7 @@ class Model:
             if end >= since and start <= until:
                 lane = lanes.setdefault((task.worker, task.lane), Lane())
                 if end - start < resolution and not task.failed:
-                    lane.blocks.append(Block(start, end, 1, end - start))
+                    lane.blocks.append(Block(start, end, 1, end - start, task.function))
                 else:
                     lane.bars.append(Bar(start, end, task.id, task.function, task.state))
         for key, blocks in self.omitted.blocks(self._clocks):

@@ -276,11 +276,87 @@ def test_the_timeline_is_walked_by_keys(told: Told, windows: Windows) -> None:
 
 def test_the_trace_is_downloaded_for_the_time_that_is_shown(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
-    page.get_by_role("button", name="10 min").click()
+    page.locator(".functions button").first.wait_for()
+    page.get_by_role("button", name="30 min").click()
     with page.expect_download() as download:
         page.get_by_role("link", name="Download trace").click()
-    assert download.value.url.endswith("/api/trace?seconds=600")
+    assert download.value.url.endswith("/api/trace?seconds=1800")
     assert json.loads(download.value.path().read_text())["traceEvents"]
+
+
+def test_the_timeline_is_zoomed_at_the_pointer_from_hours_to_microseconds(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/timeline"))
+    page.locator(".functions button").first.wait_for()
+    bars = told.server.monitor.model.lanes(time.time() - 200)["node-000", 1].bars
+    bar = max(bars, key=lambda bar: bar.end - bar.start)
+    box = page.locator("main canvas").bounding_box()
+    assert box is not None
+    width = page.evaluate("document.querySelector('.lanes').clientWidth")
+    x = 200 + ((bar.start + bar.end) / 2 - told.server.monitor.model.now + 300) / 300 * (width - 206)
+    page.mouse.move(box["x"] + x, box["y"] + 34)
+    shown = page.locator(".part")
+    spans = [shown.inner_text()]
+    for _ in range(5):
+        for _ in range(6):
+            page.mouse.wheel(0, -300)
+        spans.append(shown.inner_text())
+        page.mouse.move(box["x"] + x + 1, box["y"] + 34)
+        page.mouse.move(box["x"] + x, box["y"] + 34)
+        assert bar.function in page.locator(".tip").inner_text()  # what is at the pointer stays there
+    assert spans[0].startswith("The last 5 min 00 s.")
+    assert spans[-1].startswith("50 µs until ")
+    for _ in range(80):
+        page.mouse.wheel(0, 300)
+    assert shown.inner_text().startswith("The last 1 d 0 h.")
+    page.get_by_role("button", name="Reset").click()
+    assert shown.inner_text().startswith("The last 5 min 00 s.")
+
+
+def test_the_timeline_is_dragged_and_moved_by_keys(told: Told, windows: Windows) -> None:
+    asked: list[str] = []
+    page = windows.open(told.url("/#/timeline"))
+    page.on("request", lambda request: asked.append(request.url) if "api/timeline" in request.url else None)
+    page.locator(".functions button").first.wait_for()
+    box = page.locator("main canvas").bounding_box()
+    assert box is not None
+    shown = page.locator(".part")
+    page.mouse.move(box["x"] + 600, box["y"] + 60)
+    page.mouse.down()
+    with page.expect_request(lambda request: "since=" in request.url):
+        page.mouse.move(box["x"] + 900, box["y"] + 60, steps=5)
+        page.mouse.up()
+    assert page.evaluate("location.hash") == "#/timeline"  # a drag opens no task
+    assert shown.inner_text().startswith("5 min 00 s until ")
+    page.get_by_role("application").focus()
+    page.keyboard.press("+")
+    assert shown.inner_text().startswith("2 min 30 s until ")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    page.keyboard.press("Shift+ArrowRight")
+    assert shown.inner_text().startswith("The last 2 min 30 s.")
+    page.keyboard.press("0")
+    assert shown.inner_text().startswith("The last 5 min 00 s.")
+    assert all("resolution=" in url for url in asked)
+
+
+def test_tasks_that_are_not_listed_are_drawn_and_counted(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=1, tasks_per_second=0, at=time.time())
+    second = 1_000_000
+    block = {"worker": "node-000", "lane": 1, "tasks": 9_876, "busy_us": 8 * second, "clock_zero": cluster.at}
+    block |= {"began_us": -160 * second, "until_us": -150 * second}
+    server.tell(cluster.status(), {**cluster.events(0.0), "dropped": 9_876, "blocks": [block]})
+    page = windows.open(server.url + "/#/timeline")
+    canvas = page.locator("main canvas")
+    canvas.wait_for()
+    box = canvas.bounding_box()
+    assert box is not None
+    width = page.evaluate("document.querySelector('.lanes').clientWidth")
+    page.mouse.move(box["x"] + 200 + 145 / 300 * (width - 206), box["y"] + 34)
+    page.locator(".tip", has_text="9,876 tasks, counted in 10.0 s").wait_for()
+    assert "80 % of the time" in page.locator(".tip").inner_text()
 
 
 def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:

@@ -237,7 +237,7 @@ _LANE = {
     "manager": str,
     "gone": bool,
     "bars": [(float, float, str, int, int)],
-    "blocks": [(float, float, int, float)],
+    "blocks": [(float, float, int, float, int)],
 }
 _TIMELINE = {
     "at": float,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from starlette.responses import Response
 
-from scaler.monitor.lanes import Bar
+from scaler.monitor.lanes import Bar, Block
 from scaler.monitor.model import Model
 from scaler.monitor.rows import View, view
 from scaler.protocol.monitor_rows import TaskRow
@@ -33,9 +33,16 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
     functions: dict[str, int] = {}
     states: dict[str, int] = {}
 
-    def shown(bar: Bar) -> list[object]:
-        function = functions.setdefault(bar.function, len(functions))
-        return [round(bar.start, 6), round(bar.end, 6), bar.task, function, states.setdefault(bar.state, len(states))]
+    def place(function: str) -> int:
+        return functions.setdefault(function, len(functions))
+
+    def bar(of: Bar) -> list[object]:
+        start, end, task, function, state = of
+        return [round(start, 6), round(end, 6), task, place(function), states.setdefault(state, len(states))]
+
+    def block(of: Block) -> list[object]:
+        start, end, tasks, busy, function = of
+        return [round(start, 6), round(end, 6), tasks, round(busy, 6), place(function)]
 
     lanes = [
         {
@@ -43,10 +50,8 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
             "lane": number,
             "manager": managers.get(worker, ""),
             "gone": worker not in managers,
-            "bars": list(map(shown, lane.bars)),
-            "blocks": [
-                [*(round(time, 6) for time in block[:2]), block.tasks, round(block.busy, 6)] for block in lane.blocks
-            ],
+            "bars": list(map(bar, lane.bars)),
+            "blocks": list(map(block, lane.blocks)),
         }
         for (worker, number), lane in model.lanes(since, until, resolution).items()
     ]

@@ -37,7 +37,7 @@ export function panel(title, properties, ...children) {
 /** Buttons of which one is chosen. choices: [[value, label]]. */
 export function choice(label, choices, chosen, onChoose) {
   const buttons = choices.map(([value, text]) =>
-    h("button", { type: "button", "aria-pressed": String(value === chosen), on: { click: () => choose(value) } }, text));
+    h("button", { type: "button", dataset: { value }, "aria-pressed": String(value === chosen), on: { click: () => choose(value) } }, text));
   function choose(value) {
     choices.forEach(([each], place) => buttons[place].setAttribute("aria-pressed", String(each === value)));
     onChoose(value);

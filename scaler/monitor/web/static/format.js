@@ -65,6 +65,12 @@ export function clock(at, now = Date.now() / 1000) {
   return (Math.abs(now - at) < 43_200 ? CLOCK : DAY).format(new Date(at * 1000));
 }
 
+/** The same with digits of a second's fraction. */
+export function precise(at, digits = 6) {
+  const near = at + 3e-7;  // what a double of today's time may lack
+  return `${clock(near)}.${String(Math.floor((near % 1) * 10 ** digits)).padStart(digits, "0")}`;
+}
+
 export const shortId = (id) => (id.length > 12 ? `${id.slice(0, 4)}…${id.slice(-6)}` : id);
 
 /** Cut a text in its middle. */

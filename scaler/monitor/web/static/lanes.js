@@ -1,56 +1,37 @@
-// Positions of the bars in the timeline. Pure.
+// Positions in the timeline, and what part of it is shown. Pure.
 
-const ROW = 9;
-const ONLY_ROW = 15;
+const ROW = 15;
 export const GAP = 8;
 export const AXIS = 24;
-const MAX_ROWS = 32;
 const NEAR_PIXELS = 3;
-const FINEST = 1 / 1000;
+const LABEL_PIXELS = 80;
+const WHOLE_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600];
+const SHORTEST = 5e-5;
+const LONGEST = 86_400;
 
-/**
- * Bars that overlap get rows of their own, unless that is by less than can be seen: ends are known to some milliseconds
- * only, and tasks follow each other closely. Returns lanes with their place and height, and how high they are together.
- */
+/** A lane for each processor, with their places. Bars of a lane never overlap. */
 export function laidOut(timeline) {
+  const { functions, states } = timeline;
   const lanes = [...timeline.lanes].sort((a, b) => Number(a.gone) - Number(b.gone) || a.manager.localeCompare(b.manager) || a.worker.localeCompare(b.worker, "en", { numeric: true }) || a.lane - b.lane);
-  const unseen = (timeline.at - timeline.since) * FINEST;
-  let top = 0;
-  const placed = lanes.map((lane) => {
-    const ends = [];
-    const bars = lane.bars.map(([start, end, task, name, state]) => {
-      let row = ends.findIndex((free) => free <= start + Math.min(unseen, (end - start) / 2) + 1e-6);
-      if (row < 0) row = ends.length < MAX_ROWS ? ends.length : MAX_ROWS - 1;
-      ends[row] = Math.max(end, ends[row] ?? end);
-      return { start, end, task, function: timeline.functions[name], state: timeline.states[state], row };
-    });
-    const row = ends.length > 1 ? ROW : ONLY_ROW;
-    const each = { worker: lane.worker, manager: lane.manager, gone: lane.gone, bars, top, row, height: Math.max(1, ends.length) * row + GAP };
-    top += each.height;
-    return each;
-  });
-  return { lanes: placed, height: top };
+  const height = ROW + GAP;
+  return {
+    lanes: lanes.map(({ worker, lane, gone, bars, blocks }, place) => ({
+      worker, lane, gone, height, top: place * height,
+      bars: bars.map(([start, end, task, name, state]) => ({ start, end, task, function: functions[name], state: states[state] })),
+      blocks: blocks.map(([start, end, tasks, busy, name]) => ({ start, end, tasks, busy: Math.min(1, busy / (end - start || 1)), function: functions[name] })),
+    })),
+    height: lanes.length * height,
+  };
 }
 
 /** The first lane that ends below a height. */
-export function laneAt(lanes, y) {
-  let low = 0;
-  let high = lanes.length;
-  while (low < high) {
-    const half = (low + high) >> 1;
-    if (lanes[half].top + lanes[half].height <= y) low = half + 1;
-    else high = half;
-  }
-  return low;
-}
+export const laneAt = (lanes, y) => Math.min(lanes.length, Math.max(0, Math.floor(y / (ROW + GAP))));
 
-/** The bar at a position in a lane, or the nearest within a few pixels; -1 for none. */
-export function barAt(lane, y, x, xOf) {
-  const row = Math.floor((y - lane.top - GAP / 2) / lane.row);
+/** The place of the bar or block at a position, or of the nearest within a few pixels; -1 for none. */
+export function placeAt(bars, x, xOf) {
   let best = -1;
   let distance = NEAR_PIXELS + 0.01;
-  lane.bars.forEach((bar, place) => {
-    if (bar.row !== row) return;
+  bars.forEach((bar, place) => {
     const away = Math.max(xOf(bar.start) - x, x - xOf(bar.end), 0);
     if (away < distance) [best, distance] = [place, away];
   });
@@ -68,10 +49,24 @@ export function nearest(lane, at) {
   return best;
 }
 
-/** Times of the axis: whole steps, as many as fit. */
+/** The part that shows `factor` times as much, with the time `at` where it was. until: null follows the present. */
+export function zoomed({ span, until }, now, factor, at) {
+  const wanted = Math.min(LONGEST, Math.max(SHORTEST, span * factor));
+  const end = until ?? now;
+  return bounded(wanted, at + (end - at) * (wanted / span), now);
+}
+
+/** The part that ends then, but not later than now, nor before all that could be known. */
+export const bounded = (span, end, now) => ({ span, until: end >= now ? null : Math.max(end, now - LONGEST) });
+
+/** Times of the axis, from hours to microseconds, as many as fit; digits: those of a second's fraction in their labels. */
 export function ticks(since, until, width) {
-  const step = [5, 10, 15, 30, 60, 120, 300, 600].find((each) => ((until - since) / each) * 72 <= width) ?? 900;
+  const least = ((until - since) * LABEL_PIXELS) / width;
+  const power = 10 ** Math.floor(Math.log10(least));
+  const step = least < 1 ? [1, 2, 5, 10].map((each) => each * power).find((each) => each >= least * 0.999) : (WHOLE_STEPS.find((each) => each >= least) ?? 43_200);
+  // Whole hours of the reader's own clock, not of UTC.
+  const zone = step < 3600 ? 0 : new Date(since * 1000).getTimezoneOffset() * 60;
   const found = [];
-  for (let at = Math.ceil(since / step) * step; at <= until; at += step) found.push(at);
-  return found;
+  for (let place = Math.ceil((since - zone) / step); place * step + zone <= until; place += 1) found.push(place * step + zone);
+  return { times: found, digits: step < 1 ? Math.max(0, -Math.floor(Math.log10(step * 1.001))) : 0 };
 }

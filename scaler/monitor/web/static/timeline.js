@@ -1,27 +1,33 @@
-// A lane per worker, a bar per task. Only the visible part is drawn.
+// A lane per processor, a bar per task, blocks for tasks that are only counted. Only the visible part is drawn.
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { clock, count, counted, glyph, middle, shortId, span, stateName } from "./format.js";
-import { AXIS, GAP, barAt, laidOut, laneAt, nearest, ticks } from "./lanes.js";
+import { clock, count, counted, glyph, middle, precise, shortId, span, stateName } from "./format.js";
+import { AXIS, GAP, bounded, laidOut, laneAt, nearest, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
 const COLOURS = 8;  // of functions; further ones share the last, neutral one
 const AGAIN_MS = 2000;
+const SETTLED_MS = 80;
+const STEP = 2;  // of zooming by a key or button
+const START = { span: 300, until: null };
 const NARROW = 620;
 
 export function timeline(store) {
-  let seconds = 300;
-  let shown = { at: 0, since: 0, lanes: [], height: 0 };
+  let view = START;
+  let shown = { at: 0, lanes: [], height: 0 };
   let chosen = null;  // the id of the task
   let light = null;  // the function that stands out
   let askedAt = -Infinity;
   let asking = null;
   let frame = 0;
+  let settling = null;
+  const pointers = new Map();  // that are down: where each was last
+  let dragged = 0;  // pixels since the first came down
   let theme = themed();
   const places = new Map();  // function -> place of its colour, kept while the page is open
 
-  const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline of tasks by worker. Arrow keys go from task to task, Enter opens one.", "aria-describedby": "chosen-task" });
+  const canvas = h("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": "Timeline of tasks by worker. Arrow keys go from task to task, Enter opens one, plus and minus zoom, shift and arrow keys move, 0 goes back.", "aria-describedby": "chosen-task" });
   const spacer = h("div");
   const tip = h("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   const scroller = h("div", { class: "lanes", tabindex: "-1" }, canvas, spacer);
@@ -29,27 +35,38 @@ export function timeline(store) {
   const functions = h("div", { class: "functions", role: "group", "aria-label": "Functions: choose one to make it stand out" });
   const details = h("p", { class: "details", id: "chosen-task", "aria-live": "polite" }, "Point at a bar, or use the arrow keys, to see its task.");
   const empty = h("div", { class: "empty panel", hidden: true });
-  const old = h("p", { class: "muted" });
+  const old = h("span");
+  const part = h("span", { class: "part" });
+  const button = (text, title, click) => h("button", { type: "button", title, on: { click } }, text);
+  const ranges = choice("Time shown", [[60, "1 min"], [300, "5 min"], [1800, "30 min"], [21_600, "6 h"]], START.span, (span) => look({ span, until: null }));
   const download = h("a", { class: "button", download: "scaler-trace.json" }, "Download trace");
   const element = h("div", { class: "page timeline" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Timeline"),
-      h("div", { class: "tools" }, choice("Time shown", [[300, "5 min"], [600, "10 min"], [1800, "30 min"]], seconds, (value) => { seconds = value; ranged(); }), download)),
-    legend, empty, h("div", { class: "panel lanes-panel" }, scroller, details), old, tip);
+      h("div", { class: "tools" }, button("−", "Zoom out (−)", () => zoom(STEP)), button("+", "Zoom in (+)", () => zoom(1 / STEP)), button("Reset", "The last five minutes (0)", () => look(START)), ranges, download)),
+    legend, empty, h("div", { class: "panel lanes-panel" }, scroller, details), h("p", { class: "muted" }, part, old), tip);
   fill(legend, functions, h("div", { class: "marks" },
     mark("running", "running"), mark("done", "done"), mark("failed", "✕ failed"), mark("cancelled", "⊘ cancelled")));
-  ranged();
 
   function mark(state, text) {
     return h("span", {}, h("i", { class: `sample sample-${state}`, "aria-hidden": "true" }), text);
   }
 
-  function ranged() {
-    download.setAttribute("href", `api/trace?seconds=${seconds}`);
-    askedAt = -Infinity;
+  /** Show another part of time: at once with what is known, then with what the server has of it. */
+  function look(wanted) {
+    view = wanted;
+    for (const each of ranges.children) each.setAttribute("aria-pressed", String(view.until === null && each.dataset.value === String(view.span)));
+    download.setAttribute("href", `api/trace?seconds=${Math.min(86_400, Math.max(1, Math.ceil(shown.at - since())))}`);
     asking?.abort();
     asking = null;
-    void load();
+    clearTimeout(settling);
+    settling = setTimeout(() => { askedAt = -Infinity; void load(); }, shown.at ? SETTLED_MS : 0);
+    redraw();
   }
+
+  const until = () => view.until ?? shown.at;
+  const since = () => until() - view.span;
+  const zoom = (factor, at = until() - view.span / 2) => look(zoomed(view, shown.at, factor, at));
+  const pan = (pixels) => look(bounded(view.span, until() - (pixels / plot()) * view.span, shown.at));
 
   function themed() {
     return {
@@ -59,6 +76,7 @@ export function timeline(store) {
   }
 
   function update(what) {
+    if (view.until !== null && view.until < shown.at - 60) return;  // that part does not change any more
     if (what.includes("all") || what.includes("clock") || what.includes("tasks") || what.includes("workers")) void load();
   }
 
@@ -67,7 +85,9 @@ export function timeline(store) {
     const mine = (asking = new AbortController());
     askedAt = performance.now();
     try {
-      const found = await ask(`api/timeline?seconds=${seconds}`, mine.signal);
+      // Half a page more on both sides, to have something to draw while it is moved.
+      const times = view.until === null ? `seconds=${Math.min(86_400, Math.max(1, view.span * 1.5))}` : `since=${since() - view.span / 2}&until=${until() + view.span / 2}`;
+      const found = await ask(`api/timeline?${times}&resolution=${Math.min(3600, view.span / plot())}`, mine.signal);
       take(found);
     } catch {
       return;  // the state of the connection is shown already; it is asked again
@@ -77,18 +97,21 @@ export function timeline(store) {
   }
 
   function take(found) {
-    shown = { at: found.at, since: found.since, ...laidOut(found) };
+    shown = { at: found.at, ...laidOut(found) };
     const seen = new Map();
-    for (const lane of shown.lanes) for (const bar of lane.bars) seen.set(bar.function, (seen.get(bar.function) ?? 0) + 1);
+    for (const lane of shown.lanes) {
+      for (const bar of lane.bars) seen.set(bar.function, (seen.get(bar.function) ?? 0) + 1);
+      for (const block of lane.blocks) if (block.function) seen.set(block.function, (seen.get(block.function) ?? 0) + block.tasks);
+    }
     for (const [name] of [...seen].sort((left, right) => right[1] - left[1])) if (!places.has(name)) places.set(name, Math.min(places.size, COLOURS));
     drawLegend(seen);
     const none = shown.lanes.length === 0;
-    const idle = !none && seen.size === 0;
+    const idle = !none && shown.lanes.every((lane) => lane.bars.length + lane.blocks.length === 0);
     if (none || idle) fill(empty, idle ? (store.tasks.size ? nothing("No tasks in this time", "Choose a longer one, or wait for the next task.") : noTasks(store)) : noWorkers(store));
     empty.hidden = !(none || idle);
     scroller.parentElement.hidden = none;
-    setText(old, found.oldest !== null && found.oldest > found.since + 1 && store.status?.tasks.ended_total > 0
-      ? `The tasks since ${clock(found.oldest)} are remembered: before that, lanes may look empty although tasks ran.` : "");
+    setText(old, found.oldest !== null && found.oldest > since() + 1 && store.status?.tasks.ended_total > 0
+      ? `The tasks since ${clock(found.oldest)} are remembered one by one: before that, they are counted while this page's server runs.` : "");
     redraw();
   }
 
@@ -112,7 +135,9 @@ export function timeline(store) {
   // -- drawing
 
   const labels = () => (scroller.clientWidth < NARROW ? 88 : 200);
-  const xOf = (at) => labels() + ((at - shown.since) / (shown.at - shown.since)) * (scroller.clientWidth - labels() - 6);
+  const plot = () => Math.max(100, scroller.clientWidth - labels() - 6);
+  const xOf = (at) => labels() + ((at - since()) / view.span) * plot();
+  const timeAt = (x) => since() + ((x - labels()) / plot()) * view.span;
 
   function redraw() {
     frame ||= requestAnimationFrame(() => { frame = 0; draw(); });
@@ -122,6 +147,7 @@ export function timeline(store) {
     const width = scroller.clientWidth;
     if (width === 0 || shown.at === 0) return;
     const total = AXIS + shown.height;
+    setText(part, view.until === null ? `The last ${span(view.span)}. ` : `${span(view.span)} until ${precise(view.until, 3)}. `);
     const most = Math.max(220, window.innerHeight - (scroller.getBoundingClientRect().top + window.scrollY) - 118);
     const height = Math.min(total + 2, most);
     const scale = window.devicePixelRatio || 1;
@@ -152,7 +178,8 @@ export function timeline(store) {
     to.font = "11px system-ui, sans-serif";
     to.textBaseline = "middle";
     to.textAlign = "center";
-    for (const at of ticks(shown.since, shown.at, width - labels())) {
+    const { times, digits } = ticks(since(), until(), plot());
+    for (const at of times) {
       const x = Math.round(xOf(at)) + 0.5;
       to.strokeStyle = theme.grid;
       to.beginPath();
@@ -162,11 +189,11 @@ export function timeline(store) {
       to.stroke();
       to.globalCompositeOperation = "source-over";
       to.fillStyle = theme.muted;
-      if (x > labels() + 16 && x < width - 20) to.fillText(clock(at).slice(-8), x, AXIS / 2 - 1);
+      if (x > labels() + 16 && x < width - 20) to.fillText(digits ? precise(at, digits).slice(-3 - digits) : clock(at).slice(-8), x, AXIS / 2 - 1);
     }
     to.textAlign = "left";
     to.fillStyle = theme.muted;
-    to.fillText(counted(shown.lanes.length, "worker"), 8, AXIS / 2 - 1);
+    to.fillText(counted(shown.lanes.length, "lane"), 8, AXIS / 2 - 1);
   }
 
   function drawLane(to, lane, place, width) {
@@ -178,22 +205,41 @@ export function timeline(store) {
     to.textBaseline = "middle";
     to.textAlign = "left";
     to.fillStyle = lane.gone ? theme.muted : theme.text;
-    const name = lane.gone ? `✕ ${lane.worker}` : lane.worker;
+    const name = `${lane.gone ? "✕ " : ""}${lane.worker} · ${lane.lane}`;
     const share = Math.min(1, (labels() - 16) / to.measureText(name).width);
     to.fillText(middle(name, Math.floor(name.length * share)), 8, lane.top + lane.height / 2, labels() - 16);
     to.save();
     to.beginPath();
     to.rect(labels(), lane.top, width - labels(), lane.height);
     to.clip();
-    for (const bar of lane.bars) if (bar.end >= shown.since) drawBar(to, lane, bar);
+    const [first, last] = [since(), until()];
+    for (const block of lane.blocks) if (block.end >= first && block.start <= last) drawBlock(to, lane, block);
+    for (const bar of lane.bars) if (bar.end >= first && bar.start <= last) drawBar(to, lane, bar);
     to.restore();
   }
 
+  /** As high as the lane was busy with these tasks, and their number where it fits. */
+  function drawBlock(to, lane, block) {
+    const x = xOf(block.start);
+    const width = Math.max(1, xOf(block.end) - x);
+    const most = lane.height - GAP - 1;
+    const height = Math.max(2, most * block.busy);
+    to.globalAlpha = light !== null && block.function !== light ? 0.1 : 0.55;
+    to.fillStyle = theme.colours[block.function ? places.get(block.function) ?? COLOURS : COLOURS];
+    to.fillRect(x, lane.top + GAP / 2 + most - height, width, height);
+    to.globalAlpha = 1;
+    const left = Math.max(x, labels());
+    const text = counted(block.tasks, "task");
+    if (x + width - left < 30 || x + width - left < to.measureText(text).width + 8) return;
+    to.fillStyle = theme.text;
+    to.fillText(text, left + 4, lane.top + lane.height / 2);
+  }
+
   function drawBar(to, lane, bar) {
-    const x = xOf(bar.start);
-    const y = lane.top + GAP / 2 + bar.row * lane.row;
-    const width = Math.max(1.5, xOf(bar.end) - x - 0.5);
-    const height = lane.row - 1;
+    const x = Math.max(xOf(bar.start), labels() - 9);
+    const y = lane.top + GAP / 2;
+    const width = Math.max(1.5, Math.min(xOf(bar.end), scroller.clientWidth + 9) - x - 0.5);
+    const height = lane.height - GAP - 1;
     const fillColour = theme.colours[places.get(bar.function) ?? COLOURS];
     to.globalAlpha = light !== null && bar.function !== light ? 0.15 : 1;
     to.fillStyle = to.strokeStyle = fillColour;
@@ -258,17 +304,20 @@ export function timeline(store) {
     const y = event.clientY - box.top - AXIS + scroller.scrollTop;
     if (x < labels() || event.clientY - box.top < AXIS) return null;
     const lane = shown.lanes[laneAt(shown.lanes, y)];
-    const place = lane ? barAt(lane, y, x, xOf) : -1;
-    return place < 0 ? null : { lane, bar: lane.bars[place] };
+    if (!lane) return null;
+    const place = placeAt(lane.bars, x, xOf);
+    if (place >= 0) return { lane, bar: lane.bars[place] };
+    const block = lane.blocks[placeAt(lane.blocks, x, xOf)];
+    return block ? { lane, block } : null;
   }
 
-  const facts = ({ lane, bar }) => [
-    `${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${clock(bar.start)} on ${lane.worker}`, `task ${shortId(bar.task)}`,
-  ];
+  const facts = ({ lane, bar, block }) => (block
+    ? [block.function || counted(block.tasks, "task"), `${counted(block.tasks, "task")}, counted in ${span(block.end - block.start)}`, `${Math.round(block.busy * 100)} % of the time`, `${precise(block.start)} on ${lane.worker}, lane ${lane.lane}`]
+    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
 
   function hover(event) {
     const found = find(event);
-    canvas.classList.toggle("over", found !== null);
+    canvas.classList.toggle("over", found?.bar !== undefined);
     tip.hidden = found === null;
     if (found === null) return;
     const [name, ...rest] = facts(found);
@@ -283,6 +332,7 @@ export function timeline(store) {
     const bar = lane.bars[place];
     chosen = bar.task;
     setText(details, facts({ lane, bar }).join(" · "));
+    if (bar.end < since() || bar.start > until()) look(bounded(view.span, (bar.start + bar.end + view.span) / 2, shown.at));
     if (lane.top < scroller.scrollTop) scroller.scrollTop = lane.top;
     const low = lane.top + lane.height + AXIS - scroller.clientHeight;
     if (low > scroller.scrollTop) scroller.scrollTop = low;
@@ -300,11 +350,19 @@ export function timeline(store) {
   function pressed(event) {
     const here = chosen === null ? null : where();
     const step = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], Home: [0, -Infinity], End: [0, Infinity] }[event.key];
-    if (event.key === "Enter" && here) location.hash = href(["task", chosen]);
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const move = event.shiftKey && { ArrowLeft: 0.25, ArrowRight: -0.25 }[event.key];
+    const factor = { "+": 1 / STEP, "=": 1 / STEP, "-": STEP }[event.key];
+    if (move || factor || event.key === "0") {
+      event.preventDefault();
+      if (move) pan(move * plot());
+      else if (factor) zoom(factor);
+      else look(START);
+    } else if (event.key === "Enter" && here) location.hash = href(["task", chosen]);
     else if (event.key === "Escape") {
       chosen = null;
       redraw();
-    } else if (step && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    } else if (step) {
       event.preventDefault();
       go(here, step);
     }
@@ -322,17 +380,54 @@ export function timeline(store) {
       choose(shown.lanes[number], Math.min(bars.length - 1, Math.max(0, place + right)));
       return;
     }
-    const middleTime = (Math.max(bars[place].start, shown.since) + bars[place].end) / 2;
+    const middleTime = (Math.max(bars[place].start, since()) + bars[place].end) / 2;
     for (let other = number + down; other >= 0 && other < shown.lanes.length; other += down) {
       if (shown.lanes[other].bars.length > 0) return void choose(shown.lanes[other], nearest(shown.lanes[other], middleTime));
     }
   }
 
-  canvas.addEventListener("pointermove", hover);
+  // -- moving through time
+
+  const inside = (event) => event.clientX - canvas.getBoundingClientRect().left;
+
+  function moved(event) {
+    const before = pointers.get(event.pointerId);
+    if (!before) return hover(event);
+    pointers.set(event.pointerId, event);
+    const [dx, dy] = [event.clientX - before.clientX, event.clientY - before.clientY];
+    dragged += Math.abs(dx) + Math.abs(dy);
+    tip.hidden = true;
+    const other = [...pointers.values()].find((each) => each !== event);
+    if (other) {
+      const apart = (each) => Math.max(20, Math.abs(each.clientX - other.clientX));
+      zoom(apart(before) / apart(event), timeAt((inside(event) + inside(other)) / 2));
+    } else {
+      pan(dx);
+      scroller.scrollTop -= dy;
+    }
+    return undefined;
+  }
+
+  function wheeled(event) {
+    if (inside(event) < labels()) return;  // there the lanes scroll
+    event.preventDefault();
+    const pixels = event.deltaMode === 1 ? 16 : 1;
+    if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(-(event.deltaX || event.deltaY) * pixels);
+    else zoom(Math.exp(event.deltaY * pixels * (event.ctrlKey ? 0.01 : 0.002)), timeAt(inside(event)));
+  }
+
+  canvas.addEventListener("wheel", wheeled, { passive: false });
+  canvas.addEventListener("pointerdown", (event) => {
+    if (pointers.size === 0) dragged = 0;
+    pointers.set(event.pointerId, event);
+    canvas.setPointerCapture(event.pointerId);
+  });
+  for (const end of ["pointerup", "pointercancel"]) canvas.addEventListener(end, (event) => pointers.delete(event.pointerId));
+  canvas.addEventListener("pointermove", moved);
   canvas.addEventListener("pointerleave", () => { tip.hidden = true; });
   canvas.addEventListener("click", (event) => {
-    const found = find(event);
-    if (found) location.hash = href(["task", found.bar.task]);
+    const found = dragged < 4 ? find(event) : null;
+    if (found?.bar) location.hash = href(["task", found.bar.task]);
   });
   canvas.addEventListener("keydown", pressed);
   scroller.addEventListener("scroll", () => { tip.hidden = true; redraw(); }, { passive: true });
@@ -346,7 +441,9 @@ export function timeline(store) {
     sized.disconnect();
     forget();
     cancelAnimationFrame(frame);
+    clearTimeout(settling);
     window.removeEventListener("resize", redraw);
   }
+  look(START);
   return { title: "Timeline", element, update, close };
 }
