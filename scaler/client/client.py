@@ -297,6 +297,7 @@ class Client(ArgumentOnly):
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
 
+    @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:
         """Run a failed task again, with the same function, options and arguments; return the future of the new task.
 

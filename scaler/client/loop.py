@@ -177,7 +177,12 @@ class ClientLoop:
                 return session.why_unsent(task)
         answer = self.ask(Explain(future.task_id), Explained, seconds)
         with self.futures.condition:
-            return session.why_unsent(task) or answer.text
+            text = session.why_unsent(task) or answer.text
+        origin = task.failed_first
+        if origin is not None and origin.node is not None:  # the scheduler does not know the keys of graphs
+            shown = origin.task_id.hex()
+            text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
+        return text
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.

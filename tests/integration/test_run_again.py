@@ -200,6 +200,16 @@ def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(cluster:
             client.run_again("17")
 
 
+def test_a_node_of_a_graph_names_the_node_whose_failure_kept_it_from_running(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        graph = {"nowhere": "/nowhere", "market": (total, "nowhere"), "prices": (str, "market")}
+        future = client.get(graph, ["prices"], block=False)["prices"]
+        future.exception()
+        text = client.explain(future)
+        assert text.startswith("it did not run because its input total (")
+        assert ", node 'market' of the graph) failed: FileNotFoundError: no market data" in text
+
+
 def test_the_command_prints_the_result_or_the_traceback(
     cluster: SchedulerClusterCombo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
