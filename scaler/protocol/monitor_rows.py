@@ -166,8 +166,8 @@ _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "a
 _LAG_HELP = "Time of a message between the scheduler and the worker"
 _LAG = Column("Lag", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
 _CLOCK_HELP = "How far its clock is ahead of the scheduler's"
-_CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP, volatile=True)
-_CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet", volatile=True)
+_CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP)
+_CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet")
 _OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(15, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)

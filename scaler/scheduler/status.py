@@ -226,7 +226,8 @@ def _worker(state: ClusterState, worker: Worker, unix_at_zero: float) -> WorkerR
     if heartbeat.clock_error_seconds:
         own_clock = unix_at_zero + heartbeat.sent_at + heartbeat.clock_offset_seconds
         row = row._replace(
-            clock_seconds=heartbeat.unix_seconds - own_clock, clock_error_seconds=heartbeat.clock_error_seconds
+            clock_seconds=round(heartbeat.unix_seconds - own_clock, 4),
+            clock_error_seconds=max(1e-6, round(heartbeat.clock_error_seconds, 6)),
         )
     return row._replace(
         agent_cpu_percent=heartbeat.agent_cpu_percent,
