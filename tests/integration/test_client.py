@@ -451,11 +451,9 @@ def test_tasks_submit_tasks_deeper_than_there_are_workers(client: Client) -> Non
     assert client.submit(fibonacci, client, 5).result(30) == 5
 
 
-def test_a_client_without_an_address_works_inside_tasks_only(client: Client) -> None:
+def test_a_client_without_an_address_is_that_of_the_task_inside_tasks(client: Client) -> None:
     futures = [client.submit(nested_work, 5) for _ in range(4)]
     assert [future.result(30) for future in futures] == [(20, [10], 10)] * 4
-    with pytest.raises(UsageError, match="address"):
-        Client()
 
 
 def test_a_client_may_stand_anywhere_in_the_arguments(client: Client) -> None:
