@@ -43,7 +43,7 @@ export function timeline(store) {
   const element = h("div", { class: "page timeline" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Timeline"),
       h("div", { class: "tools" }, button("−", "Zoom out (−)", () => zoom(STEP)), button("+", "Zoom in (+)", () => zoom(1 / STEP)), button("Reset", "The last five minutes (0)", () => look(START)), ranges, download)),
-    legend, empty, h("div", { class: "panel lanes-panel" }, scroller, details), h("p", { class: "muted" }, part, old), tip);
+    legend, h("div", { class: "panel lanes-panel" }, scroller, details), h("p", { class: "muted" }, part, old), empty, tip);
   fill(legend, functions, h("div", { class: "marks" },
     mark("running", "running"), mark("done", "done"), mark("failed", "✕ failed"), mark("cancelled", "⊘ cancelled")));
 
@@ -411,6 +411,7 @@ export function timeline(store) {
   function wheeled(event) {
     if (inside(event) < labels()) return;  // there the lanes scroll
     event.preventDefault();
+    tip.hidden = true;
     const pixels = event.deltaMode === 1 ? 16 : 1;
     if (event.shiftKey || Math.abs(event.deltaX) > Math.abs(event.deltaY)) pan(-(event.deltaX || event.deltaY) * pixels);
     else zoom(Math.exp(event.deltaY * pixels * (event.ctrlKey ? 0.01 : 0.002)), timeAt(inside(event)));
