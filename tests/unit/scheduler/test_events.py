@@ -109,6 +109,57 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
     ]
 
 
+def ran_on_lanes(watched: Watched, count: int, duration_us: int, clock: float) -> None:
+    """Let tasks end one after the other on two lanes in turn; the worker's clock shows this at their end."""
+    waiting = set(watched.cluster.submit(watched.client, count))
+    began_us = round(clock * 1e6) - (count // 2 + 1) * duration_us
+    while waiting:
+        ready = [task for task in watched.cluster.on(watched.worker) if task in waiting]
+        waiting.difference_update(ready)
+        begun = [began_us + place // 2 * duration_us for place in range(len(ready))]
+        began_us += (len(ready) + 1) // 2 * duration_us
+        lanes = [1 + place % 2 for place in range(len(ready))]
+        ones, values, costs = [1] * len(ready), [b"\x80"] * len(ready), [duration_us] * len(ready)
+        done = Done(ready, ones, [0] * len(ready), values, costs, began_us=begun, lanes=lanes)
+        watched.cluster.say(watched.worker, done)
+
+
+def test_a_task_has_its_lane_and_its_start_by_the_clock_of_its_worker() -> None:
+    watched = Watched(slots=2)
+    beat = WorkerHeartbeat(7.0, 0.0, 0, 0, 0.0, clock_offset_seconds=93.5, clock_error_seconds=0.001)
+    watched.cluster.say(watched.worker, beat)
+    watched.events.unix_at_zero = AT
+    ran_on_lanes(watched, 4, 1000, clock=watched.cluster.now - 93.5)
+    found = list(rows(watched.report()))
+    assert [row["lane"] for row in found] == [1, 2, 1, 2]
+    assert {row["clock_zero"] for row in found} == {AT + 93.5}
+    assert found[0]["began_us"] == found[1]["began_us"] == found[2]["began_us"] - 1000
+
+
+def test_a_task_does_not_end_later_than_its_result_came_whatever_a_worker_says_of_its_clock() -> None:
+    watched = Watched(slots=2)
+    beat = WorkerHeartbeat(7.0, 0.0, 0, 0, 0.0, clock_offset_seconds=1e6, clock_error_seconds=0.001)
+    watched.cluster.say(watched.worker, beat)
+    ran_on_lanes(watched, 4, 1000, clock=7.0)
+    for row in rows(watched.report()):
+        assert row["clock_zero"] + (row["began_us"] + row["duration_us"]) / 1e6 <= watched.cluster.now
+
+
+def test_tasks_without_a_row_are_counted_on_their_lanes() -> None:
+    watched = Watched(slots=2)
+    ran_on_lanes(watched, MAX_TASK_ROWS + 1000, 1000, clock=100.0)
+    document = watched.report()
+    assert document["dropped"] == MAX_TASK_ROWS + 1000 - FLOOD_ROWS
+    columns = document["blocks"]["columns"]
+    blocks = [dict(zip(columns, row, strict=True)) for row in document["blocks"]["rows"]]
+    assert sum(block["tasks"] for block in blocks) == document["dropped"]
+    assert sum(block["busy_us"] for block in blocks) == 1000 * document["dropped"]
+    assert {block["lane"] for block in blocks} == {1, 2}
+    assert all(0 < block["until_us"] - block["began_us"] <= 250_000 for block in blocks)
+    ran_on_lanes(watched, 10, 1000, clock=200.0)
+    assert "blocks" not in watched.report()  # each has a row
+
+
 def test_a_task_that_raised_has_its_text_and_its_traceback() -> None:
     watched = Watched()
     watched.finish(1, Outcome.EXCEPTION, dump_exception(ValueError("no"), "Traceback: here" + "x" * 100_000))
