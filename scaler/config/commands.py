@@ -38,6 +38,25 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
 }
 """The first argument, and the purpose."""
+_COMMANDS = {
+    LOCAL: "start a scheduler, workers and a web page on this machine",
+    "init": "write a commented TOML file for some types of worker managers",
+    "explain": "explain why a task waits, or how it ended",
+    "logs": "print what a task has printed",
+    "run-again": "run a failed task again",
+    "trace": "write the timeline of a cluster for Perfetto",
+    "completion": "print a script that completes commands with the Tab key",
+}
+"""What may stand behind `scaler` instead of a file."""
+_SECTIONS = """\
+sections of the file, and the commands whose -h lists their keys:
+  [object_storage_server]  scaler_object_storage_server
+  [scheduler]              scaler_scheduler
+  [[worker_manager]]       scaler_worker_manager TYPE
+  [cluster]                scaler_cluster
+  [webui]                  scaler_ui
+
+A file that is named like a command is ./local."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
 
@@ -253,19 +272,14 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
 
 def parse_launcher(program: str, arguments: Sequence[str], environment: Environment) -> LauncherConfig:
     """Return the components that `scaler FILE` starts."""
-    parser = bare_parser(program, "Start everything that a TOML file describes, and stop it on Ctrl-C.")
-    parser.epilog = (
-        "Without a file, scaler starts a local cluster with a web page, as scaler local does, which has options. "
-        "The file has the sections [object_storage_server], [scheduler], [[worker_manager]], [cluster] and [webui]; "
-        "scaler_object_storage_server -h, scaler_scheduler -h, scaler_worker_manager TYPE -h, scaler_cluster -h and "
-        "scaler_ui -h list their keys, and scaler init writes a file with all of them. scaler explain, scaler logs and "
-        "scaler trace ask a running cluster about a task or for its timeline. These, and scaler completion for the Tab "
-        "key, have a -h of their own; ./explain is a file of that name."
-    )
+    parser = bare_parser(program, "Start what a TOML file describes, or without one a local cluster; Ctrl-C stops it.")
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    commands = "".join(f"  {program} {name:<11} {text}\n" for name, text in _COMMANDS.items())
+    parser.epilog = f"commands, each with a -h of its own:\n{commands}\n{_SECTIONS}"
     add_file(parser, "the TOML file")
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
-    near = get_close_matches(first, (*QUESTION_VERBS, LOCAL, "init", "completion", "run-again"), n=1)
+    near = get_close_matches(first, _COMMANDS, n=1)
     if near and not Path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     flags = parse_flags(parser, arguments)
