@@ -4,7 +4,7 @@ Large results stay there, too, until a client asks for them: here only the sums 
 
 Prints::
 
-    <ObjectReference 'image' 8000... bytes>
+    <ObjectReference 'image' 8,000,... B>
     mean brightness: 0.50
     brightest row: 765
     blurred: (1000, 1000), mean 0.50

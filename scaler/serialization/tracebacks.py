@@ -70,6 +70,13 @@ def user_frames(error: BaseException) -> list[TracebackType]:
     return list(dropwhile(lambda frame: _module(frame).startswith("asyncio."), frames))
 
 
+def is_raised_by_user(error: BaseException) -> bool:
+    """Tell whether an error came out of a task's function, and not from what Scaler needs to call it."""
+    frames = (frame for frame in _frames(error) if not (_is_own(frame) and _module(frame).endswith(_CALLERS)))
+    first = next(frames, None)
+    return first is not None and not _is_own(first)
+
+
 def _frames(error: BaseException) -> list[TracebackType]:
     frames = []
     trace = error.__traceback__

@@ -385,7 +385,7 @@ def test_a_connector_with_a_full_outbox_says_so(network: Network) -> None:
     peer = network.connect(outbox=OutboxLimits(messages=3))
     for number in range(3):
         peer.connector.send(StatStorage(number))
-    with pytest.raises(LimitError, match="3 messages"):
+    with pytest.raises(LimitError, match="messages: 3"):
         peer.connector.send(StatStorage(4))
 
 

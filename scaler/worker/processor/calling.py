@@ -15,7 +15,7 @@ from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization.exceptions import assign, dump_exception
-from scaler.serialization.tracebacks import user_frames, user_traceback
+from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""
@@ -49,7 +49,7 @@ def failure_of(
 
     is_to_retry: returns True if the user asked to run the task again after such an error.
     """
-    if isinstance(error, ObjectLostError) and not user_frames(error):  # it came from what was needed to call the task
+    if isinstance(error, ObjectLostError) and not is_raised_by_user(error):
         return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
     outcome = Outcome.EXCEPTION
     try:
