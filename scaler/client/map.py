@@ -36,13 +36,7 @@ from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
-from scaler.errors import (
-    ProcessorDiedError,
-    ScalerError,
-    SerializationError,
-    TaskTimeoutError,
-    UsageError,
-)
+from scaler.errors import ProcessorDiedError, ScalerError, SerializationError, TaskTimeoutError, UsageError
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments

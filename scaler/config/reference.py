@@ -10,12 +10,7 @@ from scaler.config.files import title_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import Described, SettingsModel, describe, documentation, flag_of, group_title
-from scaler.config.worker_managers import (
-    ClusterConfig,
-    ConnectedWorkerSettings,
-    WorkerManagerConfig,
-    settings_model,
-)
+from scaler.config.worker_managers import ClusterConfig, ConnectedWorkerSettings, WorkerManagerConfig, settings_model
 from scaler.plugins import WORKER_MANAGERS
 
 _INTRODUCTION = """\

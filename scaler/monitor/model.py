@@ -14,16 +14,7 @@ from math import inf
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
-from scaler.protocol.monitor_rows import (
-    LIVE,
-    RUNNING,
-    BlockRow,
-    DecisionRow,
-    FailureRow,
-    IncidentRow,
-    Status,
-    TaskRow,
-)
+from scaler.protocol.monitor_rows import LIVE, RUNNING, BlockRow, DecisionRow, FailureRow, IncidentRow, Status, TaskRow
 
 NAMES = (
     "tasks_per_second",

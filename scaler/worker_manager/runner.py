@@ -34,14 +34,7 @@ from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, Refused, Role, Shutdown, UnitState
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, load_backend
-from scaler.worker_manager.reconcile import (
-    Reconciler,
-    StartUnits,
-    StopUnits,
-    UnitsListed,
-    UnitsStarted,
-    UnitsWanted,
-)
+from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 if TYPE_CHECKING:
     from scaler.config.commands import Provision, Verb

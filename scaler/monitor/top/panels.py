@@ -15,16 +15,7 @@ from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import (
-    CANCELLED,
-    DONE,
-    RUNNING,
-    ClientRow,
-    FunctionRow,
-    Status,
-    TaskRow,
-    WorkerRow,
-)
+from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())

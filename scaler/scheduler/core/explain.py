@@ -14,16 +14,7 @@ from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.outlook import outlook
-from scaler.scheduler.core.state import (
-    Assigned,
-    Delayed,
-    Ready,
-    Recalled,
-    Task,
-    Terminated,
-    Waiting,
-    Worker,
-)
+from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
 
 MAX_COUNTED = 100_000
 """How many tasks before a ready one are counted at most."""
