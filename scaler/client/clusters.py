@@ -60,7 +60,8 @@ def _start(name: str, timeout_seconds: float) -> ClientLoop:
     except BaseException:
         cluster.shutdown()
         raise
-    _say(f"started local cluster {cluster.get_name()} with {counted(workers, 'worker')}", cluster.get_page())
+    named = f"cluster {cluster.get_name()}".rstrip()  # it has no name where names cannot be kept
+    _say(f"started local {named} with {counted(workers, 'worker')}", cluster.get_page())
     return loop
 
 

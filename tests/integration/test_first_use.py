@@ -129,6 +129,24 @@ def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_ho
     assert running() == []
 
 
+def test_the_cluster_has_ended_before_the_program_that_did_not_end_its_client(start: Callable[..., Program]) -> None:
+    program = start(
+        """
+        import atexit
+        @atexit.register
+        def last():  # what was registered first runs last
+            from scaler.registry import running
+            print(running())
+
+        from scaler import Client
+        client = Client()
+        print(client.submit(abs, -4).result())
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "4\n[]\n"), errors
+
+
 def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_all_the_same(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
