@@ -206,7 +206,7 @@ class SerializedChunkFunction:
 
 
 def run_chunk(function: Callable[..., Any], spread: bool, items: Sequence[Any]) -> ChunkResults:
-    """Return what `call_each` does. Raises ItemsFailedError."""
+    """Return the results of a chunk. Raises ItemsFailedError."""
     return checked(call_each(function, spread, items))
 
 

@@ -1,4 +1,4 @@
-"""Which cluster a client uses: the one at an address, the one of a name, that of SCALER_ADDRESS, or one of its own."""
+"""Finds the cluster of a client: by address, by name, by SCALER_ADDRESS, or starts one for it alone."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def _start(name: str, timeout_seconds: float) -> ClientLoop:
         n_workers=workers, name=f"client-{os.getpid()}", web_port=WebUiConfig.web_port, protected=False
     )
     try:
-        # At the end of the program, calls of an executor may still run: the end of the loop comes after them.
+        # At the end of the program the loop, which outlasts the calls of executors, ends the cluster, too.
         cluster._end.atexit = False
         loop = open_loop(cluster.get_address(), name, timeout_seconds, ended=cluster.shutdown)
     except BaseException:

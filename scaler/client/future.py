@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
-from scaler.serialization.tracebacks import hide_frames
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -254,19 +254,16 @@ class ScalerFuture(Future[Any], ABC):
             raise
         return self._result
 
+    @hiding_frames
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return what `result` would raise of the task's, or None; wait for it up to `timeout` seconds.
+        """Return the exception of the task, which `result` would raise, or None; wait for it up to `timeout` seconds.
 
         Raises CancelledError or TimeoutError.
         """
-        try:
-            if self._state is PENDING:
-                self._wait(timeout)
-            if self._state is CANCELLED:
-                raise CancelledError
-        except BaseException as error:
-            hide_frames(error)
-            raise
+        if self._state is PENDING:
+            self._wait(timeout)
+        if self._state is CANCELLED:
+            raise CancelledError
         return self._exception
 
     def cancel(self) -> bool:

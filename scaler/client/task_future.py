@@ -165,5 +165,6 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         self.settle(None, CancelledError())
 
 
+# Error texts and `help` then show the public name.
 for _name in ("__module__", "__name__", "__qualname__"):
     setattr(TaskFuture, _name, getattr(ScalerFuture, _name))

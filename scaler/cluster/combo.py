@@ -278,14 +278,10 @@ def _components(
         object_storage_address=object_storage_address,
     )
     load_policy(scheduler.policy_engine_type, scheduler.policy_content)
-    named = {"worker_manager_id": "local", **settings}  # the scheduler is its own, so no other manager has that name
     workers = _model(
-        ClusterConfig, named, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
+        ClusterConfig, settings, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
     )
-    components = [
-        component("scheduler", scheduler),
-        component("cluster", workers, name="workers"),
-    ]
+    components = [component("scheduler", scheduler), component("cluster", workers, name="workers")]
     if object_storage_address is not None:
         storage = _model(ObjectStorageServerConfig, settings, bind_address=object_storage_address)
         components.insert(0, component("object-storage-server", storage))

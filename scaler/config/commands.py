@@ -28,7 +28,6 @@ from scaler.registry import find_only, name_from
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 QuestionVerb = Literal["explain", "logs", "trace"]
-QUESTION_VERBS: tuple[QuestionVerb, ...] = get_args(QuestionVerb)
 LOCAL = "local"
 TopForm = Literal["screen", "once", "json"]
 
@@ -179,7 +178,7 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
 
 def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
     """Return the request of `scaler explain`, `scaler logs` and `scaler trace`."""
-    verb = next(verb for verb in QUESTION_VERBS if program.endswith(verb))
+    verb = next(verb for verb in _QUESTIONS if program.endswith(verb))
     subject, purpose = _QUESTIONS[verb]
     parser = flags_parser(program, TopConfig, purpose, subject)
     if verb == "trace":

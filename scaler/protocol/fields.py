@@ -275,9 +275,9 @@ def split_ids(data: bytes) -> list[bytes]:
 class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
 
-    allowed: the numbers that may occur; any when there are none. is_optional: a column may be empty. is_usual: one that
-    may be empty hardly ever is.
-    saturates: a number that is too large becomes the largest one. make: the type of an entry.
+    allowed: the numbers that may occur; any when there are none. is_optional: a column may be empty. is_usual: the
+    single-task fast path expects an optional column to be filled. saturates: a number that is too large becomes the
+    largest one. make: the type of an entry.
     """
 
     allowed: Sequence[int] = ()

@@ -747,7 +747,7 @@ class Notice(Message):
 
 @message(from_scheduler=(WORKER,))
 class Named(Message):
-    """The name by which people know a worker that has joined, such as cloud-3."""
+    """The display name of a worker that has joined, such as cloud-3."""
 
     name: str
 

@@ -126,8 +126,10 @@ class FailureRow(NamedTuple):
 
 
 class BlockRow(NamedTuple):
-    """Tasks of one lane that are in no row of their own: between which times of the worker's clock, how many they are,
-    and how long they ran together."""
+    """Tasks of one lane without a row of their own: their number, and the sum of their durations.
+
+    began_us, until_us: of the worker's clock, between which they ran.
+    """
 
     worker: str = ""
     lane: int = 0

@@ -636,7 +636,7 @@ struct Notice {
 }
 
 struct Named {
-  # The name by which people know a worker that has joined, such as cloud-3.
+  # The display name of a worker that has joined, such as cloud-3.
   # scheduler -> worker.
   name @0 :Text;
 }

@@ -2,7 +2,7 @@
 
 An answer was made between the sending of its heartbeat and its own arrival, so each exchange bounds the offset from
 both sides; all together bound it as narrowly as the fastest. The bounds widen with time, as clocks drift. The estimate
-stays where it is while it is within the bounds, so that what is placed by it does not tremble.
+does not change while it is within the bounds: otherwise the bars of a timeline would jitter.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _WEIGHT = 0.25
 
 
 def micros(seconds: float) -> int:
-    """Return a reading of a clock in whole microseconds, as the nanoseconds that it was made of would give them."""
+    """Return a clock's reading in whole microseconds: the same as its nanoseconds // 1000, despite float rounding."""
     return int(seconds * 1e6 + 5e-4)
 
 
@@ -178,7 +178,7 @@ class ExecutorBase:
         self.wake_at = min(self.wake_at, time)
 
     def take_lane(self) -> int:
-        """Return the lowest number, from 1, of which no other processor or call is the lane in monitors."""
+        """Return the lowest free lane, from 1: monitors show the processors or calls of a worker by lane."""
         if self._free_lanes:
             return heapq.heappop(self._free_lanes)
         self._lanes += 1
@@ -256,11 +256,14 @@ class ExecutorBase:
         done.began_us.append(began_us)
         done.lanes.append(lane)
 
-    def killed(self, item: Attempt, outcome: Outcome, text: str, duration_us: int = 0, *ran: int) -> None:
-        """Forget a dispatched attempt, and report that it ended without a result. ran: `began_us` and `lane`."""
+    def killed(
+        self, item: Attempt, outcome: Outcome, text: str, duration_us: int = 0, began_us: int = 0, lane: int = 0
+    ) -> None:
+        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `ended`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
-        self.ended(item, outcome, text.encode("utf-8", "replace"), duration_us, 0, 0, *ran)
+        payload = text.encode("utf-8", "replace")
+        self.ended(item, outcome, payload, duration_us, began_us=began_us, lane=lane)
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""
