@@ -122,7 +122,7 @@ class FakeCluster:
             },
             "workers": [self._worker(worker) for worker in alive],
             "clients": [
-                {"id": self._client(place), "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
+                {"id": f"{place:032x}", "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
                 for place, name in enumerate(self.client_names)
             ],
             "managers": [self._manager(len(alive))],
@@ -159,7 +159,7 @@ class FakeCluster:
         counts["failed"] += state == "failed"
         failure = state == "failed"
         micros = max(1, int((ended_at - start) * 1e6))
-        client = self._client(counts["ended"] % len(self.client_names))
+        client = self.client_names[counts["ended"] % len(self.client_names)]
         text, traceback = ("ValueError: no curve for XYZ", TRACEBACK) if failure else ("", "")
         name = self.worker_name.format(worker)
         return [
@@ -230,6 +230,3 @@ class FakeCluster:
             "trouble": "",
             "reason": f"400 tasks wait for {running} slots: {self.workers} units",
         }
-
-    def _client(self, place: int) -> str:
-        return f"client-{place}"

@@ -234,6 +234,11 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     clients = page.get_by_role("table", name="Clients").locator("tbody tr")
     clients.first.wait_for()
     assert clients.count() == 2
+    page.get_by_role("table", name="Clients").get_by_role("link", name="risk-desk").click()
+    page.wait_for_function("() => location.hash === '#/tasks?client=risk-desk'")
+    page.get_by_text(re.compile("found in the last")).wait_for()
+    assert {row.split("\t")[4] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"risk-desk"}
+    page.go_back()
     page.get_by_role("table", name="Functions").get_by_role("link", name="load_market").click()
     page.wait_for_function("() => location.hash === '#/tasks?function=load_market'")
     page.get_by_text(re.compile("found in the last")).wait_for()

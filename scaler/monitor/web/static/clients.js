@@ -8,7 +8,7 @@ import { columns, table } from "./table.js";
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
 const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
 const CLIENTS = columns("clients", {
-  name: { class: "name", show: (row) => named(row.name || row.id, { client: row.id }) },
+  name: { class: "name", show: (row) => named(row.name || row.id, { client: row.name }) },
   id: { class: "name", by: null },
   failed: FAILED,
 });

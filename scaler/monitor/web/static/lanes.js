@@ -3,7 +3,6 @@
 const ROW = 15;
 export const GAP = 8;
 export const AXIS = 24;
-const NEAR_PIXELS = 3;
 const LABEL_PIXELS = 80;
 const WHOLE_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600];
 const SHORTEST = 5e-5;
@@ -27,23 +26,12 @@ export function laidOut(timeline) {
 /** The first lane that ends below a height. */
 export const laneAt = (lanes, y) => Math.min(lanes.length, Math.max(0, Math.floor(y / (ROW + GAP))));
 
-/** The place of the bar or block at a position, or of the nearest within a few pixels; -1 for none. */
-export function placeAt(bars, x, xOf) {
+/** The place of the bar or block at a time, or of the nearest within this many seconds; -1 for none. */
+export function placeAt(bars, at, within = Infinity) {
   let best = -1;
-  let distance = NEAR_PIXELS + 0.01;
+  let distance = within;
   bars.forEach((bar, place) => {
-    const away = Math.max(xOf(bar.start) - x, x - xOf(bar.end), 0);
-    if (away < distance) [best, distance] = [place, away];
-  });
-  return best;
-}
-
-/** The bar whose middle is nearest to a time; -1 for an empty lane. */
-export function nearest(lane, at) {
-  let best = -1;
-  let distance = Infinity;
-  lane.bars.forEach((bar, place) => {
-    const away = Math.abs((bar.start + bar.end) / 2 - at);
+    const away = Math.max(bar.start - at, at - bar.end, 0);
     if (away < distance) [best, distance] = [place, away];
   });
   return best;

@@ -19,16 +19,14 @@ export function noWorkers(store) {
 
 export function noManagers(store) {
   return [
-    h("h3", {}, "No worker managers"),
-    h("p", {}, "A manager starts and stops workers as they are needed. Start one for this machine:"),
+    ...nothing("No worker managers", "A manager starts and stops workers as they are needed. Start one for this machine:"),
     code(`scaler_worker_manager baremetal_native ${schedulerAddress(store)} --worker-manager-id local`),
   ];
 }
 
 export function noTasks(store) {
   return [
-    h("h3", {}, "No tasks yet"),
-    h("p", {}, "Send a hundred from Python:"),
+    ...nothing("No tasks yet", "Send a hundred from Python:"),
     code(`from scaler import Client\nwith Client("${schedulerAddress(store)}") as client:\n    print(sum(client.map(abs, range(-100, 0))))`),
   ];
 }

@@ -3,7 +3,7 @@
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
 import { clock, count, counted, glyph, middle, precise, shortId, span, stateName } from "./format.js";
-import { AXIS, GAP, bounded, laidOut, laneAt, nearest, placeAt, ticks, zoomed } from "./lanes.js";
+import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
 const COLOURS = 8;  // of functions; further ones share the last, neutral one
@@ -12,6 +12,7 @@ const SETTLED_MS = 80;
 const STEP = 2;  // of zooming by a key or button
 const START = { span: 300, until: null };
 const NARROW = 620;
+const NEAR_PIXELS = 3;  // of a bar that is pointed at
 
 export function timeline(store) {
   let view = START;
@@ -305,10 +306,10 @@ export function timeline(store) {
     if (x < labels() || event.clientY - box.top < AXIS) return null;
     const lane = shown.lanes[laneAt(shown.lanes, y)];
     if (!lane) return null;
-    const place = placeAt(lane.bars, x, xOf);
-    if (place >= 0) return { lane, bar: lane.bars[place] };
-    const block = lane.blocks[placeAt(lane.blocks, x, xOf)];
-    return block ? { lane, block } : null;
+    const near = (NEAR_PIXELS / plot()) * view.span;
+    const bar = lane.bars[placeAt(lane.bars, timeAt(x), near)];
+    const block = bar ? undefined : lane.blocks[placeAt(lane.blocks, timeAt(x), near)];
+    return bar || block ? { lane, bar, block } : null;
   }
 
   const facts = ({ lane, bar, block }) => (block
@@ -382,7 +383,7 @@ export function timeline(store) {
     }
     const middleTime = (Math.max(bars[place].start, since()) + bars[place].end) / 2;
     for (let other = number + down; other >= 0 && other < shown.lanes.length; other += down) {
-      if (shown.lanes[other].bars.length > 0) return void choose(shown.lanes[other], nearest(shown.lanes[other], middleTime));
+      if (shown.lanes[other].bars.length > 0) return void choose(shown.lanes[other], placeAt(shown.lanes[other].bars, middleTime));
     }
   }
 
