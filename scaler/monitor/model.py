@@ -111,9 +111,7 @@ class Model:
         before, status = self.status, decode_status(document)
         self.status = status
         if status.incarnation != before.incarnation and before.at:
-            # Another scheduler: tasks that this one does not know are over, however they ended.
-            for task in [task.id for task in self._tasks.values() if task.state in LIVE]:
-                del self._tasks[task]
+            self._forget_scheduler()
         self.series.add(status.at, _figures(before, status))
 
     def apply_events(self, document: Document) -> None:
@@ -133,6 +131,20 @@ class Model:
         self.decisions.extend([row for row in decisions if row not in self.decisions])
         incidents = decode_list(IncidentRow, document.get("incidents"))
         self.incidents.extend([row for row in incidents if row not in self.incidents])
+
+    def _forget_scheduler(self) -> None:
+        """Keep only the ended tasks: the live ones are over, however they ended.
+
+        These leave the timeline: workers of the next scheduler have the same names, and other clocks.
+        """
+        for rows in (self._tasks, self._failures):
+            for task in list(rows.values()):
+                if task.state in LIVE:
+                    del rows[task.id]
+                else:
+                    rows[task.id] = self._placed(task)._replace(lane=0)
+        self._clocks.clear()
+        self.omitted = Omitted()
 
     def _add(self, task: TaskRow) -> None:
         known = self._tasks.get(task.id)
@@ -208,7 +220,7 @@ class Model:
         or `failed` for every kind of failure. failure: key of a group of failures, which has no others. found: what the
         scheduler has found, which comes first.
         """
-        wanted = search.casefold()
+        wanted = search.strip().casefold()
         first = {
             row.id: row if (known := self.task(row.id)) is None or known.state != row.state else known for row in found
         }

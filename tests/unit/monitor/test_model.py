@@ -110,6 +110,16 @@ def test_a_better_estimate_of_a_clock_moves_all_tasks_of_its_worker() -> None:
     assert (late.ended_at, early.started_at) == (90.25, 89.25)
 
 
+def test_a_worker_of_another_scheduler_with_the_same_name_moves_no_earlier_task() -> None:
+    model = Model()
+    model.apply_status(status(95.0))
+    model.apply_events(events(95.0, done("a", 90.0), done("bad", 91.0, "exception")))
+    model.apply_status(status(100.0, incarnation=2))
+    model.apply_events(events(101.0, done("b", 90.5, zero=ZERO + 10)))
+    assert {task.id: task.ended_at for task in model.tasks()} == {"a": 90.0, "bad": 91.0, "b": 100.5}
+    assert [bar.task for bar in model.lanes()["w", 1].bars] == ["b"]
+
+
 def test_a_task_whose_worker_was_lost_ends_on_its_lane() -> None:
     model = Model()
     model.apply_events(events(100.0, running("a")))
