@@ -84,7 +84,7 @@ class GuardedPolicy:
         if not missing or view.now - self._began < MISSING_SECONDS:
             return ""
         self._reported |= missing
-        names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here))
+        names, joined = ", ".join(map(repr, sorted(missing))), ", ".join(sorted(here)) or "none"
         return f"names {names}, and no such worker manager has joined (here: {joined}): correct the name, or start it"
 
     def _complaint(self, cause: str, text: str, now: float) -> str:

@@ -85,7 +85,7 @@ _INCIDENT_LOGS = {
     "degraded": (logging.WARNING, "%s is degraded: %s"),
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
-    "nonsense": (logging.WARNING, "%s: dropped: %s"),
+    "protocol_error": (logging.WARNING, "%s: dropped: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
 }
 _log = logging.getLogger(__name__)

@@ -400,4 +400,4 @@ class SchedulerCore:
         self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
 
     def _protocol_error(self, peer: bytes, text: str) -> None:
-        self._outbox.publish(Incident("nonsense", f"peer {peer.hex()}", text, {"peer": peer.hex()}))
+        self._outbox.publish(Incident("protocol_error", f"peer {peer.hex()}", text, {"peer": peer.hex()}))

@@ -99,8 +99,9 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
     when = "just now" if age < JUST_NOW_SECONDS else f"{_seconds(age)} ago"
     if worker:
         when += f" on worker {worker}"
+    failure = ended.failure(index).text[:MAX_TEXT] if index in ended.failure_records else ""
     if record.failed_input is not None:
-        return f"it {' '.join(ended.failure(index).text[:MAX_TEXT].split())}, {when}"
+        return f"it {' '.join(failure.split())}, {when}"
     match outcome:
         case Outcome.SUCCESS:
             earlier = f"; that was {attempt}, after {'; '.join(errors)}" if errors else ""
@@ -108,12 +109,11 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
         case Outcome.CANCELLED:
             return f"it was cancelled {when}"
         case Outcome.EXCEPTION | Outcome.EXCEPTION_TO_RETRY:
-            what = " ".join(ended.failure(index).text[:MAX_TEXT].split())
             before = [line for line in errors if not line.startswith(f"{attempt} ")]
             earlier = f"; before that, {'; '.join(before)}" if before else ""
-            return f"it raised {what}, {when}, in {attempt}{earlier}"
+            return f"it raised {' '.join(failure.split())}, {when}, in {attempt}{earlier}"
         case _:
-            return f"it failed {when}: {ended.failure(index).text[:MAX_TEXT]}"
+            return f"it failed {when}: {failure}"
 
 
 def _seconds(seconds: float) -> str:

@@ -159,7 +159,7 @@ class Incident:
 
     kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), degraded
     (a manager that cannot start units), refused (a peer), policy (the scaling policy raised, or its answer was
-    invalid), nonsense (a peer sent what it may not send, or what makes no sense; it was dropped).
+    invalid), protocol_error (a peer sent what it may not send, or a message with invalid contents; it was dropped).
     """
 
     kind: str

@@ -22,8 +22,8 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
     could = [record for record in state.managers.values() if needs.fits(record.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
-    told = [record for record in could if record.pending_units] if slots else could
-    return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in told[:MAX_NAMED])])
+    starting = [record for record in could if record.pending_units] if slots else could
+    return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in starting[:MAX_NAMED])])
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:

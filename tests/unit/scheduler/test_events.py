@@ -297,7 +297,7 @@ def test_who_comes_late_is_told_of_the_last_tasks_what_runs_and_the_last_inciden
     watched.cluster.say(watched.worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [processor]))
     document = watched.past()
     assert states(document) == {"done": MAX_PAST_TASKS, "running": 1}
-    assert [incident["kind"] for incident in document["incidents"]] == ["nonsense"]
+    assert [incident["kind"] for incident in document["incidents"]] == ["protocol_error"]
     ended_at = [row["ended_at"] for row in rows(document) if row["ended_at"] is not None]
     assert ended_at == sorted(ended_at)
     assert ended_at[-1] == pytest.approx(watched.now - 1.0)
