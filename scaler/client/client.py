@@ -70,8 +70,8 @@ class Client(ArgumentOnly):
         and without that to a new local cluster, which ends with this client.
 
         timeout_seconds: the longest wait for the scheduler, for the object storage, and for room when a limit is
-        reached. profiling, stream_output: what `submit` takes when it is not told. serializer: instead of the built-in
-        one. name: what monitors show. Raises UnreachableError, RefusedError, UsageError, or ComponentError.
+        reached. profiling, stream_output: the defaults of `submit`. serializer: instead of the built-in one. name: the
+        client's name in monitors. Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
         self._name = name

@@ -13,6 +13,7 @@ import math
 import sys
 import threading
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
@@ -394,7 +395,9 @@ class Progress:
     """
 
     def __init__(self, name: str, iterables: Sequence[Iterable[Any]]) -> None:
-        from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
+        with warnings.catch_warnings():  # in a notebook without ipywidgets tqdm warns, and the bar is text
+            warnings.filterwarnings("ignore", "IProgress not found")
+            from tqdm.auto import tqdm  # noqa: PLC0415 (it takes a while to import, and few need it)
 
         counts = [length_hint(iterable, -1) for iterable in iterables]
         self._failed = 0

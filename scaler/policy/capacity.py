@@ -194,7 +194,7 @@ class CapacityPlan:
         self._start(math.ceil(max(0, taken - (self.grown * step - self._growth_used)) / step))
         self._growth_used += taken
         if taken < slots:
-            self.limit = "no more may be spent" if self._affordable() < 1 else "it may have no more"
+            self.limit = "no more may be spent" if self._affordable() < 1 else "its limit allows no more"
         return taken
 
     @property

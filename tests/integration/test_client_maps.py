@@ -324,6 +324,22 @@ def test_a_bar_can_be_kept_from_showing_as_all_of_tqdm_can(cluster: SchedulerClu
     assert (ended.stdout, ended.stderr) == ("[1, 2]\n", "")
 
 
+def test_a_bar_in_a_notebook_without_ipywidgets_is_text_without_a_warning(cluster: SchedulerClusterCombo) -> None:
+    program = (
+        "import sys, types\nfrom scaler import Client\n"
+        "sys.modules['ipykernel.zmqshell'] = types.ModuleType('zmqshell')\n"
+        "sys.modules['IPython'] = types.ModuleType('IPython')\n"
+        "sys.modules['IPython'].get_ipython = lambda: object()\n"
+        "sys.modules['ipywidgets'] = None\n"
+        "with Client(sys.argv[1]) as client:\n    print(client.map(abs, [-1, 2], progress=True))\n"
+    )
+    command = [sys.executable, "-c", program, cluster.get_address()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.stdout == "[1, 2]\n"
+    assert "2/2" in ended.stderr
+    assert "IProgress" not in ended.stderr
+
+
 @pytest.mark.parametrize("size", [0, -1, True, 1.5])
 def test_sizes_that_cannot_be_are_refused(client: Client, size: Any) -> None:
     with pytest.raises(UsageError, match="chunk_size"):

@@ -303,7 +303,8 @@ class SchedulerCore:
         is_its_own = task.startswith(client.id)
         if isinstance(question, messages.ReadFailure):
             if is_its_own and task not in self.state.failures:
-                return messages.FailedTask(task, [], [], explain(self.state, task, self.state.now))
+                why = explain(self.state, task, self.state.now)
+                return messages.FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
             return self.state.failures.what_ran(task)
         if isinstance(question, messages.ReadLog):
             return self.state.read_log(task) if is_its_own else messages.TaskLog(task, b"", b"", 0)

@@ -112,7 +112,7 @@ export function timeline(store) {
     empty.hidden = !(none || idle);
     scroller.parentElement.hidden = none;
     setText(old, found.oldest !== null && found.oldest > since() + 1 && store.status?.tasks.ended_total > 0
-      ? `The tasks since ${clock(found.oldest)} are remembered one by one: before that, they are counted while this page's server runs.` : "");
+      ? `Before ${clock(found.oldest)} tasks are shown as counts, and only for the time in which this page's server ran.` : "");
     redraw();
   }
 
