@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from benchmarks.processes import cpu_seconds, memory_bytes, processes
+from benchmarks.processes import cpu_seconds, cpu_seconds_since, memory_bytes, processes
 from benchmarks.rows import Figure, Row, run_script
 from benchmarks.systems import Start
 from benchmarks.tasks import warm_up
@@ -36,7 +36,7 @@ def scenario(start: Start, seconds: int) -> dict[str, float]:
     everyone = processes()
     before = cpu_seconds(everyone)
     time.sleep(seconds)
-    used = cpu_seconds(everyone) - before
+    used = cpu_seconds_since(before)
     megabytes = memory_bytes(everyone) / 1e6
     system.close()
     return {"MB": megabytes, "CPU %": 100 * used / seconds}

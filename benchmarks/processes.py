@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Mapping, Sequence
 
 import psutil
 
@@ -17,6 +18,16 @@ def memory_bytes(everyone: Sequence[psutil.Process]) -> float:
     return float(sum(process.memory_info().rss for process in everyone))
 
 
-def cpu_seconds(everyone: Sequence[psutil.Process]) -> float:
-    used = [process.cpu_times() for process in everyone]
-    return float(sum(each.user + each.system for each in used))
+def cpu_seconds(everyone: Sequence[psutil.Process]) -> dict[psutil.Process, float]:
+    """Return what each has used so far, without those that have ended: a browser's come and go."""
+    used = {}
+    for process in everyone:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            used[process] = times.user + times.system
+    return used
+
+
+def cpu_seconds_since(before: Mapping[psutil.Process, float]) -> float:
+    """Return what those that still run have used since they were read."""
+    return sum(used - before[process] for process, used in cpu_seconds(list(before)).items())

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import psutil
 
-from benchmarks.processes import cpu_seconds, processes
+from benchmarks.processes import cpu_seconds, cpu_seconds_since, processes
 from benchmarks.rows import Figure, Row, run_script
 from benchmarks.systems import Start
 from benchmarks.tasks import check, identity
@@ -139,10 +139,10 @@ def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], t
         system = [each for each in processes() if each not in views]
         began, used, seen = time.perf_counter(), cpu_seconds(system), cpu_seconds(views)
         rates = [burst(client, tasks) for _ in range(bursts)]
-        used, seen = cpu_seconds(system) - used, cpu_seconds(views) - seen
+        cpu, views_cpu = cpu_seconds_since(used), cpu_seconds_since(seen)
         seconds = time.perf_counter() - began
         check(all(view.status() != psutil.STATUS_ZOMBIE for view in watching), "the views: one has ended")
-    return Block(median(rates), used / (tasks * bursts), seen / seconds)
+    return Block(median(rates), cpu / (tasks * bursts), views_cpu / seconds)
 
 
 def scenario(_start: Start, tasks: int, bursts: int, turns: int, settle_seconds: int) -> dict[str, float]:

@@ -1,0 +1,19 @@
+"""What the processes of a system use, although some of them end meanwhile."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import psutil
+
+from benchmarks.processes import cpu_seconds, cpu_seconds_since, processes
+
+
+def test_processes_that_end_meanwhile_are_left_out() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        everyone = processes()
+        before = cpu_seconds(everyone)
+        assert child.pid in [each.pid for each in before]
+    assert list(cpu_seconds(everyone)) == [psutil.Process()]
+    assert cpu_seconds_since(before) >= 0
