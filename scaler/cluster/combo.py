@@ -105,6 +105,7 @@ class SchedulerClusterCombo:
         object_storage_address: where a separate object storage process listens; by default the object storage is part
         of the scheduler's process. name: under which `Client(name)` and the commands of this user find it, or the next
         free one (`name-2`). web_port: serve the web page there, or at the next free port; by default there is none.
+        Where no port can be had, a warning says so, and the cluster runs without a page.
 
         The others are keys of [scheduler] and [cluster], see docs/settings.md; a key of both applies to both.
         per_worker_queue_size is another name of per_worker_task_queue_size. The log goes to stderr: stdout belongs to
@@ -139,10 +140,14 @@ class SchedulerClusterCombo:
             self._page = ""
             if web_port is not None:
                 page = _model(WebUiConfig, given, monitor_address=self._monitor_address, web_port=web_port)
-                listening = after.enter_context(listen(page.web_host, page.web_port))
-                self._page = page_of(listening)
-                page = replace(page, web_port=listening.getsockname()[1])
-                components.append(component("web-ui", page, listening=listening))
+                try:
+                    listening = after.enter_context(listen(page.web_host, page.web_port))
+                except UsageError as error:
+                    _log.warning("there is no web page: %s", error)
+                else:
+                    self._page = page_of(listening)
+                    page = replace(page, web_port=listening.getsockname()[1])
+                    components.append(component("web-ui", page, listening=listening))
             self._supervisor = Supervisor(components, together=together, report=report)
             registration = None if name is None else Registration(name)
             self._name = "" if registration is None or registration.problem else registration.name

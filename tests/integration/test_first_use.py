@@ -194,6 +194,30 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
     assert "web ui has ended, the rest goes on: killed by signal 9 (SIGKILL)" in errors.splitlines()[-1]
 
 
+def test_a_page_that_can_listen_nowhere_is_a_warning_of_a_client_without_an_address(
+    start: Callable[..., Program],
+) -> None:
+    program = start(
+        """
+        import socket
+        from scaler import Client
+
+        def refuse(address, **options):
+            raise PermissionError(13, "Permission denied")
+
+        socket.create_server = refuse
+        client = Client()
+        print(client.map(abs, [-4]))
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "[4]\n")
+    warning, started, *_ = errors.splitlines()
+    assert warning.startswith("there is no web page: web_host 127.0.0.1, web_port ")
+    assert "started local cluster" in started
+    assert "web page" not in started
+
+
 def test_a_program_can_be_quiet_and_may_have_no_stderr(start: Callable[..., Program]) -> None:
     program = start("from scaler import Client\nprint(Client().submit(abs, -4).result())", SCALER_QUIET="1")
     assert program.end() == (0, "4\n", "")
