@@ -55,6 +55,7 @@ class Client(ArgumentOnly):
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
 
+    @hiding_frames
     def __init__(
         self,
         address: str | None = None,

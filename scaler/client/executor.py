@@ -31,6 +31,7 @@ class ScalerExecutor(Executor):
     of a task, and made without a client or an address inside a task, it runs that task's children.
     """
 
+    @hiding_frames
     def __init__(
         self,
         client: Client | None = None,

@@ -254,6 +254,18 @@ def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClu
             "",
             '  File "DIR/program.py", line 19, in items\n    raise KeyError("own")\nKeyError: \'own\'\n',
         ),
+        *(
+            (
+                call,
+                "",
+                (
+                    "scaler.errors.UnreachableError: no cluster is named 'no-such-name'; "
+                    "none of this user runs on this host (`scaler local` starts one)\n"
+                ),
+            )
+            for call in ("Client('no-such-name')", "ScalerExecutor(address='no-such-name')")
+        ),
+        ("Client('', retries=1)", "", "TypeError: Client.__init__() got an unexpected keyword argument 'retries'\n"),
         (
             "client.submit(abs).result()",
             "scaler.errors.RemoteTraceback: \n\nTypeError: abs() takes exactly one argument (0 given)\n",
