@@ -65,7 +65,7 @@ class Registration:
                 self.problem = f"the cluster runs without a name: {error}"
 
     def close(self, *, is_parents: bool = False) -> None:
-        """Remove the cluster, unless it is that of the process which this one was forked from. Again: does nothing."""
+        """Give the name up. Again: does nothing. is_parents: this is a forked child, and its parent keeps the name."""
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
@@ -183,7 +183,7 @@ def _take(name: str, directory: int) -> tuple[int, str]:
 
 
 def _lock(file: int) -> bool:
-    """Lock a file; return False when another one has, be it in this process."""
+    """Lock a file; return False when this process or another one has locked it already."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -290,8 +290,8 @@ class Client(ArgumentOnly):
     def logs(self, future: ScalerFuture) -> TaskOutput:
         """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
 
-        Of a lot the beginning and the end are kept, and of many tasks those that printed last. Raises UnreachableError
-        when the scheduler does not answer.
+        The scheduler keeps the beginning and the end of a long output, and the outputs of the tasks that printed last.
+        Raises UnreachableError when the scheduler does not answer.
         """
         self._check_open()
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)

@@ -46,7 +46,7 @@ class Call:
     retry_on: Buffer = b""
     """Pickled tuple of exception types, or empty."""
     name: str = ""
-    """What people see: the function's name."""
+    """Display text: the function's name."""
     profiling: bool = False
     stream_output: bool = False
     limit_seconds: float = 0.0

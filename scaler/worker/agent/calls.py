@@ -98,7 +98,7 @@ class ServiceCalls(ExecutorBase):
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
                     self._in_flight.pop(task, None)
-                    began_us = min(_began_us(call), micros(now) - item.duration_us)
+                    began_us = min(micros(_began_at(call)), micros(now) - item.duration_us)
                     self.free_lane(call.lane)
                     self.ended(call, *item[2:], began_us, call.lane)
             case ExecutorDegraded(text):
@@ -173,7 +173,7 @@ class ServiceCalls(ExecutorBase):
             else:
                 started.append(call)
         if started:
-            columns = zip(*((call.id, _began_us(call), call.lane) for call in started), strict=True)
+            columns = zip(*((call.id, micros(_began_at(call)), call.lane) for call in started), strict=True)
             self.send(Started(*map(list, columns)))
         for call in overdue:
             text = f"the task ran longer than its time limit of {call.spec.limit_seconds:g} s and was ended"
@@ -184,13 +184,7 @@ class ServiceCalls(ExecutorBase):
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the oldest calls as processors that run them."""
         return {
-            call.executor: (
-                call.started_at > 0,
-                False,
-                call.id,
-                now - (call.started_at or call.dispatched_at),
-                call.lane,
-            )
+            call.executor: (call.started_at > 0, False, call.id, now - _began_at(call), call.lane)
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 
@@ -262,8 +256,8 @@ class ServiceCalls(ExecutorBase):
         self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
 
 
-def _began_us(call: Attempt) -> int:
-    return micros(call.started_at or call.dispatched_at)
+def _began_at(call: Attempt) -> float:
+    return call.started_at or call.dispatched_at
 
 
 def _jitter(task: bytes) -> float:

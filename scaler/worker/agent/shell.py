@@ -272,7 +272,7 @@ class Agent:
                     self._report(command)
                 case WriteLog(text, task, level):
                     line = escaped(text) if "\n" not in text else text
-                    _log.log(logging.getLevelNamesMapping()[level.upper()], "%s", line, extra=about(task=task.hex()))
+                    getattr(_log, level)("%s", line, extra=about(task=task.hex()))
                 case EndAgent():
                     self._end(command)
                 case _:
