@@ -139,7 +139,7 @@ def test_a_page_that_is_left_closes_its_stream(server: WebServer, windows: Windo
         page.goto(server.url)
         page.locator("#state", has_text="Live").wait_for()
         page.goto("data:text/html,<p>elsewhere")
-    page.evaluate("history.back()")
+    page.evaluate("() => void setTimeout(() => history.back())")  # after the answer, which the old page gives
     page.locator("#state", has_text="Live").wait_for()
     server.step(FakeCluster(workers=2, at=time.time() + 5))
     page.locator(".tile-workers", has_text="2 slots").wait_for()
