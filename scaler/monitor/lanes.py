@@ -35,9 +35,9 @@ class Bar(NamedTuple):
 
 
 class Block(NamedTuple):
-    """So many tasks between two times in unix seconds, and for how many seconds they ran together.
+    """Tasks that are only counted: between two times in unix seconds, and for how many seconds they ran together.
 
-    function: empty when it is not known, or they are of several.
+    function: empty when it is not known, or when they are of several.
     """
 
     start: float

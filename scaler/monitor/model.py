@@ -255,7 +255,7 @@ class Model:
     def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
         """Return what ran on each lane between these times (unix seconds).
 
-        resolution: tasks that took fewer seconds are in blocks of up to so many, but for those that failed.
+        resolution: tasks that took fewer seconds, unless they failed, are in blocks of at most this many seconds.
         """
         now = self.now
         lanes = {(worker.name, lane): Lane() for worker in self.status.workers for lane in range(1, worker.slots + 1)}

@@ -156,7 +156,7 @@ class Monitors:
         self._listener.send(peer, MonitorEvents(past.document()))
 
     def _set_clock(self) -> None:
-        """Have tasks shown by the wall clock. What differs by less than it can matter does not make them tremble."""
+        """Follow the wall clock. Smaller changes than the tolerance are ignored, so that shown tasks do not move."""
         zero = time.time() - time.monotonic()
         if abs(zero - self._events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
             self._events.unix_at_zero = zero

@@ -430,9 +430,7 @@ Columns that do not fit are hidden; the sorted one is always shown.
 class HelpScreen(ModalScreen[None]):
     """The keys and the columns."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,question_mark,enter", "dismiss(None)", show=False),
-    ]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark,enter", "dismiss(None)", show=False)]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):

@@ -47,7 +47,7 @@ class _Pin:
 
 
 class Failures:
-    """links: what the storage is to be told; the caller empties it."""
+    """links: requests for the storage; the caller sends them and empties the list."""
 
     def __init__(self, objects: ObjectTable) -> None:
         self.links: list[LinkObject] = []
@@ -72,7 +72,7 @@ class Failures:
         return (failure.ended for failure in self._kept.values())
 
     def find(self, task: bytes) -> tuple[TasksEnded, int] | None:
-        """Return what `History.find` does."""
+        """Return the batch with the end of this task, and its index there, as `History.find`."""
         failure = self._kept.get(task)
         return (failure.ended, 0) if failure is not None else None
 

@@ -183,7 +183,7 @@ class Terminated:
     ran: Ran | None = None
 
     def alone(self, task: bytes) -> Terminated:
-        """Return the same with the columns of this task only, for those who keep it longer than others."""
+        """Return the same with the columns of this task only, for a record that outlives the others."""
         ran = self.ran
         if ran is None or task not in ran.ids:
             return self if ran is None else Terminated(self.worker)
@@ -308,7 +308,7 @@ class ClientRecord(PeerRecord):
     failed: int = 0
     terminated: bool = False
     warned: set[Needs] = field(default_factory=set)
-    """Requirements of its tasks that nothing here meets, which it has been told."""
+    """Requirements of its tasks that nothing here meets, and about which it was warned."""
 
 
 @dataclass(slots=True, eq=False)
