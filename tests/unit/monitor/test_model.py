@@ -64,6 +64,7 @@ def test_a_task_is_found_by_any_part_of_what_is_known_of_it() -> None:
     assert [task.id for task in model.tasks()] == ["bb22", "aa11"]
     assert [task.id for task in model.tasks(search="valueERROR")] == ["bb22"]
     assert [task.id for task in model.tasks(search="aa1")] == ["aa11"]
+    assert [task.id for task in model.tasks(search=" aa1 ")] == ["aa11"], "pasted with spaces"
     assert [task.id for task in model.tasks(state="failed")] == ["bb22"]
     assert model.tasks(function="other") == []
     assert len(model.tasks(worker="w", limit=1)) == 1
