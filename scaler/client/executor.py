@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError, Executor
 from functools import partial
 from typing import Any
 
+from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
 from scaler.client.functions import check_integer
@@ -110,13 +111,17 @@ class ScalerExecutor(Executor):
             return _until_error(results)
         deadline = None if timeout is None else time.monotonic() + timeout
         futures: list[ScalerFuture] = []  # a task per call needs no chunks around it
+        items: list[tuple[Any, ...]] = []
         try:
-            futures.extend(self.submit(fn, *item) for item in zip(*iterables, strict=False))
+            for item in zip(*iterables, strict=False):
+                futures.append(self.submit(fn, *item))
+                items.append(item)
         except BaseException:
             _cancel(futures)
             raise
         futures.reverse()
-        return _results_of(futures, deadline, f"map over {name_of(fn)}")
+        items.reverse()
+        return _results_of(futures, items, deadline, f"map over {name_of(fn)}")
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
@@ -142,12 +147,17 @@ class ScalerExecutor(Executor):
         return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
 
 
-def _results_of(futures: list[ScalerFuture], deadline: float | None, what: str) -> Iterator[Any]:
-    """Take futures off the end of the list, and yield their results; no future is held while the caller works."""
+def _results_of(
+    futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, what: str
+) -> Iterator[Any]:
+    """Take futures and items off the end of the lists, and yield their results.
+
+    No future is held while the caller works.
+    """
     count = len(futures)
     try:
         while futures:
-            yield _next_result(futures, deadline, count, what)
+            yield _next_result(futures, items, deadline, f"item {count - len(futures)} of {what}")
     except BaseException as error:
         hide_frames(error)
         raise
@@ -155,12 +165,12 @@ def _results_of(futures: list[ScalerFuture], deadline: float | None, what: str) 
         _cancel(futures)
 
 
-def _next_result(futures: list[ScalerFuture], deadline: float | None, count: int, what: str) -> Any:
-    future = futures.pop()
+def _next_result(futures: list[ScalerFuture], items: list[tuple[Any, ...]], deadline: float | None, where: str) -> Any:
+    future, item = futures.pop(), items.pop()
     try:
         return future.result(None if deadline is None else deadline - time.monotonic())
     except Exception as error:
-        locate(error, f"item {count - len(futures) - 1} of {what}")
+        locate(error, f"{where}: {show_item(item[0] if len(item) == 1 else item)}")
         raise
     finally:
         future.cancel()  # it has ended, or the time is over

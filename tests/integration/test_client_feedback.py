@@ -217,7 +217,7 @@ def traceback_of(cluster: SchedulerClusterCombo, directory: Path, call: str) -> 
         ("client.map(work, [2, 1, 0])", ITEM.format("map"), ""),
         ("list(client.imap(work, [2, 1, 0], chunk_size=2))", ITEM.format("imap"), ""),
         ("list(executor.map(work, [2, 1, 0], chunksize=2))", ITEM.format("map"), ""),
-        ("list(executor.map(work, [2, 1, 0]))", "item 2 of map over work", ""),
+        ("list(executor.map(work, [2, 1, 0]))", ITEM.format("map"), ""),
         ("client.get({'a': 0, 'b': (work, 'a')}, ['b'])", "node 'b' of the graph", ""),
         (
             "client.get({'a': 0, 'b': (work, 'a'), 'c': (abs, 'b')}, ['c'])",

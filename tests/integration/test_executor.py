@@ -96,6 +96,9 @@ def test_map_gives_results_in_order_and_stops_at_the_shortest(executor: ScalerEx
         assert list(executor.map(double_soon, range(3), chunksize=chunksize)) == [0, 2, 4]
     assert list(executor.map(double, [])) == []
     assert list(executor.map(double)) == []
+    with pytest.raises(ZeroDivisionError) as caught:
+        list(executor.map(divmod, [1, 2], [1, 0]))
+    assert caught.value.__notes__ == ["in item 1 of map over divmod: (2, 0)"]
 
 
 def test_map_submits_at_once_and_gives_results_as_they_come(executor: ScalerExecutor, tmp_path: Path) -> None:
