@@ -316,7 +316,7 @@ class Numbers(PointerField):
             try:
                 data = struct.pack(layout, *value)
             except struct.error:
-                # Rare: a clock jumped, or a task ran for more than an hour.
+                # Rare: a clock jumped.
                 if not self.saturates or min(value) < 0:
                     raise
                 data = struct.pack(layout, *(min(each, self.largest) for each in value))
@@ -467,8 +467,7 @@ PeerId = Annotated[bytes, id_field("a peer id", PEER_ID_BYTES)]
 Ids = Annotated[list[bytes], ID_COLUMN]
 Attempts = Annotated[list[int], Numbers("List(UInt16)", f"from 1 to {MAX_ATTEMPT}", range(1, MAX_ATTEMPT + 1))]
 Flags = Annotated[list[bool], Numbers("List(UInt8)", "0 or 1", bytes((0, 1)), make=bool)]
-_DURATIONS = Numbers("List(UInt32)", "microseconds; 4294967295 for anything longer", saturates=True)
-Durations = Annotated[list[int], _DURATIONS]
+Durations = Annotated[list[int], Numbers("List(UInt64)", "microseconds", saturates=True)]
 _PROFILE = Numbers("List(UInt64)", "empty when no task of the batch has it", is_optional=True, saturates=True)
 Profile = Annotated[list[int], _PROFILE]
 Totals = Annotated[list[int], Numbers("List(UInt64)", saturates=True)]

@@ -289,7 +289,7 @@ struct Finished {
   number @0 :UInt64;             # counts the Finished of this client from 1
   ids @1 :Data;                  # column of ids
   outcomes @2 :List(UInt8);      # of Outcome, but never exceptionToRetry or notStarted
-  durationUs @3 :List(UInt32);   # wall time; microseconds; 4294967295 for anything longer
+  durationUs @3 :List(UInt64);   # wall time; microseconds
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
   payloadSizes @6 :List(UInt32);  # in bytes
@@ -351,7 +351,7 @@ struct Done {
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65534
   outcomes @2 :List(UInt8);      # of Outcome
-  durationUs @3 :List(UInt32);   # wall time; microseconds; 4294967295 for anything longer
+  durationUs @3 :List(UInt64);   # wall time; microseconds
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
   beganUs @6 :List(UInt64);      # when they began; microseconds of the worker's monotonic clock, or empty

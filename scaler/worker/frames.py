@@ -170,7 +170,7 @@ def _read_file(descriptor: int) -> bytes:
         raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
 
 
-RESULT = struct.Struct("<16sHBBIQQQI")
+RESULT = struct.Struct("<16sHBBQQQQI")
 """task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, when it began (monotonic
 nanoseconds), payload length."""
 RESULTS = struct.Struct("<BxHII")

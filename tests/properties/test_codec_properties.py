@@ -68,7 +68,7 @@ def rows(of: Any, **kinds: Any) -> st.SearchStrategy[Any]:
     return st.builds(lambda spec, drawn: of(spec=spec, **drawn), SPEC, columns(**kinds))
 
 
-PROFILE: dict[str, Any] = {"duration_us": U32, "cpu_us": U64, "peak_bytes": U64, "optional": ("cpu_us", "peak_bytes")}
+PROFILE: dict[str, Any] = {"duration_us": U64, "cpu_us": U64, "peak_bytes": U64, "optional": ("cpu_us", "peak_bytes")}
 TASKS = rows(m.TaskGroup, payloads=DATA, references=st.lists(ID, max_size=3).map(tuple), optional=("references",))
 ATTEMPTS = rows(
     m.RunGroup, payloads=DATA, attempts=ATTEMPT, inputs=st.lists(DATA, max_size=3).map(tuple), optional=("inputs",)

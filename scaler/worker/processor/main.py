@@ -234,7 +234,7 @@ class _Processor:
         duration_ns = ended_ns - began_ns
         mean_ns = spec.mean_ns
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
-        duration_us = min(duration_ns // 1000, 0xFFFFFFFF)
+        duration_us = duration_ns // 1000
         cost = meter.cpu_us, meter.peak_bytes
         results.add(
             (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, len(payload)), payload, ended_ns

@@ -309,10 +309,14 @@ def test_our_own_mistakes_are_not_sent(message: m.Message) -> None:
         encode(message)
 
 
-def test_a_duration_beyond_the_column_becomes_the_longest_one() -> None:
-    message = decode(encode(m.Done([ID, OTHER], [1, 1], [0, 0], [b"", b""], [2**40, 5])))
-    assert isinstance(message, m.Done)
-    assert message.duration_us == [2**32 - 1, 5]
+def test_a_duration_of_days_arrives_and_one_beyond_the_column_becomes_the_longest_one() -> None:
+    days = 12 * 86_400_000_000
+    for sent, arrived in ((days, days), (2**70, 2**64 - 1)):
+        done = decode(encode(m.Done([ID, OTHER], [1, 1], [0, 0], [b"", b""], [sent, 5])))
+        finished = decode(encode(m.Finished(1, [ID, OTHER], [0, 0], [b"", b""], [sent, 5])))
+        assert isinstance(done, m.Done)
+        assert isinstance(finished, m.Finished)
+        assert done.duration_us == finished.duration_us == [arrived, 5]
 
 
 def test_an_offer_of_minus_one_is_a_label() -> None:
