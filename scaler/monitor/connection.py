@@ -49,7 +49,7 @@ class MonitorConnection:
         self._on_change = on_change
         self._timeout_seconds = timeout_seconds
         self._answered = asyncio.Event()
-        """Set by the first state, or a refusal."""
+        """Set by the first state with the past, or a refusal."""
         self._refused: Refused | None = None
         self._connector: Connector = SocketConnector(
             address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_events=self._on_events
@@ -69,7 +69,7 @@ class MonitorConnection:
         return "" if self.connected else f"no scheduler answers at {self.address} ({self._connector.last_error})"
 
     async def ready(self) -> None:
-        """Wait for the first state. Raises UnreachableError after the timeout, and RefusedError."""
+        """Wait for the first state and the past tasks. Raises UnreachableError after the timeout, and RefusedError."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 await self._answered.wait()
@@ -122,9 +122,9 @@ class MonitorConnection:
             match event:
                 case Received(message=MonitorStatus(text)):
                     self.model.apply_status(json.loads(text))
-                    self._answered.set()
-                case Received(message=MonitorEvents(text)):
+                case Received(message=MonitorEvents(text)):  # the past, which follows the first status, comes first
                     self.model.apply_events(json.loads(text))
+                    self._answered.set()
                 case Received(message=Explained() | TaskLog() | TasksFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):

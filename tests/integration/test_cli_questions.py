@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from scaler.cli import run_command
+from scaler.monitor.connection import MonitorConnection
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
@@ -37,6 +38,7 @@ OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
+NO_EVENTS = b'{"version": 1, "dropped": 0}'
 STATUS = json.dumps({"version": 1, "at": 1000.0, "incarnation": 1, "workers": [{"id": "a", "name": "w1"}]}).encode()
 EVENTS = json.dumps(
     {
@@ -50,7 +52,7 @@ EVENTS = json.dumps(
 class Teller:
     """The monitor port of a scheduler with scripted answers."""
 
-    def __init__(self, log: TaskLog, events: bytes | None) -> None:
+    def __init__(self, log: TaskLog, events: bytes) -> None:
         self._log = log
         self._events = events
         self.asked: list[Message] = []
@@ -68,8 +70,8 @@ class Teller:
             match event:
                 case Opened(peer=peer):
                     self._listener.send(peer, MonitorStatus(STATUS))
-                    if self._events is not None:
-                        self._listener.send(peer, MonitorEvents(self._events))
+                    past = MonitorEvents(self._events)  # may come some time after the status
+                    asyncio.get_running_loop().call_later(0.05, self._listener.send, peer, past)
                 case Received(peer=peer, message=Explain(task) as question):
                     self.asked.append(question)
                     self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m"))
@@ -96,7 +98,7 @@ class Done:
 def ask(
     *arguments: str,
     log: TaskLog | None = None,
-    events: bytes | None = EVENTS,
+    events: bytes = EVENTS,
     folder: Path = Path(),
     meanwhile: Callable[[asyncio.subprocess.Process], Awaitable[None]] | None = None,
 ) -> Done:
@@ -162,7 +164,7 @@ def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
 
 
 def test_a_timeline_without_tasks_says_how_to_get_some(tmp_path: Path) -> None:
-    done = ask("trace", "out.json", "ADDRESS", events=None, folder=tmp_path)
+    done = ask("trace", "out.json", "ADDRESS", events=NO_EVENTS, folder=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert "--seconds 30 waits for some" in done.out
 
@@ -238,3 +240,17 @@ def test_ctrl_c_ends_watching_and_the_trace_is_written(tmp_path: Path) -> None:
     done = ask("trace", "out.json", "ADDRESS", "--seconds", "600", folder=tmp_path, meanwhile=interrupt)
     assert (done.code, done.err) == (0, "")
     assert (tmp_path / "out.json").exists()
+
+
+def test_a_monitor_is_ready_when_it_has_the_past_which_may_come_after_the_status() -> None:
+    async def main() -> None:
+        teller = Teller(TaskLog(TASK, b"", b"", 0), EVENTS)
+        connection = MonitorConnection(teller.address, timeout_seconds=SECONDS)
+        try:
+            await connection.ready()
+            assert connection.model.task_count == 1
+        finally:
+            connection.close()
+            teller.close()
+
+    asyncio.run(main())
