@@ -7,7 +7,7 @@ _scaler_words() {
 }
 _scaler() {
     local current="${COMP_WORDS[COMP_CWORD]}" before="${COMP_WORDS[COMP_CWORD-1]}" place="${COMP_WORDS[0]##*/}" word found
-    for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    for word in "${COMP_WORDS[@]:1:$((COMP_CWORD - 1))}"; do
         case "$word" in
         -*) ;;
         *) _scaler_words "$place $word" > /dev/null && place="$place $word" ;;

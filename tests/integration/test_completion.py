@@ -1,8 +1,11 @@
-"""Tab completion, as bash does it with the script that `scaler completion bash` prints."""
+"""Tab completion, as the shells do it with the scripts that `scaler completion` prints."""
 
 from __future__ import annotations
 
+import os
+import pty
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -97,6 +100,48 @@ def test_the_scripts_of_all_shells_have_the_same_words() -> None:
         text = script(shell)
         assert all(shlex.quote(place) in text for place in words_by_place())
         assert ("bashcompinit" in text.partition("_scaler_words")[0].replace("by bashcompinit", "")) == (shell == "zsh")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("scaler in", ["init"]),
+        ("scaler_worker_manager bare", ["baremetal_native"]),
+        ("scaler_scheduler --event-loop ", ["builtin", "uvloop"]),
+    ],
+)
+def test_fish_completes(line: str, offered: list[str], folder: Path) -> None:
+    fish = shutil.which("fish") or pytest.skip("fish is not installed")
+    program = f"{script('fish')}\ncomplete -C {shlex.quote(line)}"
+    done = subprocess.run([fish, "--no-config", "-c", program], capture_output=True, text=True, cwd=folder, check=True)
+    assert sorted(each.partition("\t")[0] for each in done.stdout.split("\n") if each) == offered
+
+
+@pytest.mark.parametrize(
+    ("line", "completed"), [("scaler in", "scaler init"), ("scaler_top --on", "scaler_top --once")]
+)
+def test_zsh_completes(line: str, completed: str, folder: Path) -> None:
+    zsh = shutil.which("zsh") or pytest.skip("zsh is not installed")
+    (folder / "script").write_text(script("zsh"))
+    own, terminal = pty.openpty()
+    environment = {**os.environ, "TERM": "dumb", "ZDOTDIR": str(folder), "PS1": "ready> "}
+    with subprocess.Popen(
+        [zsh, "-f"], stdin=terminal, stdout=terminal, stderr=terminal, cwd=folder, env=environment
+    ) as shell:
+        os.close(terminal)
+        os.write(own, b"source ./script; echo loa''ded\n")
+        read_until(own, "loaded")
+        os.write(own, line.encode() + b"\t")
+        read_until(own, completed)
+        shell.kill()
+    os.close(own)
+
+
+def read_until(terminal: int, text: str) -> None:
+    """Read what a terminal shows until it has this text; the test's time limit ends a wait in vain."""
+    shown = ""
+    while text not in shown:
+        shown += os.read(terminal, 4096).decode()
 
 
 def test_an_unknown_shell_is_refused() -> None:
