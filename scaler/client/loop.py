@@ -21,9 +21,9 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from scaler.client.contact import say_found, say_lost
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.reachability import tell_reached, warn_unreachable
 from scaler.client.session import (
     ClientCleared,
     ClientGaveUp,
@@ -389,11 +389,11 @@ class ClientLoop:
     def _say_lost(self, outlook: str) -> None:
         if self._broken_at is not None and self._connector is not None:
             text = f"({self._connector.last_error}); {outlook}"
-            say_lost(self.address, self._broken_at, self._loop.time(), text)
+            warn_unreachable(self.address, self._broken_at, self._loop.time(), text)
 
     def _is_back(self) -> None:
         self._broken_at = None
-        say_found(self.address, self._loop.time())
+        tell_reached(self.address, self._loop.time())
 
     def _lose(self, why: str) -> None:
         self.futures.step(ClientGaveUp(SchedulerLostError(why), cancel=True))

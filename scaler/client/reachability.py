@@ -12,7 +12,7 @@ from dataclasses import dataclass
 FIRST_SECONDS, SECOND_SECONDS, INTERVAL_SECONDS = 3.0, 30.0, 300.0
 """Time without contact before the first and the second warning, and the interval of all further ones."""
 STALE_SECONDS = 5.0
-"""After this long without a call of `say_lost`, the clients that waited have given up."""
+"""After this long without a call of `warn_unreachable`, the clients that waited have given up."""
 _log = logging.getLogger(__name__)
 _lock = threading.Lock()
 
@@ -28,7 +28,7 @@ class _Lost:
 _lost: dict[str, _Lost] = {}
 
 
-def say_lost(address: str, since: float, now: float, text: str) -> None:
+def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
     """Warn that no scheduler answers, if that is due. Called every second while a client waits. text: why, and what
     happens next.
     """
@@ -45,7 +45,7 @@ def say_lost(address: str, since: float, now: float, text: str) -> None:
     _log.warning("scaler: no scheduler answers at %s: tried for %.0f s %s. %s", address, now - lost.since, text, check)
 
 
-def say_found(address: str, now: float) -> None:
+def tell_reached(address: str, now: float) -> None:
     """Tell that the scheduler answers, if a warning said that it does not."""
     with _lock:
         lost = _lost.pop(address, None)
