@@ -75,6 +75,7 @@ MAINTENANCE_SECONDS = 1.0
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
+"""How long the storage waits for an object that the scheduler may have linked just now."""
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
 MAX_COPIED_BYTES = 1024 * 1024
@@ -278,13 +279,18 @@ class ClientLoop:
                 )
 
     def fetch(self, identifier: bytes) -> Parts:
-        """Return an object of the storage, whoever put it there. Raises ObjectLostError."""
+        """Return an object of any client. Raises ObjectLostError, and UnreachableError after `timeout_seconds`."""
+        seconds = self.futures.timeout_seconds
 
         async def get() -> Parts:
-            # The scheduler may have linked it just now.
-            return [*await self._storage_client().get(identifier, LINKED_SECONDS)]
+            async with asyncio.timeout(seconds):
+                return [*await self._storage_client().get(identifier, LINKED_SECONDS)]
 
-        return asyncio.run_coroutine_threadsafe(get(), self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(get(), self._loop).result()
+        except TimeoutError:
+            text = f"the object storage did not send an object within timeout_seconds={seconds:g}"
+            raise UnreachableError(text) from None
 
     def _new_upload(self, parts: Parts) -> ObjectUpload:
         identifier = self.futures.ids.object()

@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.errors import ObjectLostError, UsageError
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import ObjectLostError, UnreachableError, UsageError
 from scaler.ids import content_id
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top.panels import as_json
@@ -116,6 +118,27 @@ def test_a_task_of_a_client_that_has_left_runs_again_with_its_arguments(
             again(cluster, task)
         Path(path).touch()
         assert again(cluster, task.hex()) == expected
+
+
+def test_a_storage_that_does_not_answer_ends_the_wait(tmp_path: Path) -> None:
+    path = str(tmp_path / "market")
+    ports = ReservedPorts(1)
+    with (
+        SchedulerClusterCombo(n_workers=1, object_storage_address=ports.address()) as cluster,
+        Client(cluster.get_address(), timeout_seconds=1.5) as client,
+    ):
+        ports.release()
+        task = client.submit(total, path, bytes(BIG))
+        assert isinstance(task.exception(), FileNotFoundError)
+        [storage] = [each for each in psutil.Process().children() if each.cmdline()[-1] == "object-storage-server"]
+        storage.suspend()
+        try:
+            with pytest.raises(UnreachableError, match=r"object storage did not send .* timeout_seconds=1\.5"):
+                client.run_again(task)
+        finally:
+            storage.resume()
+        Path(path).touch()
+        assert client.run_again(task).result() == BIG
 
 
 def test_functions_of_every_kind_run_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
