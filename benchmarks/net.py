@@ -23,6 +23,7 @@ from scaler.errors import LimitError
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, PutObject, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
@@ -35,7 +36,7 @@ ID = bytes(16)
 
 def serve_ours(address: str, ready: Connection) -> None:
     async def main() -> None:
-        def admit(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+        def admit(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
             return Welcome(False, 1, 60.0, 2.0)
 
         def on_events(events: list[ListenerEvent]) -> None:

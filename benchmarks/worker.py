@@ -18,6 +18,7 @@ import psutil
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import Done, Hello, Refused, Run, RunGroup, Shutdown, Spec, Welcome
 from scaler.serialization import dump_function, to_payload
@@ -48,7 +49,7 @@ class PlayedScheduler:
             ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self.admit, on_events=self.on_events
         )
 
-    def admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+    def admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
         return Welcome(False, 1, 60.0, 2.0)
 
     def on_events(self, events: list[ListenerEvent]) -> None:

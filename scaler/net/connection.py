@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import Hello, Message, Refused, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 
@@ -38,6 +39,7 @@ class Opened:
 
     peer: bytes
     hello: Hello
+    identity: Identity = LOCAL
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,15 @@ from scaler.net import transport as t
 from scaler.net.address import advertised
 from scaler.net.connection import ListenerEvent
 from scaler.net.connector import Shell, Wakeups
+from scaler.net.identity import Identity
 from scaler.net.listener_core import ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.zmq_transport import ZmqListener
 from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
-Admission = Callable[[bytes, Hello], Welcome | Refused]
-"""Answers a Hello, given the peer's id and the Hello; the listener itself fills in Welcome.resumed."""
+Admission = Callable[[bytes, Hello, Identity], Welcome | Refused]
+"""Answers a Hello, given the peer's id, the Hello and whose connection it is. Welcome.resumed is the listener's own."""
 REPEAT_SECONDS = 60.0
 """After a line was logged, the next of its kind follows no earlier; those between are counted."""
 
@@ -75,7 +76,7 @@ class Listener(Shell[ListenerCore]):
 
     def _perform(self, command: t.Command, now: float) -> None:
         if isinstance(command, t.Admit):
-            self._inputs.append(t.Admitted(self._admit(command.peer, command.hello)))
+            self._inputs.append(t.Admitted(self._admit(command.peer, command.hello, command.identity)))
         else:
             super()._perform(command, now)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.identity import Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
 from scaler.protocol import messages as m
@@ -46,6 +47,7 @@ class _Peer:
     id: bytes
     session: Session
     role: m.Role
+    identity: Identity
     allowed: Collection[type[Message]]
     link: _Link | None
     confirmed: bool
@@ -242,10 +244,14 @@ class ListenerCore:
             raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
         peer_id = header.peer
         known = self._peers.get(peer_id)
-        if not m.MAY_SEND[self._server][hello.role]:
+        identity = link.transport.identity
+        if hello.role not in identity.roles:
+            text = f"the key {identity.key} is for the role {' or '.join(sorted(identity.roles))}, not {hello.role}"
+            refused = m.Refused(m.RefusalReason.ROLE, text)
+        elif not m.MAY_SEND[self._server][hello.role]:
             text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
             refused = m.Refused(m.RefusalReason.ROLE, text)
-        elif known is not None and known.session.id != header.session:
+        elif known is not None and (known.session.id != header.session or known.identity != identity):
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
             )
@@ -255,7 +261,7 @@ class ListenerCore:
         else:
             self._cut_at.pop(link, None)
             self._greeting = link, header, hello
-            self._commands.append(t.Admit(peer_id, hello))
+            self._commands.append(t.Admit(peer_id, hello, identity))
             return
         self._refuse(link, header.session, refused, now)
 
@@ -286,8 +292,9 @@ class ListenerCore:
             self._unacknowledged.pop(peer_id, None)
             # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
             session, allowed = Session(header.session, self._limits), m.MAY_SEND[self._server][hello.role]
-            peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, allowed, link, not hello.resume)
-            self._events.append(Opened(peer_id, hello))
+            identity = link.transport.identity
+            peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, not hello.resume)
+            self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
         peer.session.post(encode(replace(answer, resumed=resumed)))
         self._unsent[peer_id] = peer

@@ -30,6 +30,7 @@ from scaler.config.addresses import local_address
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.address import split_tcp
+from scaler.net.identity import LOCAL
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
@@ -108,6 +109,7 @@ class FileDescriptor:
 
 class LocalTransport:
     passes_descriptors = True
+    identity = LOCAL
 
     def __init__(self, connection: socket.socket, watcher: t.Watcher) -> None:
         connection.setblocking(False)

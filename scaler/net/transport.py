@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scaler.net.connection import ConnectorEvent, ListenerEvent
+from scaler.net.identity import Identity
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Welcome
 from scaler.protocol.session import Descriptor, Envelope, Session
@@ -32,6 +33,8 @@ class Transport(Protocol):
 
     passes_descriptors: bool
     """False: the descriptors of envelopes are dropped."""
+    identity: Identity
+    """Of the other side, as a listener knows it when it has received something."""
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         """Send envelopes, or keep them until the connection takes them; False when some are kept.
@@ -156,6 +159,7 @@ class Admit:
 
     peer: bytes
     hello: Hello
+    identity: Identity
 
 
 @dataclass(frozen=True, slots=True)

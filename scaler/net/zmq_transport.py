@@ -23,6 +23,7 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
+from scaler.net.identity import ANYONE
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
@@ -274,6 +275,7 @@ class ZmqConnection(_ZmqEnd):
     """A connector's connection: a DEALER socket that connects once. See `transport.Connection`."""
 
     passes_descriptors = False
+    identity = ANYONE
 
     def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
         """Begin to connect. Raises OSError when this process has no descriptor for it."""
@@ -340,6 +342,7 @@ class ZmqLink:
     __slots__ = ("_inode", "_listener", "descriptor", "origin", "route", "unsent")
 
     passes_descriptors = False
+    identity = ANYONE
 
     def __init__(self, listener: ZmqListener, descriptor: int) -> None:
         self.descriptor = descriptor

@@ -13,6 +13,7 @@ from scaler.component import Component, run_component
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions
 from scaler.object_storage.core import (
@@ -81,7 +82,7 @@ class StorageServer:
         self._listener.close()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
-    def _admit(self, _peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, _peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         if hello.details is not None or hello.role is Role.MONITOR:
             # A peer with details of its role takes this for the scheduler, one port below, or one above.
             text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"

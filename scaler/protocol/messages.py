@@ -262,6 +262,7 @@ class RefusalReason(StrEnum):
     LIMIT = "limit"
     MALFORMED = "malformed"
     EXPIRED = "expired"
+    CREDENTIAL = "credential"
 
 
 @message(from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)

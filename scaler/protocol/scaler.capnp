@@ -191,6 +191,7 @@ enum RefusalReason {
   limit @3;
   malformed @4;
   expired @5;
+  credential @6;
 }
 
 struct Refused {

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.identity import Identity
 from scaler.net.listener import Listener
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
@@ -110,7 +111,7 @@ class Monitors:
             self._events_timer.cancel()
         self._listener.close()
 
-    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         refused = check_versions(hello)
         if refused is not None:
             return refused

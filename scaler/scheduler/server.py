@@ -24,6 +24,7 @@ from scaler.logs import about, escaped
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
@@ -197,7 +198,7 @@ class SchedulerServer:
 
     # -- admission
 
-    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         answer = self._admitted(peer, hello)
         if isinstance(answer, Refused):  # the listener logs it
             self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])

@@ -17,6 +17,7 @@ from scaler.ids import PEER_ID_BYTES
 from scaler.net.connection import ConnectorEvent, ListenerEvent
 from scaler.net.connector import ConnectorShell, Wakeups
 from scaler.net.connector_core import ConnectorCore
+from scaler.net.identity import LOCAL
 from scaler.net.listener import Admission, Listener
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, LinkOpened, WritingChanged
@@ -48,6 +49,7 @@ class WireEnd:
     __slots__ = ("_is_blocked", "_is_cut", "_unsent", "inbox", "wire")
 
     passes_descriptors = False
+    identity = LOCAL
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire

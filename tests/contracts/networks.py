@@ -13,6 +13,7 @@ from typing import Protocol
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent
 from scaler.net.connector import ConnectorShell, SocketConnector
+from scaler.net.identity import Identity
 from scaler.net.listener import Admission, Listener, SocketListener
 from scaler.net.local import local_name
 from scaler.net.versions import own_hello
@@ -23,7 +24,7 @@ from tests.contracts.memory_network import MemoryConnector, MemoryNetwork
 PATIENCE_SECONDS = 4.0
 
 
-def welcome_all(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+def welcome_all(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
     return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
 

@@ -22,6 +22,7 @@ from scaler.net.connection import (
     Resumed,
     Welcomed,
 )
+from scaler.net.identity import Identity
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -117,7 +118,7 @@ def test_a_peer_may_come_before_its_server_and_say_things_meanwhile(network: Net
 def test_a_refused_peer_is_told_why_and_stops_trying(network: Network) -> None:
     hellos = []
 
-    def admit(_peer: bytes, hello: Hello) -> Welcome | Refused:
+    def admit(_peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         hellos.append(hello)
         return Refused(RefusalReason.VERSION, "too old")
 
@@ -417,7 +418,7 @@ def test_two_servers_cannot_have_one_address(network: Network) -> None:
 # -- signs of life --------------------------------------------------------------------------------------------------
 
 
-def quick(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+def quick(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
     return Welcome(False, 1, lease_seconds=0.4, heartbeat_seconds=0.05)
 
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
@@ -117,7 +118,7 @@ class RigScheduler:
             [address], server_kind="scheduler", admit=self._admit, on_events=self._on_events
         )
 
-    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+    def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
         if self._refuse is not None:
             return self._refuse
         return Welcome(

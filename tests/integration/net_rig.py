@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -59,7 +60,7 @@ class Servant:
     def saw(self, kind: type[ListenerEvent]) -> bool:
         return any(isinstance(event, kind) for event in self.events)
 
-    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+    def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
         self.when_greeted()
         return self._refuse or Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 

@@ -17,6 +17,7 @@ import pytest
 from scaler.cli import run_command
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
@@ -62,7 +63,7 @@ class Teller:
         self.address = self._listener.addresses[0]
         self.close = self._listener.close
 
-    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome:
+    def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
         return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
     def _on_events(self, arrived: list[ListenerEvent]) -> None:

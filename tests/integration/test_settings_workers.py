@@ -16,6 +16,7 @@ import pytest
 
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,
@@ -59,7 +60,7 @@ class PlayedScheduler:
             for name, address in self.addresses.items()
         }
 
-    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+    def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
         return self._welcome
 
     def _on_events(self, name: str, events: Sequence[ListenerEvent]) -> None:

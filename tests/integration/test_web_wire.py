@@ -15,6 +15,7 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp, serve
 from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Explain,
@@ -52,7 +53,7 @@ class ToldScheduler:
     def close(self) -> None:
         self._listener.close()
 
-    def _admit(self, _peer: bytes, _hello: Hello) -> Welcome:
+    def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome:
         return Welcome(False, self._incarnation, 10.0, 2.0, "")
 
     def _turn(self, arrived: Sequence[ListenerEvent]) -> None:

@@ -19,6 +19,7 @@ import pytest
 
 from scaler.config.load import model_of
 from scaler.net.connection import ListenerEvent, Opened, Received
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Desired,
@@ -59,7 +60,7 @@ class Scheduler:
     def address(self) -> str:
         return self.listener.addresses[0]
 
-    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         if self.refusal is not None:
             return self.refusal
         return Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)

@@ -18,6 +18,7 @@ import pytest
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Closed, ListenerEvent, Opened, Received
+from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
     Done,
@@ -53,7 +54,7 @@ class Scheduler:
             ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._on_events
         )
 
-    def _admit(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
         return Refused(RefusalReason.DUPLICATE, self._refusal) if self._refusal else self._welcome
 
     def _on_events(self, events: list[ListenerEvent]) -> None:

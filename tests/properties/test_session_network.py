@@ -23,6 +23,7 @@ from scaler.net.connection import (
     Resumed,
     Welcomed,
 )
+from scaler.net.identity import Identity
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     GetObject,
@@ -98,7 +99,7 @@ class Network(RuleBasedStateMachine):
             ADDRESS, server_kind="object_storage", admit=self.admit, on_events=self.on_events
         )
 
-    def admit(self, _peer: bytes, _hello: Hello) -> Welcome | Refused:
+    def admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
         return Welcome(False, 1, lease_seconds=4.0, heartbeat_seconds=0.5)
 
     def on_events(self, events: list[ListenerEvent]) -> None:

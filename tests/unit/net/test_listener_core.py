@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from scaler.net.identity import LOCAL
 from scaler.net.listener_core import ListenerCore
 from scaler.net.transport import (
     IDENTIFY_SECONDS,
@@ -30,6 +31,7 @@ SESSION_ID = bytes(range(16))
 
 class Link:
     passes_descriptors = False
+    identity = LOCAL
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         return bool(envelopes) or True

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scaler.net.connection import Broken, ConnectorEvent, ListenerEvent, Opened, Received, Resumed, Welcomed
+from scaler.net.identity import Identity
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, StatStorage, StorageReply, StorageResult, Welcome
 from tests.contracts.memory_network import MemoryConnector, MemoryListener, MemoryNetwork
@@ -12,7 +13,7 @@ from tests.contracts.memory_network import MemoryConnector, MemoryListener, Memo
 ADDRESS = "ipc://nowhere"
 
 
-def admit(_peer: bytes, _hello: Hello) -> Welcome | Refused:
+def admit(_peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:
     return Welcome(False, 1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
 

@@ -1,0 +1,30 @@
+"""Whom a connection is authenticated as. It decides what a peer may do; no message of the peer can change it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scaler.protocol.messages import Role
+
+ALL_ROLES = frozenset(Role)
+
+
+class Identity(NamedTuple):
+    """key: the name of the peer's key. roles: those that it may greet with. is_admin: may see and do what others own.
+
+    Peers with one key are one user: what one of them owns, the others may see.
+    """
+
+    key: str
+    roles: frozenset[Role] = ALL_ROLES
+    is_admin: bool = False
+
+    def may_see(self, owner_key: str) -> bool:
+        """Return whether this peer may know of what the peers with this key own."""
+        return self.key == owner_key or self.is_admin
+
+
+LOCAL = Identity("local")
+"""A process of the server's own user on its host: the kernel says so."""
+ANYONE = Identity("anyone")
+"""Every peer of a server that runs with insecure_no_auth."""
