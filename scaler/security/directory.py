@@ -1,0 +1,202 @@
+"""The keys of a cluster: a private directory that servers read and `scaler keys` changes.
+
+`servers.toml` has the key pairs of the servers. `peers` has one public file per key of a peer, `NAME.toml`, then
+`NAME.2.toml`: each is made by one atomic step that fails when it exists, so commands at once do no harm. `credentials`
+has those of components that are started with the directory itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from shlex import quote
+
+from scaler.errors import ConfigError, UsageError
+from scaler.security.credential import PEER_ROLES, Credential, KeyPair, load_credential, new_key_pair
+from scaler.security.documents import NAME_RULE, Document, is_name, lines, shown
+from scaler.security.entry import PeerEntry
+from scaler.security.private_files import TEMPORARY, read_private, require_private, write_private
+
+RESERVED_NAMES = ("local", "anyone", "scheduler", "object_storage")
+"""Names of identities that no key of a peer may have."""
+_SERVERS = "servers.toml"
+_ENTRY = re.compile(r"([^.]+)(\.[1-9][0-9]*)?\.toml")
+
+
+class KeysDirectory:
+    """The keys of a cluster. scheduler, object_storage: the key pairs of the servers."""
+
+    def __init__(self, path: Path, cluster: str, scheduler: KeyPair, object_storage: KeyPair) -> None:
+        self.path = path
+        self.cluster = cluster
+        self.scheduler = scheduler
+        self.object_storage = object_storage
+        self.peers = path / "peers"
+
+    @classmethod
+    def create(cls, path: str | Path, cluster: str) -> KeysDirectory:
+        """Make the directory with new keys of the servers. Raises UsageError when it has something in it."""
+        path = Path(path)
+        if not is_name(cluster):
+            raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
+        keys = cls(path, cluster, new_key_pair(), new_key_pair())
+        tables = {"scheduler": keys.scheduler, "object_storage": keys.object_storage}
+        text = "".join(f"\n[{name}]\n{pair.to_text()}" for name, pair in tables.items())
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                path.mkdir(0o700)
+            require_private(path.stat(), path)
+            if any(path.iterdir()):
+                raise UsageError(f"{path} exists and is not empty: `scaler keys add` adds keys to a keys directory")
+            for each in (keys.peers, path / "credentials"):
+                each.mkdir(0o700)
+            write_private(path / _SERVERS, lines({"cluster": cluster}) + text)
+        except OSError as error:
+            raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
+        return keys
+
+    @classmethod
+    def open(cls, path: str | Path) -> KeysDirectory:
+        """Return an existing directory. Raises ConfigError, also when other users can open it."""
+        path = Path(path)
+        try:
+            for each in (path, path / "peers"):
+                require_private(each.stat(), each)
+        except (FileNotFoundError, NotADirectoryError):
+            make = f"`scaler keys init {quote(str(path))}` makes one"
+            raise ConfigError(f"{path} is no keys directory: {make}") from None
+        except OSError as error:
+            raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+        document = Document.parse(read_private(path / _SERVERS), str(path / _SERVERS))
+        scheduler, object_storage = (
+            KeyPair.from_document(document.table(key)) for key in ("scheduler", "object_storage")
+        )
+        return cls(path, document.name("cluster"), scheduler, object_storage)
+
+    def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
+        """Admit a new key under this name and return its credential, the only copy of its secrets.
+
+        Raises UsageError when the name is taken by a key that is admitted.
+        """
+        credential = self._new_credential(name, role, expires)
+        self._admit(credential)
+        return credential
+
+    def credential(self, name: str, role: str) -> Credential:
+        """Return the credential that the directory keeps for a component of this name; made at the first call.
+
+        Raises UsageError when the name is taken by a key that was added for another place, and ConfigError when the
+        component of this name has another role.
+        """
+        path = self.path / "credentials" / f"{name}.credentials"
+        if not path.exists():
+            credential = self._new_credential(name, role, None)
+            try:
+                write_private(path, credential.to_text())
+            except FileExistsError:
+                pass  # another process was first
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            else:
+                try:
+                    self._admit(credential)
+                except UsageError:
+                    path.unlink()
+                    raise
+        credential = load_credential(path)
+        if credential.role != role:
+            raise ConfigError(f"{path} has the role {credential.role}, not {role}: choose another name")
+        return credential
+
+    def revoke(self, name: str) -> None:
+        """End all keys of this name. Raises UsageError when there is none to end."""
+        now = datetime.now(UTC)
+        found = [(path, self.entry_in(path)) for path in self._files_of(name)]
+        current = [(path, entry) for path, entry in found if not entry.revoked]
+        if not current:
+            said = f"{name!r} {found[-1][1].problem(now)} already" if found else f"there is no key named {name!r}"
+            raise UsageError(f"{said}; `scaler keys list` lists all")
+        for path, entry in current:
+            try:
+                write_private(path, replace(entry, revoked=now).to_text(), replace=True)
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+    def entries(self) -> list[PeerEntry]:
+        """Return all keys of peers by name, older ones of a name first. Raises ConfigError for a broken file."""
+        return [self.entry_in(path) for path in self.entry_files()]
+
+    def entry_files(self) -> list[Path]:
+        """Return the files of entries, also broken ones, in the order of `entries`."""
+        try:
+            names = [name for name in os.listdir(self.peers) if not name.startswith(TEMPORARY)]  # noqa: PTH208 (names)
+        except OSError as error:
+            raise ConfigError(f"cannot read {self.peers}: {error.strerror}") from None
+        return [self.peers / name for name in sorted(names, key=lambda each: (each.split(".")[0], len(each), each))]
+
+    def entry_in(self, path: Path) -> PeerEntry:
+        """Return the entry in one of the files. Raises ConfigError when it is broken, or the file of another name."""
+        entry = PeerEntry.from_text(read_private(path), str(path))
+        match = _ENTRY.fullmatch(path.name)
+        if match is None or match[1] != entry.name or entry.name in RESERVED_NAMES:
+            raise ConfigError(f"{path} is no file for a key of the name {entry.name!r}")
+        return entry
+
+    def _new_credential(self, name: str, role: str, expires: datetime | None) -> Credential:
+        if not is_name(name) or name in RESERVED_NAMES:
+            raise UsageError(f"{name!r} must be {NAME_RULE}; {', '.join(RESERVED_NAMES)} are reserved")
+        if role not in PEER_ROLES:
+            raise UsageError(f"unknown role {role!r}; roles are {', '.join(PEER_ROLES)}")
+        return Credential(
+            name=name,
+            role=role,
+            cluster=self.cluster,
+            scheduler_key=self.scheduler.public,
+            object_storage_key=self.object_storage.public,
+            keys=new_key_pair(),
+            units=new_key_pair() if role == "manager" else None,
+            expires=expires,
+        )
+
+    def _admit(self, credential: Credential) -> None:
+        entry = PeerEntry(
+            name=credential.name,
+            role=credential.role,
+            cluster=credential.cluster,
+            public=credential.keys.public,
+            units=credential.units.public if credential.units else "",
+            added=datetime.now(UTC),
+            expires=credential.expires,
+        )
+        while True:
+            number = self._require_free(entry.name)
+            path = self.peers / (f"{entry.name}.{number}.toml" if number > 1 else f"{entry.name}.toml")
+            try:
+                write_private(path, entry.to_text())
+            except FileExistsError:
+                continue  # another process was first, so the name is taken now
+            except OSError as error:
+                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            return
+
+    def _require_free(self, name: str) -> int:
+        """Return the number of the next key of this name. Raises UsageError when one of its keys is admitted."""
+        number, now = 1, datetime.now(UTC)
+        for path in self._files_of(name):
+            entry = self.entry_in(path)
+            if not entry.problem(now):
+                raise UsageError(
+                    f"there is a key named {name!r} already, added on {shown(entry.added)}: choose another name, or "
+                    f"end that key first with `scaler keys revoke {name}`"
+                )
+            number = max(number, int(path.name.split(".")[1]) + 1 if path.name.count(".") > 1 else 2)
+        return number
+
+    def _files_of(self, name: str) -> Iterator[Path]:
+        return (path for path in self.entry_files() if path.name.split(".")[0] == name)

@@ -1,0 +1,63 @@
+"""Files that no other user can read: written at once or not at all, and refused when others can open them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from pathlib import Path
+from shlex import quote
+
+from scaler.errors import ConfigError
+from scaler.security.documents import MAX_CHARACTERS
+
+TEMPORARY = ".new-"
+"""Begins the name of a file that is being written."""
+
+
+def read_private(path: Path) -> str:
+    """Return the text of a file or pipe. Raises ConfigError when it is missing, or not private to this user."""
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+            require_private(found, path)
+            return file.read(MAX_CHARACTERS + 1).decode("utf-8", "replace")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+
+
+def require_private(found: os.stat_result, path: Path) -> None:
+    """Raise ConfigError that says what to do when a file or directory is another user's, or others can open it."""
+    if found.st_uid != os.geteuid():
+        raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use a copy of your own")
+    if found.st_mode & 0o077:
+        mode = 700 if stat.S_ISDIR(found.st_mode) else 600
+        mend = f"chmod {mode} {quote(str(path))}"
+        raise ConfigError(f"other users can open {path} (mode {stat.S_IMODE(found.st_mode):04o}): {mend}")
+
+
+def write_private(path: Path, text: str, *, replace: bool = False) -> None:
+    """Write a file of mode 0600 that exists with all of its text or not at all, even after a crash.
+
+    Raises FileExistsError when it exists and is not to be replaced, and other OSErrors.
+    """
+    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(file, "w", encoding="utf-8") as writer:  # noqa: PTH123 (of a descriptor)
+            writer.write(text)
+            writer.flush()
+            os.fsync(file)
+        if replace:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

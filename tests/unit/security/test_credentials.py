@@ -1,0 +1,128 @@
+"""Credential files: what they hold, and which files are refused."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import ConfigError
+from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
+from scaler.security.documents import is_key
+
+MARK = "SECRETsecretSECRETsecretSECRETsecret0000"
+PUBLIC = "p" * 40
+
+
+def credential(role: str = "client") -> Credential:
+    return Credential(
+        name="alice",
+        role=role,
+        cluster="lab",
+        scheduler_key="s" * 40,
+        object_storage_key="o" * 40,
+        keys=KeyPair(PUBLIC, MARK),
+        units=KeyPair("u" * 40, MARK) if role == "manager" else None,
+        expires=datetime(2030, 1, 31, 12, tzinfo=UTC),
+    )
+
+
+def written(path: Path, text: str, mode: int = 0o600) -> Path:
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+@pytest.mark.parametrize("role", ["client", "worker", "manager", "monitor", "admin"])
+def test_a_credential_is_read_as_it_was_written(role: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "alice.credentials", credential(role).to_text())
+    assert load_credential(path) == credential(role)
+
+
+def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
+    units = credential("manager").for_units()
+    assert (units.name, units.role, units.keys.public, units.units) == ("alice.units", "worker", "u" * 40, None)
+    assert load_credential(written(tmp_path / "units", units.to_text())) == units
+    with pytest.raises(ConfigError, match="only a manager has units"):
+        credential("worker").for_units()
+
+
+def test_new_keys_have_the_form_of_keys_and_differ() -> None:
+    one, other = new_key_pair(), new_key_pair()
+    assert len({one.public, one.secret, other.public, other.secret}) == 4
+    assert all(is_key(each) for each in (one.public, one.secret))
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o644])
+def test_a_file_that_others_can_open_is_refused_with_the_chmod_that_mends_it(mode: int, tmp_path: Path) -> None:
+    path = written(tmp_path / "my alice.credentials", credential().to_text(), mode)
+    with pytest.raises(ConfigError) as caught:
+        load_credential(path)
+    command = str(caught.value).partition(f"(mode {mode:04o}): ")[2]
+    assert os.system(command) == 0
+    assert load_credential(path) == credential()
+
+
+def test_a_file_of_another_user_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "alice.credentials", credential().to_text())
+    if os.geteuid():
+        pytest.skip("SKIPPED: only root can give a file to another user")
+    os.chown(path, 12345, 12345)
+    with pytest.raises(ConfigError, match=r"belongs to another user \(uid 12345\)"):
+        load_credential(path)
+
+
+def test_a_missing_file_and_a_directory_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot read .*none: No such file"):
+        load_credential(tmp_path / "none")
+    with pytest.raises(ConfigError, match="is a directory: give the file of one credential"):
+        load_credential(tmp_path)
+
+
+def test_a_credential_is_read_from_a_pipe() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, credential().to_text().encode())
+    os.close(writer)
+    try:
+        assert load_credential(f"/dev/fd/{reader}") == credential()
+    finally:
+        os.close(reader)
+
+
+def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
+    text = credential("manager").to_text()
+    broken = [
+        MARK,
+        f"{MARK} = ",
+        text.replace('secret = "', 'secret = "x'),
+        text.replace('"\nsecret', '"\nsecrets'),
+        text.replace(f'"{MARK}"', MARK),
+        text.replace(f'"{MARK}"', f'["{MARK}"]'),
+        text.replace('role = "manager"', f'role = "{MARK}"'),
+        text.replace('name = "alice"', f'name = "{MARK}!"'),
+        text.replace("2030-01-31T12:00:00Z", f'"{MARK}"'),
+        text.replace("2030-01-31T12:00:00Z", "2030-01-31T12:00:00"),
+        text + "x" * 70_000,
+        "[" * 50_000,
+        "",
+        text.partition("[units]")[0],
+        text.replace("[keys]", f"[keys]\n{MARK} = 1\n{MARK} = 2"),
+        '\ufffd"\x00' + text,
+    ]
+    for number, each in enumerate(broken):
+        path = written(tmp_path / f"file{number}", each)
+        with pytest.raises(ConfigError) as caught:
+            load_credential(path)
+        error: BaseException | None = caught.value
+        assert path.name in str(error)
+        while error is not None:
+            assert MARK[:8] not in f"{error} {error!r}", each
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+
+
+def test_no_repr_shows_a_secret() -> None:
+    for each in (credential("manager"), credential("manager").for_units(), credential().keys):
+        assert MARK not in f"{each} {each!r} {[each]} {vars(type(each)).get('x')}"
+        assert PUBLIC in repr(each) or "u" * 40 in repr(each)

@@ -1,0 +1,156 @@
+"""The keys directory: what is kept, how it changes, and which directories are refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import ConfigError, UsageError
+from scaler.security.directory import KeysDirectory
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeysDirectory:
+    return KeysDirectory.create(tmp_path / "keys", "lab")
+
+
+def test_a_directory_is_opened_with_the_keys_that_it_was_made_with(keys: KeysDirectory) -> None:
+    again = KeysDirectory.open(keys.path)
+    assert (again.cluster, again.scheduler, again.object_storage) == ("lab", keys.scheduler, keys.object_storage)
+    assert keys.scheduler != keys.object_storage
+
+
+def test_everything_in_it_is_private_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        keys = KeysDirectory.create(tmp_path / "keys", "lab")
+        keys.add("alice", "client")
+        keys.revoke("alice")
+        keys.credential("page", "monitor")
+    finally:
+        os.umask(before)
+    modes = {each: stat.S_IMODE(each.stat().st_mode) for each in (keys.path, *keys.path.rglob("*"))}
+    assert len(modes) == 7
+    assert {each: mode for each, mode in modes.items() if mode != (0o700 if each.is_dir() else 0o600)} == {}
+
+
+def test_a_new_key_knows_the_servers_and_is_an_entry_without_secrets(keys: KeysDirectory) -> None:
+    alice = keys.add("alice", "manager", datetime(2030, 1, 1, tzinfo=UTC))
+    assert (alice.scheduler_key, alice.object_storage_key) == (keys.scheduler.public, keys.object_storage.public)
+    assert alice.cluster == "lab"
+    assert alice.units is not None
+    [entry] = keys.entries()
+    assert (entry.name, entry.role, entry.public, entry.units) == (
+        "alice",
+        "manager",
+        alice.keys.public,
+        alice.units.public,
+    )
+    assert entry.expires == alice.expires == datetime(2030, 1, 1, tzinfo=UTC)
+    texts = "".join(each.read_text() for each in keys.peers.iterdir())
+    assert alice.keys.public in texts
+    assert alice.keys.secret not in texts
+    assert alice.units.secret not in texts
+
+
+def test_a_taken_name_is_refused_and_may_be_used_again_after_it_was_revoked_or_has_expired(keys: KeysDirectory) -> None:
+    first = keys.add("alice", "client")
+    with pytest.raises(UsageError, match=r"a key named 'alice' already.*scaler keys revoke alice"):
+        keys.add("alice", "client")
+    keys.revoke("alice")
+    second = keys.add("alice", "monitor", datetime.now(UTC) - timedelta(seconds=1))
+    third = keys.add("alice", "client")
+    assert [(each.public, bool(each.problem(datetime.now(UTC)))) for each in keys.entries()] == [
+        (first.keys.public, True),
+        (second.keys.public, True),
+        (third.keys.public, False),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "-a", "a.b", "a b", "a/b", "..", "a\n", "é", "a" * 61, "local", "anyone", "scheduler", "object_storage"],
+)
+def test_names_have_a_simple_grammar_and_some_are_reserved(name: str, keys: KeysDirectory) -> None:
+    with pytest.raises(UsageError, match="must be a name"):
+        keys.add(name, "client")
+    with pytest.raises(UsageError, match="must be a name"):
+        keys.credential(name, "client")
+    with pytest.raises(UsageError, match="no key named"):
+        keys.revoke(name)
+    assert keys.entries() == []
+
+
+def test_an_unknown_role_is_refused(keys: KeysDirectory) -> None:
+    with pytest.raises(UsageError, match="unknown role 'scheduler'; roles are client, worker"):
+        keys.add("alice", "scheduler")
+
+
+def test_commands_at_once_lose_no_key_and_give_no_name_twice(keys: KeysDirectory) -> None:
+    def add(name: str) -> str | None:
+        try:
+            return KeysDirectory.open(keys.path).add(name, "worker").keys.public
+        except UsageError:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(add, [f"w{number % 10}" for number in range(40)]))
+    entries = keys.entries()
+    assert sorted(each for each in made if each) == sorted(each.public for each in entries)
+    assert sorted(each.name for each in entries) == [f"w{number}" for number in range(10)]
+
+
+def test_revoking_an_unknown_or_revoked_name_says_so(keys: KeysDirectory) -> None:
+    with pytest.raises(UsageError, match="there is no key named 'bob'"):
+        keys.revoke("bob")
+    keys.add("bob", "client")
+    keys.revoke("bob")
+    with pytest.raises(UsageError, match=r"'bob' was revoked on .* already"):
+        keys.revoke("bob")
+
+
+def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: keys.credential("native", "manager"), range(16)))
+    assert len(set(found)) == 1
+    assert [each.public for each in keys.entries()] == [found[0].keys.public]
+    with pytest.raises(ConfigError, match="has the role manager, not worker"):
+        keys.credential("native", "worker")
+    keys.add("alice", "client")
+    with pytest.raises(UsageError, match="a key named 'alice' already"):
+        keys.credential("alice", "client")
+
+
+def test_a_directory_is_made_once(keys: KeysDirectory, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        KeysDirectory.create(keys.path, "lab")
+    with pytest.raises(UsageError, match="cluster's name 'a b' must be"):
+        KeysDirectory.create(tmp_path / "other", "a b")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(UsageError, match="cannot make the keys directory"):
+        KeysDirectory.create(file / "keys", "lab")
+
+
+def test_what_is_no_keys_directory_is_refused_with_the_command_that_makes_one(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        tmp_path.chmod(0o700)
+        with pytest.raises(ConfigError, match=rf"is no keys directory: `scaler keys init {path}` makes one"):
+            KeysDirectory.open(path)
+
+
+@pytest.mark.parametrize("what", ["", "peers", "servers.toml"])
+def test_a_directory_that_others_can_open_is_refused_with_the_chmod_that_mends_it(
+    what: str, keys: KeysDirectory
+) -> None:
+    path = keys.path / what
+    path.chmod(0o750 if path.is_dir() else 0o640)
+    with pytest.raises(ConfigError) as caught:
+        KeysDirectory.open(keys.path)
+    assert os.system(str(caught.value).partition("): ")[2]) == 0
+    KeysDirectory.open(keys.path)
