@@ -10,10 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from scaler.errors import ProtocolError
 from scaler.net.connection import ConnectorEvent, ListenerEvent
 from scaler.net.identity import Identity
 from scaler.protocol.codec import decode
-from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Welcome
+from scaler.protocol.messages import CARRIERS, Goodbye, Hello, Message, Refused, Welcome
 from scaler.protocol.session import Descriptor, Envelope, Session
 
 HANDSHAKE_SECONDS = 5.0
@@ -41,6 +42,9 @@ class Transport(Protocol):
 
         `WritingChanged` follows when none is kept any more. A connection that is lost takes everything and drops it.
         """
+
+    def lift_limits(self) -> None:
+        """Take messages of any size from now on: the peer is welcome. Before, a listener's link takes a Hello only."""
 
     def cut(self) -> None:
         """Close at once. No input comes from this link any more. Harmless when repeated."""
@@ -78,10 +82,15 @@ class EnvelopeReceived(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LinkOpened:
-    """There is a connection. origin: where it comes from, for logs."""
+    """There is a connection.
+
+    origin: where it comes from, for logs. source: the host of that. is_scarce: few file descriptors are left.
+    """
 
     link: Transport
     origin: str = ""
+    source: str = ""
+    is_scarce: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +177,13 @@ class Dial:
 
 
 @dataclass(frozen=True, slots=True)
+class LiftLimits:
+    """Let this link bring more than a Hello: its peer is about to be welcomed."""
+
+    link: Transport
+
+
+@dataclass(frozen=True, slots=True)
 class Cut:
     """Close this connection. was_welcomed: a connector's session was on it."""
 
@@ -183,7 +199,7 @@ class Report:
     is_refusal: bool
 
 
-Command = Transmit | Deliver | Admit | Dial | Cut | Report
+Command = Transmit | Deliver | Admit | Dial | LiftLimits | Cut | Report
 
 
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
@@ -194,4 +210,9 @@ def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message 
     size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes
-    return decode(envelope.body) if session.receive(envelope.header, size, now) else None
+    if not session.receive(envelope.header, size, now):
+        return None
+    message = decode(envelope.body)
+    if envelope.attachments and type(message) not in CARRIERS:
+        raise ProtocolError(f"{type(message).__name__} carries no attachments")
+    return message

@@ -21,7 +21,16 @@ from scaler.errors import LimitError, ProtocolError
 from scaler.ids import ID_BYTES
 from scaler.protocol import fields as f
 from scaler.protocol.fields import BYTES, WORD_BYTES, Frame
-from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MESSAGES, SPLIT_BATCH_BYTES, Message
+from scaler.protocol.messages import (
+    BATCHES,
+    MAX_BATCH_BYTES,
+    MAX_CONTROL_BYTES,
+    MAX_HELLO_BYTES,
+    MESSAGES,
+    SPLIT_BATCH_BYTES,
+    Hello,
+    Message,
+)
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
 MIN_TRAVERSAL_WORDS = 8 * 1024
@@ -156,6 +165,8 @@ def _open(body: bytes) -> Frame:
 def _wire(of: type[Message]) -> _Wire:
     """Learn a message when it is first met: a process meets few of them."""
     largest = (MAX_BATCH_BYTES, "MAX_BATCH_BYTES") if of in BATCHES else (MAX_CONTROL_BYTES, "MAX_CONTROL_BYTES")
+    if of is Hello:
+        largest = (MAX_HELLO_BYTES, "MAX_HELLO_BYTES")
     number, codec = MESSAGES.index(of), struct_codec(of)
     write_single = _single_path(number, codec) if of in BATCHES else None
     wire = _wires[of] = _Wire(of.__name__, number, codec, *largest, write_single)

@@ -20,13 +20,15 @@ from scaler.protocol import fields as f
 
 PROTOCOL_VERSION = 2
 INLINE_LIMIT_BYTES = 32 * 1024
+MAX_HELLO_BYTES = 64 * 1024
+"""Largest body of a Hello, and of whatever else comes before the Welcome."""
 MAX_CONTROL_BYTES = 1024 * 1024
 """Largest body of any message that is not a batch."""
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """Largest body of a batch; senders split their batches near `SPLIT_BATCH_BYTES`."""
 SPLIT_BATCH_BYTES = 1024 * 1024
 MAX_CHUNK_BYTES = 64 * 1024 * 1024
-"""Largest attachment (a frame of an object's bytes)."""
+"""Most bytes of the attachments of one message (frames of an object's bytes)."""
 
 STORED_REFERENCE_BYTES = 25
 STARTED_AFTER_SECONDS = 0.05
@@ -82,6 +84,8 @@ MESSAGES: list[type[Message]] = []
 """All messages, in the order of their declaration: their numbers on the wire."""
 BATCHES: set[type[Message]] = set()
 """Messages whose body may have MAX_BATCH_BYTES."""
+CARRIERS: set[type[Message]] = set()
+"""Messages that may have attachments. None of them is a batch."""
 UNSEQUENCED: set[type[Message]] = set()
 """Messages that are sent once, and not repeated after a break, because losing one does no harm."""
 MAY_SEND = {server: {role: set[type[Message]]() for role in Role} for server in Server}
@@ -104,6 +108,7 @@ def message(
     to_storage: _Roles = (),
     from_storage: _Roles = (),
     batch: bool = False,
+    attachments: bool = False,
     sequenced: bool = True,
 ) -> Callable[[type[_Declared]], type[_Declared]]:
     """Declare a class as a message: make it a dataclass, and enter it in the tables above.
@@ -117,6 +122,8 @@ def message(
         MESSAGES.append(made)
         if batch:
             BATCHES.add(made)
+        if attachments:
+            CARRIERS.add(made)
         if not sequenced:
             UNSEQUENCED.add(made)
         for table, server, roles in (
@@ -648,7 +655,7 @@ class TaskLog(Message):
     traceback: bytes = b""  # UTF-8; of a task that has failed
 
 
-@message(to_storage=OBJECT_PEERS)
+@message(to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
     """Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
 
@@ -713,7 +720,7 @@ class StorageResult(StrEnum):
     UNSHARED = "unshared"  # the descriptor of a shared PutObject did not arrive: put the object again with attachments
 
 
-@message(from_storage=OBJECT_PEERS)
+@message(from_storage=OBJECT_PEERS, attachments=True)
 class StorageReply(Message):
     """Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
 

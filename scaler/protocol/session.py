@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
+from scaler.protocol.messages import CARRIERS, MAX_CHUNK_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
 
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
@@ -107,14 +107,16 @@ def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descr
         raise LimitError(f"{len(attachments)} attachments are more than MAX_ATTACHMENTS = {MAX_ATTACHMENTS}")
     if len(descriptors) > MAX_DESCRIPTORS:
         raise LimitError(f"{len(descriptors)} descriptors are more than MAX_DESCRIPTORS = {MAX_DESCRIPTORS}")
+    size = 0
     for attachment in attachments:
-        size = len(attachment)
         if isinstance(attachment, memoryview):
-            size = attachment.nbytes
+            size += attachment.nbytes
             if not attachment.c_contiguous:
                 raise ValueError("an attachment must be contiguous in memory")
-        if size > MAX_CHUNK_BYTES:
-            raise LimitError(f"an attachment of {size} bytes is larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
+        else:
+            size += len(attachment)
+    if size > MAX_CHUNK_BYTES:
+        raise LimitError(f"attachments of {size} bytes are larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
 
 
 class _OutboxEntry(NamedTuple):
@@ -160,12 +162,12 @@ class Session:
     ) -> None:
         """Queue a message for the next `take`. Raises LimitError when it is too large, or the outbox is full."""
         body = encode(message)
+        if attachments and type(message) not in CARRIERS:
+            raise ValueError(f"{type(message).__name__} carries no attachments")
         if type(message) not in UNSEQUENCED:
             if attachments or descriptors:
                 check_attachments(attachments, descriptors)
             self.keep(body, attachments, descriptors)
-        elif attachments:
-            raise ValueError(f"{type(message).__name__} carries no attachments")
         elif is_connected:
             self.post(body)
 

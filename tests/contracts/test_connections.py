@@ -363,19 +363,21 @@ def test_messages_that_the_role_may_not_send_are_dropped_and_in_the_end_cost_the
 def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> None:
     server, peer = met(network, kind="scheduler")
     with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
-        peer.connector.send(Cancel([]), [bytes(MAX_CHUNK_BYTES + 1)])
+        peer.connector.send(PutObject(1, bytes(16), [], 0), [bytes(MAX_CHUNK_BYTES), b"x"])
     with pytest.raises(LimitError, match="MAX_CONTROL_BYTES"):
         peer.connector.send(Cancel([bytes(16)] * 70_000))
     with pytest.raises(ValueError, match="contiguous"):
-        peer.connector.send(Cancel([]), [memoryview(bytes(10))[::2]])
+        peer.connector.send(PutObject(1, bytes(16), [], 0), [memoryview(bytes(10))[::2]])
     peer.connector.send(Cancel([bytes(16)]))
     network.until(lambda: len(server.events) == 2)
     assert isinstance(server.events[1], Received)
     assert server.events[1].message == Cancel([bytes(16)])
 
 
-def test_messages_outside_the_sequence_carry_no_attachments(network: Network) -> None:
+def test_only_messages_about_bytes_of_objects_carry_attachments(network: Network) -> None:
     server, peer = met(network)
+    with pytest.raises(ValueError, match="no attachments"):
+        peer.connector.send(StatStorage(1), [b"x"])
     with pytest.raises(ValueError, match="no attachments"):
         peer.connector.send(Heartbeat(1.0), [b"x"])
     with pytest.raises(ValueError, match="no attachments"):
