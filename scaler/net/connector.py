@@ -79,6 +79,8 @@ class Shell(Generic[_CoreT]):
     def _perform(self, command: t.Command, _now: float) -> None:
         if isinstance(command, t.Cut):
             command.link.cut()
+        elif isinstance(command, t.LiftLimits):
+            command.link.lift_limits()
 
     def _stop(self, reason: str) -> list[t.Transmit] | None:
         """Return what is to be sent at the end; None when this is closed already, or in a forked child."""

@@ -35,6 +35,8 @@ from scaler.protocol.session import (
 
 MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
+MAX_UNIDENTIFIED = 1024
+"""Most connections of one listener without a session; beyond it, one is cut for each new one."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,7 @@ class _Link:
 
     transport: t.Transport
     origin: str
+    source: str
     peer: _Peer | None = None
     is_closing: bool = False
     is_blocked: bool = False
@@ -82,6 +85,8 @@ class ListenerCore:
         self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
         self._cut_at: dict[_Link, float] = {}  # links without a session, and those that are closing
         self._first_cut_at = math.inf  # not after the first of these times
+        self._unidentified: dict[str, dict[_Link, None]] = {}  # by source, the first one first
+        self._unidentified_count = 0
 
     def outbox_bytes(self, peer_id: bytes) -> int:
         peer = self._peers.get(peer_id)
@@ -145,9 +150,13 @@ class ListenerCore:
 
     def _note(self, item: t.Input, now: float) -> None:
         match item:
-            case t.LinkOpened(transport, origin):
-                link = self._links[transport] = _Link(transport, origin)
+            case t.LinkOpened(transport, origin, source, is_scarce):
+                link = self._links[transport] = _Link(transport, origin, source)
                 self._cut_later(link, now + t.IDENTIFY_SECONDS)
+                self._unidentified.setdefault(source, {})[link] = None
+                self._unidentified_count += 1
+                if is_scarce or self._unidentified_count > MAX_UNIDENTIFIED:
+                    self._make_room()
             case t.LinkLost(transport) if transport in self._links:
                 self._lost(self._links[transport])
             case t.WritingChanged(transport, is_blocked) if transport in self._links:
@@ -168,6 +177,22 @@ class ListenerCore:
                     self._end(peer, m.Goodbye(reason), now)
             case _:
                 pass  # of a link that is cut, or a session that has ended
+
+    def _make_room(self) -> None:
+        """Cut the oldest connection without a session, of the source that has most of them."""
+        most: dict[_Link, None] = max(self._unidentified.values(), key=len)
+        oldest = next(iter(most))
+        self._lost(oldest)
+        self._commands.append(t.Cut(oldest.transport))
+
+    def _identified(self, link: _Link) -> None:
+        """Note that a connection has a session, or is gone."""
+        links = self._unidentified.get(link.source, {})
+        if link in links:
+            del links[link]
+            self._unidentified_count -= 1
+            if not links:
+                del self._unidentified[link.source]
 
     def _receive(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         peer = link.peer
@@ -223,6 +248,7 @@ class ListenerCore:
     def _lost(self, link: _Link) -> None:
         del self._links[link.transport]
         self._cut_at.pop(link, None)
+        self._identified(link)
         peer = link.peer
         if peer is not None and peer.link is link:
             self._disconnect(peer)
@@ -239,6 +265,8 @@ class ListenerCore:
             )
             self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text), now)
             return
+        if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
+            raise ProtocolError(f"{len(envelope.body)} bytes and {len(envelope.attachments)} attachments are no Hello")
         hello = decode(envelope.body)
         if not isinstance(hello, m.Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")
@@ -296,6 +324,8 @@ class ListenerCore:
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, not hello.resume)
             self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
+        self._identified(link)
+        self._commands.append(t.LiftLimits(link.transport))
         peer.session.post(encode(replace(answer, resumed=resumed)))
         self._unsent[peer_id] = peer
 
@@ -338,6 +368,7 @@ class ListenerCore:
     def _cut(self, link: _Link) -> None:
         self._links.pop(link.transport, None)
         self._cut_at.pop(link, None)
+        self._identified(link)
         self._commands.append(t.Cut(link.transport))
 
     def _expire(self, now: float) -> None:

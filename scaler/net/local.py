@@ -31,12 +31,15 @@ from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.address import split_tcp
 from scaler.net.identity import LOCAL
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.net.kernel import is_scarce
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
 BACKLOG = 1024
 READ_BYTES = 64 * 1024
 """What is read at once; an envelope that is not whole then gets memory of its own."""
+MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
+"""Memory of all envelopes of a listener that are not whole yet. A connection that needs more is cut, and may return."""
 SEND_BUFFER_BYTES = 1024 * 1024
 """What the kernel may keep for a connection in each direction; the system may allow less."""
 _JOIN_BYTES = 16 * 1024
@@ -83,13 +86,15 @@ def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
     return _to_same_user(connection, watcher)
 
 
-def _to_same_user(connection: socket.socket, watcher: t.Watcher) -> LocalTransport | None:
+def _to_same_user(
+    connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None
+) -> LocalTransport | None:
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     _, user, _ = _CREDENTIALS.unpack(credentials)
     if user != os.geteuid():
         connection.close()
         return None
-    return LocalTransport(connection, watcher)
+    return LocalTransport(connection, watcher, memory)
 
 
 class FileDescriptor:
@@ -107,11 +112,28 @@ class FileDescriptor:
         close(self._number)  # bound early: as the interpreter ends, `os` may be gone
 
 
+class PartialBytes:
+    """Counts the memory for envelopes of which a part has come."""
+
+    def __init__(self) -> None:
+        self._free_bytes = MAX_PARTIAL_BYTES
+
+    def take(self, size_bytes: int) -> None:
+        """Raises ProtocolError when there is not as much left."""
+        if size_bytes > self._free_bytes:
+            raise ProtocolError(f"MAX_PARTIAL_BYTES = {MAX_PARTIAL_BYTES} of all connections are exceeded")
+        self._free_bytes -= size_bytes
+
+    def give_back(self, size_bytes: int) -> None:
+        self._free_bytes += size_bytes
+
+
 class LocalTransport:
     passes_descriptors = True
     identity = LOCAL
 
-    def __init__(self, connection: socket.socket, watcher: t.Watcher) -> None:
+    def __init__(self, connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> None:
+        """memory: of the listener; None makes a connector's end, which trusts the server."""
         connection.setblocking(False)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         self._socket = connection
@@ -121,6 +143,9 @@ class LocalTransport:
         self._partial: Generator[memoryview, int, t.EnvelopeReceived] | None = None
         """Takes in an envelope of which a part has come, into the memory `_space`."""
         self._space = memoryview(b"")
+        self._memory = memory or PartialBytes()
+        self._taken_bytes = 0
+        self._is_limited = memory is not None
         self._passed: list[list[FileDescriptor]] = []
         """Descriptors whose envelopes have not come yet, by read."""
         self._unsent: deque[tuple[list[memoryview], Sequence[Descriptor]]] = deque()
@@ -149,7 +174,7 @@ class LocalTransport:
                 self._space = partial.send(count)
                 return
         except StopIteration as whole:
-            self._partial = None
+            self._forget_partial()
             inputs.append(whole.value)
             return
         except BlockingIOError:
@@ -167,7 +192,13 @@ class LocalTransport:
         at, size = 0, len(data)
         while size - at >= _HEAD.size:
             body_bytes, attachment_count, descriptor_count, header = _HEAD.unpack_from(data, at)
-            if body_bytes > MAX_BATCH_BYTES or attachment_count > MAX_ATTACHMENTS or descriptor_count > MAX_DESCRIPTORS:
+            largest = MAX_CONTROL_BYTES if attachment_count else MAX_BATCH_BYTES
+            if (
+                body_bytes > largest
+                or attachment_count > MAX_ATTACHMENTS
+                or descriptor_count > MAX_DESCRIPTORS
+                or (self._is_limited and (body_bytes > MAX_HELLO_BYTES or attachment_count or descriptor_count))
+            ):
                 raise ProtocolError(
                     f"an envelope with a body of size {body_bytes}: attachments={attachment_count} "
                     f"descriptors={descriptor_count}"
@@ -180,12 +211,14 @@ class LocalTransport:
                     break
                 sizes = layout.unpack_from(data, begin)
                 begin += layout.size
-                if max(sizes) > MAX_CHUNK_BYTES:
-                    raise ProtocolError(f"an attachment of size {max(sizes)}")
+                if sum(sizes) > MAX_CHUNK_BYTES:
+                    raise ProtocolError(f"attachments of size {sum(sizes)}")
             descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes
             if at + sum(sizes) > size:
                 self._head = b""
+                self._memory.take(body_bytes + sum(sizes))
+                self._taken_bytes = body_bytes + sum(sizes)
                 self._partial = self._assemble(header, (body_bytes, *sizes), descriptors, memoryview(data)[begin:])
                 self._space = next(self._partial)
                 return
@@ -270,12 +303,21 @@ class LocalTransport:
             self._unsent.clear()  # that the connection is lost shows when it is read
         return True
 
+    def lift_limits(self) -> None:
+        self._is_limited = False
+
     def cut(self) -> None:
         if self._socket.fileno() >= 0:
             self._watcher.unwatch(self._descriptor)
             self._socket.close()
         self._passed.clear()
+        self._forget_partial()
+
+    def _forget_partial(self) -> None:
         self._partial = None
+        self._space = memoryview(b"")
+        self._memory.give_back(self._taken_bytes)
+        self._taken_bytes = 0
 
     def close(self, linger_seconds: float) -> None:
         until = time.monotonic() + linger_seconds
@@ -337,6 +379,9 @@ class LocalListener:
         self._watcher = watcher
         self._listening: dict[int, socket.socket] = {}
         self._transports: dict[int, LocalTransport] = {}
+        self._memory = PartialBytes()
+        self._starved: list[socket.socket] = []
+        """Where a peer could not be accepted for want of a descriptor."""
         for name in {local_name(address) for address in addresses}:
             listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             try:
@@ -347,12 +392,16 @@ class LocalListener:
                 continue
             listening.setblocking(False)
             self._listening[listening.fileno()] = listening
-            # Edge-triggered: a peer that cannot be accepted for want of descriptors must not keep the loop busy.
+            # Edge-triggered: a peer that cannot be accepted for want of descriptors must not keep the loop busy. It is
+            # tried again when anything else happens.
             self._poll.register(listening, select.EPOLLIN | select.EPOLLET)
         watcher.watch(self._poll.fileno())
 
     def receive(self, inputs: list[t.Input]) -> None:
         """Add what has happened to `inputs`: up to a limit for each connection."""
+        starved, self._starved = self._starved, []
+        for listening in starved:
+            self._accept(listening, inputs)
         for descriptor, _ in self._poll.poll(0):
             transport = self._transports.get(descriptor)
             if transport is not None:
@@ -364,12 +413,15 @@ class LocalListener:
         while True:
             try:
                 accepted, _ = listening.accept()
-            except OSError:  # there is no other one, or no descriptor for it
+            except OSError as error:  # there is no other one, or no descriptor for it
+                if error.errno in {errno.EMFILE, errno.ENFILE} and listening not in self._starved:
+                    self._starved.append(listening)
                 return
-            transport = _to_same_user(accepted, self)
+            descriptor = accepted.fileno()
+            transport = _to_same_user(accepted, self, self._memory)
             if transport is not None:
-                self._transports[accepted.fileno()] = transport
-                inputs.append(t.LinkOpened(transport, "this host"))
+                self._transports[descriptor] = transport
+                inputs.append(t.LinkOpened(transport, "this host", "this host", is_scarce=is_scarce(descriptor)))
 
     def watch(self, descriptor: int) -> None:
         self._poll.register(descriptor, select.EPOLLIN)

@@ -320,6 +320,9 @@ class ZmqConnection(_ZmqEnd):
             self._wakeups.soon()
         return not self._is_blocked
 
+    def lift_limits(self) -> None:
+        """Do nothing: a connector trusts its server."""
+
     def cut(self) -> None:
         if not self._socket.closed:
             self._unwatch()
@@ -339,7 +342,7 @@ class ZmqConnection(_ZmqEnd):
 class ZmqLink:
     """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
 
-    __slots__ = ("_inode", "_listener", "descriptor", "origin", "route", "unsent")
+    __slots__ = ("_inode", "_listener", "descriptor", "is_limited", "origin", "route", "unsent")
 
     passes_descriptors = False
     identity = ANYONE
@@ -350,6 +353,7 @@ class ZmqLink:
         """What ROUTER calls it; empty until it has brought a message."""
         self.unsent: deque[Envelope] = deque()
         self._listener = listener
+        self.is_limited = True
         try:
             with _duplicate(descriptor) as connection:
                 self._inode = os.fstat(connection.fileno()).st_ino
@@ -363,6 +367,9 @@ class ZmqLink:
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self.unsent.extend(envelopes)
         return self._listener.push(self)
+
+    def lift_limits(self) -> None:
+        self.is_limited = False
 
     def cut(self) -> None:
         self._listener.drop(self)

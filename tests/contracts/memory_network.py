@@ -80,6 +80,8 @@ class WireEnd:
         self._is_blocked = not self._push()
         return not self._is_blocked
 
+    def lift_limits(self) -> None: ...
+
     def cut(self) -> None:
         self._is_cut = True
         self.wire.broken = True
