@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler local": (f"{_PARSE}local", _LAUNCHER),
     "scaler init": ("scaler.config.init:parse_init", "scaler.config.init:run"),
+    "scaler keys": ("scaler.security.commands:parse_keys", "scaler.security.commands:run"),
     "scaler run-again": (f"{_PARSE}run_again", "scaler.client.commands:run"),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
     **{f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")},

@@ -18,6 +18,7 @@ from scaler.config.commands import VERBS
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError
 from scaler.plugins import WORKER_MANAGERS, worker_manager_type
+from scaler.security.commands import KEY_VERBS
 
 SHELLS = ("bash", "zsh", "fish")
 _FILE, _TOML = "@FILE", "@TOML"
@@ -58,6 +59,8 @@ def words_by_place() -> dict[str, list[str]]:
         "scaler": [*(name.removeprefix("scaler ") for name in SUBCOMMANDS), _TOML],
         "scaler init": kinds,
         "scaler completion": [*SHELLS],
+        "scaler keys": [*KEY_VERBS],
+        **{f"scaler keys {verb}": [] for verb in KEY_VERBS},
         "scaler trace": [_FILE],
         "scaler_worker_manager": kinds,
     }

@@ -40,6 +40,7 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
 _COMMANDS = {
     LOCAL: "start a scheduler, workers and a web page on this machine",
     "init": "write a commented TOML file for some types of worker managers",
+    "keys": "make, list and revoke the keys of a cluster that other machines reach",
     "explain": "explain why a task waits, or how it ended",
     "logs": "print what a task has printed",
     "run-again": "run a failed task again",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,10 +14,9 @@ from scaler.errors import ConfigError
 from scaler.security.credential import UNITS
 from scaler.security.directory import KeysDirectory
 from scaler.security.entry import PeerEntry
-from scaler.security.private_files import require_private
+from scaler.security.private_files import TEMPORARY, require_private
 
 _log = logging.getLogger(__name__)
-_Signature = tuple[int, ...]
 
 
 class Entry(NamedTuple):
@@ -31,19 +32,18 @@ def _now() -> datetime:
 
 
 class AllowList:
-    """The public keys of a directory. Files are read again only when they have changed.
-
-    A file that is broken, readable by others, or repeats another one's key admits nothing. It is logged once and
-    listed in `problems`, by file, and the other files go on. While the whole directory cannot be read, what was read
-    last stays.
+    """The public keys of a directory. problems: by file, of those that admit nothing, because they are broken, can be
+    opened by others, or repeat another one's key. Each problem is logged once, and all other keys stay.
     """
 
     def __init__(self, directory: KeysDirectory, now: Callable[[], datetime] = _now) -> None:
         self._directory = directory
         self._now = now
-        self._files: dict[Path, tuple[_Signature, PeerEntry | None]] = {}
+        self._seen: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, PeerEntry | ConfigError] = {}
+        self._next_expiry: datetime | None = datetime.min.replace(tzinfo=UTC)  # the first refresh is due
         self._entries: dict[str, Entry] = {}
-        self.problems: dict[Path, str] = {}
+        self.problems: dict[str, str] = {}
         self.refresh()
 
     def entry(self, public_key: str) -> Entry | None:
@@ -51,59 +51,79 @@ class AllowList:
         return self._entries.get(public_key)
 
     def refresh(self) -> bool:
-        """Read what has changed: added, revoked, expired and removed keys. Return whether any entry has changed."""
-        problems: dict[Path, str] = {}
+        """Read what has changed: added, revoked, expired and removed keys. Return whether any entry has changed.
+
+        It is cheap: of a file that has not changed, it asks for the times and the size only.
+        """
+        peers, now = self._directory.peers, self._now()
+        problems: dict[str, str] = {}
         try:
-            self._files = self._read(problems)
+            seen = _files_in(peers)
         except FileNotFoundError:
-            self._files = {}  # who removes the directory revokes all keys in it
-            problems[self._directory.peers] = "the keys directory is gone: no peer is admitted"
+            seen = {}  # to remove the directory is to revoke all keys
+            problems["peers"] = f"{peers} is gone: no peer is admitted"
         except (OSError, ConfigError) as error:
-            problems[self._directory.peers] = f"{error}: keys stay as they were"
-        entries = self._admitted(problems)
-        for path, problem in problems.items():
-            if self.problems.get(path) != problem:
+            seen = self._seen
+            problems["peers"] = f"{error}: all keys stay as they were"
+        is_due = self._next_expiry is not None and now >= self._next_expiry
+        if seen == self._seen and not (problems or self.problems or is_due):
+            return False
+        self._files = {
+            name: self._files[name] if self._seen.get(name) == state and name not in self.problems else self._read(name)
+            for name, state in seen.items()
+        }
+        entries = self._admitted(now, problems)
+        for name, problem in problems.items():
+            if self.problems.get(name) != problem:
                 _log.warning("problem in the keys directory: %s", problem)
         changed = entries != self._entries
-        self._entries, self.problems = entries, problems
+        self._seen, self._entries, self.problems = seen, entries, problems
         return changed
 
-    def _read(self, problems: dict[Path, str]) -> dict[Path, tuple[_Signature, PeerEntry | None]]:
-        peers = self._directory.peers
-        require_private(peers.stat(), peers)
-        files: dict[Path, tuple[_Signature, PeerEntry | None]] = {}
-        for path in self._directory.entry_files():
-            try:
-                found = path.stat()
-            except FileNotFoundError:
-                continue  # removed meanwhile
-            signature = (found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_mode, found.st_uid)
-            known = self._files.get(path)
-            if known is not None and known[0] == signature:
-                files[path] = known
-                if path in self.problems and known[1] is None:
-                    problems[path] = self.problems[path]
-                continue
-            entry = None
-            try:
-                entry = self._directory.entry_in(path)
-            except ConfigError as error:
-                problems[path] = str(error)
-            files[path] = (signature, entry)
-        return files
+    def _read(self, name: str) -> PeerEntry | ConfigError:
+        try:
+            return self._directory.entry_in(self._directory.peers / name)
+        except ConfigError as error:
+            return error
 
-    def _admitted(self, problems: dict[Path, str]) -> dict[str, Entry]:
+    def _admitted(self, now: datetime, problems: dict[str, str]) -> dict[str, Entry]:
         scheduler = self._directory.scheduler.public
         found = {scheduler: Entry("scheduler", "scheduler")}
-        reserved = {scheduler, self._directory.object_storage.public}
-        now = self._now()
-        read = [(path, entry, entry.problem(now)) for path, (_, entry) in self._files.items() if entry]
-        for path, entry, problem in sorted(read, key=lambda each: not each[2]):  # of two, the one that is not admitted
+        reserved = self._directory.object_storage.public
+        read = []
+        for name, entry in self._files.items():
+            if isinstance(entry, ConfigError):
+                problems[name] = str(entry)
+            else:
+                read.append((not entry.problem(now), name, entry))
+        self._next_expiry = min((entry.expires for ok, _, entry in read if ok and entry.expires), default=None)
+        for _, name, entry in sorted(read, key=lambda each: each[:2]):  # of two with one key, the refused one counts
+            problem = entry.problem(now)
             rows = {entry.public: Entry(entry.name, entry.role, problem)}
             if entry.units:
                 rows[entry.units] = Entry(entry.name + UNITS, "worker", problem)
-            if rows.keys() & (found.keys() | reserved):
-                problems[path] = f"{path} admits nothing: another file has its key, too"
+            if reserved in rows or rows.keys() & found.keys():
+                problems[name] = f"{name} admits nothing: its key is that of a server or of another file"
             else:
                 found |= rows
         return found
+
+
+def _files_in(peers: Path) -> dict[str, tuple[int, ...]]:
+    """Return the names of the files of entries, each with what differs after any change of it."""
+    require_private(peers.stat(), peers)
+    seen: dict[str, tuple[int, ...]] = {}
+    with os.scandir(peers) as files:
+        for file in files:
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                if not file.name.startswith(TEMPORARY):
+                    found = file.stat()
+                    seen[file.name] = (
+                        found.st_ino,
+                        found.st_mode,
+                        found.st_uid,
+                        found.st_size,
+                        found.st_mtime_ns,
+                        found.st_ctime_ns,
+                    )
+    return seen

@@ -175,7 +175,7 @@ class KeysDirectory:
             expires=credential.expires,
         )
         while True:
-            number = self._require_free(entry.name)
+            number = self.require_free(entry.name)
             path = self.peers / (f"{entry.name}.{number}.toml" if number > 1 else f"{entry.name}.toml")
             try:
                 write_private(path, entry.to_text())
@@ -185,8 +185,8 @@ class KeysDirectory:
                 raise UsageError(f"cannot write {path}: {error.strerror}") from None
             return
 
-    def _require_free(self, name: str) -> int:
-        """Return the number of the next key of this name. Raises UsageError when one of its keys is admitted."""
+    def require_free(self, name: str) -> int:
+        """Return the number that the next key of this name gets. Raises UsageError when one of its keys is admitted."""
         number, now = 1, datetime.now(UTC)
         for path in self._files_of(name):
             entry = self.entry_in(path)

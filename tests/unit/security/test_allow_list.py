@@ -112,7 +112,7 @@ def test_a_broken_file_admits_nothing_takes_no_other_key_down_and_is_logged_once
         assert not listed.refresh()
         assert listed.entry(alice.keys.public) is None, broken[:200]
         assert listed.entry(bob.keys.public) == Entry("bob", "worker", "")
-        assert list(listed.problems) == [file]
+        assert list(listed.problems) == ["alice.toml"]
         assert [record.levelno for record in caplog.records] == [logging.WARNING]
         file.write_text(text)
         assert listed.refresh()
@@ -134,7 +134,7 @@ def test_a_file_with_another_name_than_its_key_admits_nothing(name: str, keys: K
     (keys.peers / "alice.toml").rename(keys.peers / name)
     listed = AllowList(keys)
     assert listed.entry(alice.keys.public) is None
-    assert list(listed.problems) == [keys.peers / name]
+    assert list(listed.problems) == [name]
 
 
 def test_of_two_files_with_one_key_a_revoked_one_wins(keys: KeysDirectory) -> None:
@@ -144,7 +144,7 @@ def test_of_two_files_with_one_key_a_revoked_one_wins(keys: KeysDirectory) -> No
     copy.chmod(0o600)
     listed = AllowList(keys)
     assert listed.entry(alice.keys.public) == Entry("alice", "client", "")
-    assert list(listed.problems) == [copy]
+    assert list(listed.problems) == ["zoe.toml"]
     keys.revoke("zoe")
     listed.refresh()
     assert (listed.entry(alice.keys.public) or Entry("", "")).problem.startswith("was revoked on")
@@ -185,7 +185,7 @@ def test_removing_the_directory_revokes_all(keys: KeysDirectory) -> None:
     keys.peers.rmdir()
     assert listed.refresh()
     assert listed.entry(alice.keys.public) is None
-    assert list(listed.problems) == [keys.peers]
+    assert list(listed.problems) == ["peers"]
 
 
 def test_files_that_are_being_written_are_left_alone(keys: KeysDirectory) -> None:

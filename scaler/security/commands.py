@@ -1,0 +1,187 @@
+"""`scaler keys`: makes the keys of a cluster, adds and revokes those of peers. Prints public things only."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from argparse import SUPPRESS
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from shlex import quote
+
+from scaler.config.flags import bare_parser, parse_flags
+from scaler.errors import ConfigError, UsageError
+from scaler.security.credential import PEER_ROLES
+from scaler.security.directory import KeysDirectory
+from scaler.security.documents import MAX_NAME_CHARACTERS, lines, shown
+from scaler.security.entry import PeerEntry
+from scaler.security.private_files import write_private
+
+STDOUT = "-"
+CREDENTIALS_VARIABLE = "SCALER_CREDENTIALS"
+_VERBS: Mapping[str, tuple[str, str]] = {
+    "init": ("[DIRECTORY]", "Make the keys of a cluster, in a private directory for its servers."),
+    "add": ("NAME --role ROLE", "Add a key, and write the file with which a user or a machine proves itself."),
+    "revoke": ("NAME", "Revoke a key: connections with it end within two seconds."),
+    "list": ("", "List all keys."),
+    "show": ("NAME", "Show what is known of the keys of a name. Nothing of it is secret."),
+}
+KEY_VERBS = tuple(_VERBS)
+_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysRequest:
+    """The request of `scaler keys VERB`. option: the flag that names the directory, empty for the default one."""
+
+    verb: str
+    directory: Path
+    option: str = ""
+    name: str = ""
+    role: str = ""
+    expires: datetime | None = None
+    output: str = ""
+    cluster: str = ""
+
+
+def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
+    """Return the request. Raises UsageError."""
+    verb = arguments[0] if arguments else ""
+    if verb not in _VERBS:
+        parser = bare_parser(program, "Make, list and revoke the keys of a cluster that other machines reach.")
+        parser.usage = f"{program} {'|'.join(_VERBS)} ..."
+        texts = "; ".join(f"{verb}: {purpose[0].lower()}{purpose[1:-1]}" for verb, (_, purpose) in _VERBS.items())
+        parser.epilog = f"{texts}. docs/security.md explains keys."
+        parser.parse_known_args(arguments[:1])
+        raise UsageError(f"give one of {program} {'|'.join(_VERBS)}")
+    form, purpose = _VERBS[verb]
+    parser = bare_parser(f"{program} {verb}", purpose)
+    default = _default_directory(environment)
+    text = f"the keys directory [default: {CREDENTIALS_VARIABLE}, or else ~/.config/scaler/keys]"
+    if verb == "init":
+        parser.add_argument("directory", metavar="DIRECTORY", nargs="?", default=SUPPRESS, help=text)
+        text = "a name for the cluster, which its credentials show [default: the name of this host]"
+        parser.add_argument("--cluster", metavar="NAME", help=text)
+    else:
+        parser.add_argument("-d", "--directory", metavar="DIRECTORY", default=SUPPRESS, help=text)
+    if "NAME" in form:
+        parser.add_argument("name", metavar="NAME", help="of a user or a machine")
+    if verb == "add":
+        parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="what the key is for")
+        parser.add_argument(
+            "--expires", metavar="TIME", help="after this time, such as 12h, 30d or 52w [default: never]"
+        )
+        text = "the credential file, which must not exist yet [default: NAME.credentials]; - is stdout"
+        parser.add_argument("-o", "--output", metavar="FILE", default="", help=text)
+    flags = parse_flags(parser, arguments[1:])
+    values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
+    expires = values.pop("expires", "")
+    directory = flags.get("directory")
+    return KeysRequest(
+        verb=verb,
+        directory=Path(str(directory)) if directory is not None else default,
+        option=f" --directory {quote(str(directory))}" if directory is not None else "",
+        expires=_time_after(expires) if expires else None,
+        **values,
+    )
+
+
+def run(request: KeysRequest) -> int:
+    """Do it, and return the exit code. Raises UsageError."""
+    if request.verb == "init":
+        return _init(request)
+    directory = KeysDirectory.open(request.directory)
+    if request.verb == "add":
+        return _add(directory, request)
+    if request.verb == "revoke":
+        directory.revoke(request.name)
+        _say(f"revoked {request.name}: its connections end within 2 seconds, and it is refused from then on")
+        return 0
+    return _show(directory, request.name)
+
+
+def _init(request: KeysRequest) -> int:
+    host = re.sub(r"[^A-Za-z0-9_-]+", "-", os.uname().nodename.partition(".")[0]).strip("-_")[:MAX_NAME_CHARACTERS]
+    directory = KeysDirectory.create(request.directory, request.cluster or host or "cluster")
+    where = quote(str(directory.path.absolute()))
+    _say(
+        f"made the keys of the cluster {directory.cluster!r} in {where}, which only this user can read. Next:\n\n"
+        f"    scaler keys add NAME --role client{request.option}     # a file for each user\n"
+        f"    scaler keys add NAME --role manager{request.option}    # and for each machine with workers\n"
+        f"    scaler_scheduler tcp://ADDRESS:8516 --credentials {where}"
+    )
+    return 0
+
+
+def _add(directory: KeysDirectory, request: KeysRequest) -> int:
+    path = Path(request.output or f"{request.name}.credentials")
+    to_file = request.output != STDOUT
+    directory.require_free(request.name)
+    if to_file and path.exists():
+        raise UsageError(f"{path} exists already: choose another file with --output")
+    credential = directory.add(request.name, request.role, request.expires)
+    if not to_file:
+        sys.stdout.write(credential.to_text())
+        sys.stdout.flush()
+        return 0
+    try:
+        write_private(path, credential.to_text())
+    except OSError as error:
+        directory.revoke(request.name)
+        raise UsageError(f"cannot write {path}, so the key is revoked again: {error.strerror}") from None
+    _say(
+        f"wrote {path}, the only copy of this key. Move it to where it is used, by a way that nobody else reads, and "
+        f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'
+    )
+    return 0
+
+
+def _show(directory: KeysDirectory, name: str) -> int:
+    """Print a table of all keys, or all about those of one name."""
+    entries, problems = [], []
+    for path in directory.entry_files():
+        try:
+            entries.append(directory.entry_in(path))
+        except ConfigError as error:
+            problems.append(str(error))
+    if name:
+        if not (entries := [entry for entry in entries if entry.name == name]):
+            raise UsageError(f"there is no key named {name!r}; `scaler keys list` lists all")
+        _say("\n".join(f"{entry.to_text()}# {_state(entry)}" for entry in entries))
+        servers = {"scheduler": directory.scheduler.public, "object_storage": directory.object_storage.public}
+        _say(f"\n[servers]\n{lines(servers)}".rstrip())
+        return 0
+    if not entries:
+        _say("no keys yet: scaler keys add NAME --role ROLE")
+    rows = [("name", "role", "added", "expires", "state")]
+    for entry in entries:
+        expires = shown(entry.expires) if entry.expires else "never"
+        rows.append((entry.name, entry.role, shown(entry.added), expires, _state(entry)))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows if entries else ():
+        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    sys.stderr.writelines(f"scaler keys list: admits nothing: {problem}\n" for problem in problems)
+    return 1 if problems else 0
+
+
+def _state(entry: PeerEntry) -> str:
+    return entry.problem(datetime.now(UTC)).removeprefix("was ") or "admitted"
+
+
+def _default_directory(environment: Mapping[str, str]) -> Path:
+    configured = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
+
+
+def _time_after(text: str) -> datetime:
+    match = re.fullmatch(r"([1-9][0-9]{0,4})([hdw])", text)
+    if match is None:
+        raise UsageError(f"--expires {text}: give hours, days or weeks, such as 12h, 30d or 52w")
+    return datetime.now(UTC) + timedelta(hours=int(match[1]) * _HOURS[match[2]])
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

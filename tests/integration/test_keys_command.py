@@ -1,0 +1,149 @@
+"""`scaler keys`, as a user calls it."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from scaler.cli import run_command
+from scaler.security.credential import Credential, load_credential
+from scaler.security.directory import KeysDirectory
+
+
+class Shell:
+    """Runs `scaler keys`; keeps all that was printed."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+        self.printed = ""
+
+    def keys(self, line: str, *, code: int = 0) -> str:
+        """Return what a command printed to stdout, or with an exit code of failure to stderr."""
+        assert run_command("scaler", ["keys", *line.split()]) == code
+        out, err = self._capsys.readouterr()
+        self.printed += out + err
+        return err if code else out
+
+
+@pytest.fixture
+def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Shell:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.delenv("SCALER_CREDENTIALS", raising=False)
+    return Shell(capsys)
+
+
+def test_the_commands_that_init_prints_work_as_they_are(shell: Shell, tmp_path: Path) -> None:
+    printed = shell.keys(f"init {tmp_path}/other")
+    commands = re.findall(r"^ +scaler (keys add .*?) +#", printed, re.MULTILINE)
+    assert len(commands) == 2
+    for name, command in zip(("alice", "box"), commands, strict=True):
+        shell.keys(command.removeprefix("keys ").replace("NAME", name))
+    roles = [(each.name, each.role) for each in KeysDirectory.open(tmp_path / "other").entries()]
+    assert roles == [("alice", "client"), ("box", "manager")]
+    assert f"--credentials {tmp_path}/other" in printed
+
+
+def test_without_a_directory_it_is_that_of_the_environment_or_of_the_user(
+    shell: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shell.keys("init --cluster lab")
+    assert KeysDirectory.open(tmp_path / "config/scaler/keys").cluster == "lab"
+    monkeypatch.setenv("SCALER_CREDENTIALS", str(tmp_path / "mine"))
+    shell.keys("init")
+    shell.keys("add alice --role client")
+    assert len(KeysDirectory.open(tmp_path / "mine").entries()) == 1
+
+
+def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path: Path) -> None:
+    shell.keys("init")
+    before = os.umask(0)
+    try:
+        shell.keys("add box --role manager --expires 30d --output box.key")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "box.key").stat().st_mode) == 0o600
+    box = load_credential(tmp_path / "box.key")
+    assert (box.name, box.role) == ("box", "manager")
+    assert box.expires is not None
+    shell.keys("show box")
+    shell.keys("list")
+    shell.keys("revoke box")
+    shell.keys("add box --role client --output box.key", code=2)
+    keys = KeysDirectory.open(tmp_path / "config/scaler/keys")
+    assert box.units is not None
+    assert box.keys.public in shell.printed
+    for pair in (box.keys, box.units, keys.scheduler, keys.object_storage):
+        assert pair.secret not in shell.printed
+
+
+def test_a_credential_can_go_straight_into_a_secret_store(shell: Shell, tmp_path: Path) -> None:
+    shell.keys("init")
+    text = shell.keys("add box --role worker --output -")
+    assert Credential.from_text(text, "stdout").name == "box"
+    assert [each.name for each in tmp_path.iterdir()] == ["config"]
+
+
+def test_a_taken_name_and_a_taken_file_are_refused_and_leave_nothing(shell: Shell, tmp_path: Path) -> None:
+    shell.keys("init")
+    shell.keys("add alice --role client")
+    kept = (tmp_path / "alice.credentials").read_bytes()
+    assert "end that key first with `scaler keys revoke alice`" in shell.keys("add alice --role client", code=2)
+    shell.keys("revoke alice")
+    assert "alice.credentials exists already" in shell.keys("add alice --role client", code=2)
+    assert "No such file" in shell.keys("add bob --role client --output none/bob", code=2)
+    assert (tmp_path / "alice.credentials").read_bytes() == kept
+    assert "revoked" in shell.keys("show bob")
+    shell.keys("add bob --role client")
+
+
+def test_the_table_has_all_keys_and_their_states(shell: Shell) -> None:
+    shell.keys("init")
+    assert shell.keys("list") == "no keys yet: scaler keys add NAME --role ROLE\n"
+    shell.keys("add bob --role monitor --expires 2w")
+    shell.keys("add alice --role client")
+    shell.keys("revoke alice")
+    head, alice, bob = (re.split(r"  +", line) for line in shell.keys("list").splitlines())
+    assert head == ["name", "role", "added", "expires", "state"]
+    assert (alice[0], alice[1], alice[3], alice[4][:10]) == ("alice", "client", "never", "revoked on")
+    assert (bob[0], bob[1], bob[4]) == ("bob", "monitor", "admitted")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", bob[3])
+
+
+def test_the_table_names_files_that_admit_nothing(shell: Shell, tmp_path: Path) -> None:
+    shell.keys("init")
+    shell.keys("add alice --role client")
+    (tmp_path / "config/scaler/keys/peers/bob.toml").write_text("")
+    (tmp_path / "config/scaler/keys/peers/bob.toml").chmod(0o600)
+    assert re.fullmatch(r"scaler keys list: admits nothing: \S+/bob\.toml: .*\n", shell.keys("list", code=1))
+    assert "\nalice " in shell.printed
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("", "give one of scaler keys init|add|revoke|list|show"),
+        ("ad alice", "give one of scaler keys init"),
+        ("add --role client", "the following arguments are required: NAME"),
+        ("add alice", "the following arguments are required: --role"),
+        ("add alice --role clint", "unknown role 'clint'; roles are client, worker, manager, monitor, admin"),
+        ("add alice --role client --expires 30m", "--expires 30m: give hours, days or weeks, such as 12h, 30d or 52w"),
+        ("add alice --role client --expires -1d", "expected one argument"),
+        ("add alice --role client --expires 99999999w", "give hours, days or weeks"),
+        ("add ../alice --role client", "'../alice' must be a name"),
+        ("add local --role client", "local, anyone, scheduler, object_storage are reserved"),
+        ("revoke bob", "there is no key named 'bob'; `scaler keys list` lists all"),
+        ("show bob", "there is no key named 'bob'; `scaler keys list` lists all"),
+        ("list --directory none", "none is no keys directory: `scaler keys init none` makes one"),
+        ("list all", "unexpected argument 'all'"),
+        ("init", "exists and is not empty"),
+        ("init new --cluster a/b", "the cluster's name 'a/b' must be a name"),
+    ],
+)
+def test_a_wrong_call_says_what_to_change(line: str, text: str, shell: Shell) -> None:
+    shell.keys("init")
+    assert text in shell.keys(line, code=2)
