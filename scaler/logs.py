@@ -1,4 +1,7 @@
-"""Log lines of a component: every line names the process, and no control character leaves it."""
+"""Log lines of a component, and texts of peers as terminals may have them.
+
+Every line names the process. No control or format character leaves it, and no line is endless.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from scaler.errors import UsageError
 if TYPE_CHECKING:
     from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
-_ESCAPES = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
+MAX_MESSAGE_CHARACTERS = 16_384
+"""Of a log line's message, and of each line of its traceback: peers choose texts in them."""
+REPEAT_SECONDS = 60.0
+"""After a line was logged, a `RateLimitedLog` logs the next one no earlier; those between are counted."""
+
+_SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
+"""Spaces that `str.isprintable` objects to, and which no terminal interprets."""
 _identity: dict[str, str] = {}
 """Ids in every line of this process, set by `identify`."""
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
@@ -55,13 +58,30 @@ def about(**ids: str) -> dict[str, dict[str, str]]:
     return {"ids": {kind: text for kind, text in ids.items() if text}}
 
 
-def escaped(text: str) -> str:
-    """Return the text with its control characters as escapes, which no terminal interprets."""
-    return text.translate(_ESCAPES)
+def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """Return a text of at most `most` characters, and how many it had beyond these."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
+def escaped(text: str, most: int | None = None) -> str:
+    """Return a text as one line with escapes for what a terminal interprets or hides, cut after `most` characters.
+
+    That is control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
+    what Unicode does not know.
+    """
+    if most is not None:
+        text = shortened(text, most)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in _SPACES else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
 
 
 def escaped_lines(text: str) -> str:
-    """Return the text with its control characters as escapes, except for line ends and tabs."""
+    """Return a text as `escaped` does, except for line ends and tabs."""
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
 
 
@@ -76,7 +96,8 @@ class TextLines(logging.Formatter):
         time = _time_of(record)
         ids = "".join(f" {kind}={escaped(text)}" for kind, text in _identity.items())
         line = f"{time} {record.levelname} {self._component}[{record.process}{ids}] {record.name}: "
-        return "\n    ".join([line + escaped(record.getMessage()), *map(escaped, _traceback_of(self, record))])
+        texts = (record.getMessage(), *_traceback_of(self, record))
+        return line + "\n    ".join(escaped(text, MAX_MESSAGE_CHARACTERS) for text in texts)
 
 
 class JsonLines(logging.Formatter):
@@ -97,14 +118,41 @@ class JsonLines(logging.Formatter):
             "component": self._component,
             "pid": record.process,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": shortened(record.getMessage()),
         }
         ids: dict[str, str] = {**_identity, **getattr(record, "ids", {})}
         entry |= {f"{kind}_id": text for kind, text in ids.items()}
         traceback = _traceback_of(self, record)
         if traceback:
-            entry["traceback"] = "\n".join(traceback)
+            entry["traceback"] = "\n".join(map(shortened, traceback))
         return json.dumps(entry)
+
+
+class RateLimitedLog:
+    """Logs one kind of event that may come in any number: the first at once, later ones counted."""
+
+    def __init__(self, log: logging.Logger, level: int) -> None:
+        self._log = log
+        self._level = level
+        self._quiet_until = 0.0
+        self._count = 0
+        self._last = ""
+
+    def add(self, text: str, now: float) -> float | None:
+        """Note an event, and log it unless one was logged lately; then return the time for the next `flush`."""
+        self._count += 1
+        self._last = text
+        if now >= self._quiet_until:
+            self.flush(now)
+            return None
+        return self._quiet_until if self._count == 1 else None
+
+    def flush(self, now: float) -> None:
+        if self._count:
+            self._quiet_until = now + REPEAT_SECONDS
+            others = f" (and {self._count - 1} more like this)" if self._count > 1 else ""
+            self._log.log(self._level, "%s%s", self._last, others)
+            self._count = 0
 
 
 def _time_of(record: logging.LogRecord) -> str:

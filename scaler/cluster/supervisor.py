@@ -39,6 +39,7 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
+from scaler.logs import escaped
 from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
 
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
@@ -148,8 +149,7 @@ class _Child(ChildProcess):
 
 
 def _readable(line: bytes) -> str:
-    text = line[:MAX_LINE_BYTES].decode(errors="replace").rstrip()
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return escaped(line[:MAX_LINE_BYTES].decode(errors="replace").rstrip())
 
 
 class Supervisor:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from scaler.config.addresses import local_address
+from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import advertised
 from scaler.net.connection import ListenerEvent
@@ -20,8 +21,6 @@ from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused]
 """Answers a Hello, given the peer's id, the Hello and whose connection it is. Welcome.resumed is the listener's own."""
-REPEAT_SECONDS = 60.0
-"""After a line was logged, the next of its kind follows no earlier; those between are counted."""
 
 _log = logging.getLogger(__name__)
 
@@ -113,8 +112,10 @@ class SocketListener(Listener):
         known = {name(address) for address in self.addresses for name in (local_address, advertised)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        self._unidentified = _RateLimitedLog(logging.INFO)  # one of ours that was killed at its start looks the same
-        self._refusals = _RateLimitedLog(logging.WARNING)
+        self._unidentified = RateLimitedLog(
+            _log, logging.INFO
+        )  # one of ours that was killed at its start looks the same
+        self._refusals = RateLimitedLog(_log, logging.WARNING)
 
     def _close_transports(self) -> None:
         if self._local is not None:
@@ -141,29 +142,3 @@ class SocketListener(Listener):
             flush_at = log.add(f"{', '.join(self.addresses)}: {text}", now)
             if flush_at is not None:
                 self._loop.call_at(flush_at, log.flush, flush_at)
-
-
-class _RateLimitedLog:
-    """Logs one kind of event that may come in any number: the first at once, later ones counted."""
-
-    def __init__(self, level: int) -> None:
-        self._level = level
-        self._quiet_until = 0.0
-        self._count = 0
-        self._last = ""
-
-    def add(self, text: str, now: float) -> float | None:
-        """Note an event, and log it unless one was logged lately; then return the time for the next `flush`."""
-        self._count += 1
-        self._last = text
-        if now >= self._quiet_until:
-            self.flush(now)
-            return None
-        return self._quiet_until if self._count == 1 else None
-
-    def flush(self, now: float) -> None:
-        if self._count:
-            self._quiet_until = now + REPEAT_SECONDS
-            others = f" (and {self._count - 1} more like this)" if self._count > 1 else ""
-            _log.log(self._level, "%s%s", self._last, others)
-            self._count = 0

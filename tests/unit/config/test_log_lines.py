@@ -120,3 +120,33 @@ def test_a_configuration_file_that_does_not_fit_is_a_mistake_of_usage(tmp_path: 
 def test_a_path_that_cannot_be_opened_is_a_mistake_of_usage() -> None:
     with pytest.raises(UsageError, match=r"cannot open '/nowhere/a.log': No such file"):
         logs.set_up("scheduler", LoggingConfig(logging_paths=("/nowhere/a.log",)))
+
+
+HIDDEN = [
+    chr(code)
+    for code in (0x00AD, 0x200B, 0x200E, 0x202E, 0x2066, 0x2069, 0x061C, 0xFEFF, 0xE0041, 0x0378, 0xD800, 0x2029)
+]
+"""A soft hyphen, marks of direction and byte order, a tag, an unassigned character, half a pair, a line end."""
+
+
+@pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"{ord(hidden):x}")
+def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> None:
+    shown = hidden.encode("unicode_escape").decode()
+    assert logs.escaped(f"a{hidden}b") == f"a{shown}b"
+    assert logs.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
+    assert logs.TextLines("worker").format(record(f"a{hidden}b")).endswith(f"x: a{shown}b")
+    assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
+
+
+def test_letters_and_spaces_of_any_script_stay_as_they_are() -> None:
+    text = "1\u202f234 é 日本\u3000語 שלום مرحبا 👍 \\n"
+    assert logs.escaped(text) == text
+
+
+def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
+    text = "a" * 10_000_000
+    line = logs.TextLines("worker").format(record(text))
+    assert len(line) < 17_000
+    assert line.endswith("a… (9983616 more characters)")
+    assert len(logs.JsonLines("worker").format(record(text))) < 17_000
+    assert logs.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9999997 more characters)"
