@@ -1,6 +1,6 @@
 """What components see of the network: events in, messages out. Implemented over sockets and in memory.
 
-A *peer* is one process, named by its 8-byte peer id as long as it lives; its *session* (peer id + 8 random bytes)
+A *peer* is one process, named by its 8-byte peer id as long as it lives; its *session* (peer id + 8 bytes)
 lasts from one handshake that was not a resumption to the next. Delivery within a session is exactly once and in order,
 over any number of broken connections, until one side forgets the session. Messages in `messages.UNSEQUENCED` are the
 exception: they are sent once, and may be lost.

@@ -146,7 +146,7 @@ class ConnectorCore:
                 case m.Goodbye(text):
                     self._hang_up(f"the server said goodbye: {text}", now)
                 case m.Welcome() if is_dialling:
-                    self._welcomed(message, Header.read(envelope.header).acknowledged, now)
+                    self._welcomed(message, Header.read(envelope.header), now)
                 case _ if is_dialling:
                     raise ProtocolError(f"{type(message).__name__} came before the Welcome")
                 case m.Acknowledge():
@@ -173,8 +173,8 @@ class ConnectorCore:
             )
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
             return None
-        if header.flags or header.session != self._session.id:
-            raise ProtocolError("an answer to the Hello of another session")
+        if header.flags or header.peer != self.peer:
+            raise ProtocolError("an answer to the Hello of another peer")
         return decode(envelope.body)
 
     def _malformed(self, reason: str, now: float) -> None:
@@ -183,20 +183,22 @@ class ConnectorCore:
         if self._malformed_in_a_row >= t.MAX_MALFORMED_IN_A_ROW or self.phase is Phase.DIALLING:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
 
-    def _welcomed(self, welcome: m.Welcome, acknowledged: int, now: float) -> None:
+    def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
             raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
         if welcome.resumed:
-            if not self._resume or not self._session.can_resume(acknowledged):
+            is_the_same = self._resume and header.session == self._session.id
+            if not is_the_same or not self._session.can_resume(header.acknowledged):
                 # The two sides disagree on what was sent: forget the session on both, and start again.
                 self._resume = False
                 self._hang_up("the server resumed a session that cannot go on", now)
                 return
-            self._session.resume(acknowledged)
+            self._session.resume(header.acknowledged)
             self._events.append(Resumed(self.peer))
         else:
             if self._welcome is not None:
-                self._session = Session(self._session.id, self._session.limits)
+                self._session = Session(header.session, self._session.limits)
+            self._session.id = header.session  # the server chooses it
             # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))

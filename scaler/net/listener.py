@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Callable, Iterable, Sequence
 
 from scaler.config.addresses import local_address
@@ -104,7 +105,8 @@ class SocketListener(Listener):
         stays bound then.
         """
         self._loop = asyncio.get_running_loop()
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits())
+        first_session = int.from_bytes(os.urandom(8), "big")
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session)
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._zmq = ZmqListener(addresses, io_threads, self._wakeups)
         self.addresses = self._zmq.addresses

@@ -3,8 +3,9 @@
 Pure: `step` takes what has happened on the links and returns commands. Only `send` is beside it, because it is called
 for every message; it queues for the next step.
 
-Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session; the
-first envelope sent on a link is a Welcome or a Refused, and its last one a Refused or a Goodbye, if any.
+Laws: a link carries at most one session, and a session uses at most one link; a peer id has at most one session; no two
+sessions have one id, so what was recorded of one is void in all others; the first envelope sent on a link is a Welcome
+or a Refused, and its last one a Refused or a Goodbye, if any.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
@@ -21,6 +23,7 @@ from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
+from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
 from scaler.protocol.messages import Message
 from scaler.protocol.session import (
     Buffer,
@@ -43,7 +46,8 @@ MAX_UNIDENTIFIED = 1024
 class _Peer:
     """A session and the link that it uses; None while the connection is broken.
 
-    confirmed: a Hello that resumes can mean this session only, and not an earlier one that is forgotten here.
+    greeted_as: the session id in the Hello that began it. Empty as soon as the peer has used the id of this session:
+    from then on a Hello with an earlier id is not its own, but a copy of an old one.
     """
 
     id: bytes
@@ -52,7 +56,7 @@ class _Peer:
     identity: Identity
     allowed: Collection[type[Message]]
     link: _Link | None
-    confirmed: bool
+    greeted_as: bytes
 
 
 @dataclass(slots=True, eq=False)
@@ -69,11 +73,13 @@ class _Link:
 
 
 class ListenerCore:
-    def __init__(self, server: m.Server, limits: OutboxLimits) -> None:
+    def __init__(self, server: m.Server, limits: OutboxLimits, first_session: int = 0) -> None:
+        """first_session: number of the first session, 64 random bits: two listeners never give out the same ids."""
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._server = server
         self._limits = limits
+        self._numbers = count(first_session)
         self._links: dict[t.Transport, _Link] = {}
         self._peers: dict[bytes, _Peer] = {}
         self._commands: list[t.Command] = []
@@ -201,8 +207,14 @@ class ListenerCore:
                 self._greet(link, envelope, now)
                 return
             session = peer.session
-            message = t.accept(session, envelope, now)
-            peer.confirmed = True
+            message: Message | None
+            if peer.greeted_as and Header.read(envelope.header).session == peer.greeted_as:
+                message = decode(envelope.body)
+                if not isinstance(message, m.Goodbye):  # all that a peer may say before it has read its Welcome
+                    raise ProtocolError(f"{type(message).__name__} of an earlier session, or before the Welcome")
+            else:
+                message = t.accept(session, envelope, now)
+                peer.greeted_as = b""
             if session.acknowledge_at <= now:
                 self._unsent[peer.id] = peer
             if session.acknowledge_at < math.inf and peer.id not in self._unacknowledged:
@@ -214,7 +226,7 @@ class ListenerCore:
                 raise ProtocolError(f"{peer.role}s may not send {kind.__name__} here")
         except GapError:
             assert peer is not None, "messages are counted within sessions only"
-            peer.confirmed = True
+            peer.greeted_as = b""
             self._break(peer)
             return
         except ProtocolError as error:
@@ -237,7 +249,9 @@ class ListenerCore:
         link.malformed_in_a_row += 1
         if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
-        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
+        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"[
+            :MAX_DISPLAY_CHARACTERS
+        ]
         refused = m.Refused(m.RefusalReason.MALFORMED, text)
         if link.peer is None:
             self._refuse(link, bytes(16), refused, now)
@@ -279,7 +293,11 @@ class ListenerCore:
         elif not m.MAY_SEND[self._server][hello.role]:
             text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
             refused = m.Refused(m.RefusalReason.ROLE, text)
-        elif known is not None and (known.session.id != header.session or known.identity != identity):
+        elif problem := m.wrong_details(self._server, hello):
+            refused = m.Refused(m.RefusalReason.ROLE, problem)
+        elif known is not None and (
+            header.session not in (known.session.id, known.greeted_as) or known.identity != identity
+        ):
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
             )
@@ -308,7 +326,7 @@ class ListenerCore:
         resumed = (
             peer is not None
             and hello.resume
-            and peer.confirmed
+            and peer.session.id == header.session
             and peer.role is hello.role
             and peer.session.can_resume(header.acknowledged)
         )
@@ -318,10 +336,11 @@ class ListenerCore:
             self._events.append(Resumed(peer_id))
         else:
             self._unacknowledged.pop(peer_id, None)
-            # A peer that resumes does not know yet that it must count from 1; its first message shows that it does.
-            session, allowed = Session(header.session, self._limits), m.MAY_SEND[self._server][hello.role]
+            # The Welcome brings the id of the session, a new one each time: no envelope of another session fits it.
+            number = (next(self._numbers) % 2**64).to_bytes(8, "big")
+            session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
             identity = link.transport.identity
-            peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, not hello.resume)
+            peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)
             self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
         self._identified(link)
@@ -353,7 +372,7 @@ class ListenerCore:
             self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
     def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused, now: float) -> None:
-        self._commands.append(t.Report(refused.text, is_refusal=True))
+        self._commands.append(t.Report(refused.text[:MAX_DISPLAY_CHARACTERS], is_refusal=True))
         self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused, now)
 
     def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye, now: float) -> None:

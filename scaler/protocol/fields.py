@@ -28,6 +28,9 @@ MAX_SECONDS = 1e9
 MAX_ENTRIES = 65_536
 """Most groups, functions, units, capabilities or texts in one list: each costs far more memory than its bytes."""
 
+MAX_DISPLAY_CHARACTERS = 8_192
+"""Of a display text; longer ones are shortened."""
+
 WORD_BYTES = 8
 BYTES, U16, U32, U64, STRUCTS = 2, 3, 4, 5, 7
 """Element sizes of lists as Cap'n Proto numbers them."""
@@ -257,6 +260,16 @@ class Text(Data):
         return data[:-1].decode()
 
 
+class DisplayText(Text):
+    """Text that people read and nothing depends on: shortened in both directions, so that it fits everywhere."""
+
+    def write(self, value: str, to: Writer) -> None:
+        super().write(value[:MAX_DISPLAY_CHARACTERS], to)
+
+    def read(self, frame: Frame, links: Links, count: int) -> str:
+        return super().read(frame, links, count)[:MAX_DISPLAY_CHARACTERS]
+
+
 def join_ids(ids: Sequence[bytes]) -> bytes:
     joined = b"".join(ids)
     if len(joined) != ID_BYTES * len(ids):
@@ -450,6 +463,7 @@ def _amount(name: str, amount: float | None) -> float:
     return float(amount)
 
 
+Display = Annotated[str, DisplayText("Text")]
 Count32 = Annotated[int, Scalar("UInt32")]
 Count64 = Annotated[int, Scalar("UInt64")]
 Signed64 = Annotated[int, Scalar("Int64")]

@@ -14,11 +14,12 @@ id (16 bytes), its size (8 bytes, little endian).
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Annotated, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from types import NoneType
+from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from scaler.protocol import fields as f
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 INLINE_LIMIT_BYTES = 32 * 1024
 MAX_HELLO_BYTES = 64 * 1024
 """Largest body of a Hello, and of whatever else comes before the Welcome."""
@@ -142,6 +143,8 @@ def message(
 CLIENT, WORKER, MANAGER, MONITOR, ADMIN = Role.CLIENT, Role.WORKER, Role.MANAGER, Role.MONITOR, Role.ADMIN
 PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN)
 """Peers of the scheduler."""
+CLIENTS = (CLIENT, ADMIN)
+"""An admin is a client that sees and may change what all clients own."""
 OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER)
 """Peers that use objects of the storage."""
 STORAGE_PEERS = (*OBJECT_PEERS, MONITOR, ADMIN)
@@ -204,7 +207,7 @@ Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
 class ClientDetails:
     """What a client says about itself."""
 
-    name: str = ""  # display text
+    name: f.Display = ""  # display text
 
 
 @dataclass(slots=True)
@@ -231,6 +234,13 @@ class ManagerDetails:
 
 
 Details = ClientDetails | WorkerDetails | ManagerDetails | None
+_DETAILS: dict[Role, type[Any]] = {
+    CLIENT: ClientDetails,
+    ADMIN: ClientDetails,
+    WORKER: WorkerDetails,
+    MANAGER: ManagerDetails,
+}
+"""What peers of a role say about themselves; others say nothing."""
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
@@ -240,17 +250,26 @@ class Hello(Message):
     role: Role
     resume: bool  # this session has spoken to the server before
     protocol_version: f.Count32
-    scaler_version: str
-    python_version: str  # such as 3.11.7; a peer in another language leaves it empty
-    cloudpickle_version: str
-    hostname: str
+    scaler_version: f.Display
+    python_version: f.Display  # such as 3.11.7; a peer in another language leaves it empty
+    cloudpickle_version: f.Display
+    hostname: f.Display
     pid: f.Count32
     details: Details = None
 
 
+def wrong_details(server: Server, hello: Hello) -> str:
+    """Return why the details of a Hello do not belong to its role; empty when they do."""
+    own = _DETAILS.get(hello.role, NoneType)
+    is_optional = server is not Server.SCHEDULER or own is ClientDetails
+    if isinstance(hello.details, own) or (hello.details is None and is_optional):
+        return ""
+    return f"a {hello.role} greets with {own.__name__}, not with {type(hello.details).__name__}"
+
+
 @message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class Welcome(Message):
-    """Accepts a Hello."""
+    """Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed."""
 
     resumed: bool  # false: the server does not know the session, and both sides count from 1 again
     incarnation: f.Count64  # differs after every start of the server
@@ -277,7 +296,7 @@ class Refused(Message):
     """Ends the connection."""
 
     reason: RefusalReason
-    text: str  # display text; names both sides
+    text: f.Display  # display text; names both sides
 
 
 @message(
@@ -286,7 +305,7 @@ class Refused(Message):
 class Goodbye(Message):
     """Closes the session from either side. The receiver forgets the session at once."""
 
-    text: str = ""  # close reason, display text
+    text: f.Display = ""  # close reason, display text
 
 
 @message(
@@ -310,7 +329,7 @@ class Spec:
     profiling: bool = False
     stream_output: bool = False
     deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
-    name: str = ""  # display text: the function's qualified name, unless the user gave one
+    name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
 
 
@@ -325,7 +344,7 @@ class TaskGroup:
     """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
 
 
-@message(to_scheduler=(CLIENT,), batch=True)
+@message(to_scheduler=CLIENTS, batch=True)
 class Submit(Message):
     """New tasks."""
 
@@ -335,40 +354,40 @@ class Submit(Message):
     """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class AcknowledgeResults(Message):
     """What Submit.acknowledged says, from a client that has nothing to submit."""
 
     acknowledged: f.Count64  # as in Submit
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class Cancel(Message):
     """Asks to cancel tasks. Each of them ends in a Finished, cancelled or not."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class Pin(Message):
     """Names objects that the client has put into the storage to use them in many tasks."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class Release(Message):
     """Names objects, stored results and functions that the client no longer uses."""
 
     ids: f.Ids
 
 
-@message(from_scheduler=(CLIENT,), batch=True)
+@message(from_scheduler=CLIENTS, batch=True)
 class Finished(Message):
     """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
 
@@ -449,7 +468,7 @@ class Done(Message):
     lanes: f.Lanes = field(default_factory=list)  # which processor of the worker ran them, from 1; 0: none did
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
+@message(to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Started(Message):
     """Tasks that have run for 50 ms. Shorter tasks end without this message."""
 
@@ -458,7 +477,7 @@ class Started(Message):
     lanes: f.Lanes = field(default_factory=list)  # as in Done; clients do not get it
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=(CLIENT,))
+@message(to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Output(Message):
     """What a task with `stream_output` wrote. Best effort."""
 
@@ -529,7 +548,7 @@ class Drain(Message):
     that.
     """
 
-    text: str  # reason, display text
+    text: f.Display  # reason, display text
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
@@ -547,24 +566,24 @@ class RelayClosed(Message):
     client: f.PeerId
 
 
-@message(to_scheduler=(CLIENT, ADMIN))
+@message(to_scheduler=CLIENTS)
 class ShutdownCluster(Message):
     """Asks to end the cluster. The answer is a ShutdownReply."""
 
 
-@message(from_scheduler=(CLIENT, ADMIN))
+@message(from_scheduler=CLIENTS)
 class ShutdownReply(Message):
     """Answers ShutdownCluster."""
 
     accepted: bool
-    text: str  # display text
+    text: f.Display  # display text
 
 
 @message(from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
     """The cluster ends: stop all that runs, and exit."""
 
-    text: str  # reason, display text
+    text: f.Display  # reason, display text
 
 
 class UnitState(StrEnum):
@@ -585,7 +604,7 @@ class UnitStatus:
     state: UnitState
     slots: f.Count32
     age_seconds: f.Seconds
-    reason: str = ""  # display text, or empty
+    reason: f.Display = ""  # display text, or empty
 
 
 @message(to_scheduler=(MANAGER,))
@@ -594,7 +613,7 @@ class ManagerStatus(Message):
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
     units: list[UnitStatus]
-    degraded_reason: str = ""  # why the manager cannot start units now, display text; empty when it can
+    degraded_reason: f.Display = ""  # why the manager cannot start units now, display text; empty when it can
 
 
 @message(from_scheduler=(MANAGER,))
@@ -603,7 +622,7 @@ class Desired(Message):
 
     units: f.Count32  # how many, without those that drain
     drained: UnitIds  # ids of units that have no work and may be stopped
-    reason: str  # display text
+    reason: f.Display  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
 
@@ -622,29 +641,29 @@ class MonitorEvents(Message):
     json: bytes  # UTF-8
 
 
-@message(to_scheduler=(CLIENT, MONITOR))
+@message(to_scheduler=(*CLIENTS, MONITOR))
 class Explain(Message):
     """Asks why a task waits, or how it ended. The answer is Explained."""
 
     task: f.Id
 
 
-@message(from_scheduler=(CLIENT, MONITOR))
+@message(from_scheduler=(*CLIENTS, MONITOR))
 class Explained(Message):
     """Answers Explain."""
 
     task: f.Id
-    text: str  # display text
+    text: f.Display  # display text
 
 
-@message(to_scheduler=(CLIENT, MONITOR))
+@message(to_scheduler=(*CLIENTS, MONITOR))
 class ReadLog(Message):
     """Asks for what a task printed. The answer is TaskLog."""
 
     task: f.Id
 
 
-@message(from_scheduler=(CLIENT, MONITOR))
+@message(from_scheduler=(*CLIENTS, MONITOR))
 class TaskLog(Message):
     """What a task printed."""
 
@@ -729,7 +748,7 @@ class StorageReply(Message):
 
     request: f.Count64
     result: StorageResult
-    text: str = ""  # display text, or empty
+    text: f.Display = ""  # display text, or empty
     parts: f.PartSizes = field(default_factory=list)  # sizes of the object's parts
     offset: f.Count64 = 0  # where the attachments of this reply begin
     shared: bool = False  # no attachments: the descriptor of the object's memory was sent beside
@@ -746,11 +765,11 @@ class StorageStatus(Message):
     waiting_gets: f.Count64
 
 
-@message(from_scheduler=(CLIENT,))
+@message(from_scheduler=CLIENTS)
 class Notice(Message):
     """Tells a client's user what to change, once."""
 
-    text: str  # display text
+    text: f.Display  # display text
 
 
 @message(from_scheduler=(WORKER,))
@@ -760,31 +779,31 @@ class Named(Message):
     name: str
 
 
-@message(to_scheduler=(CLIENT,))
+@message(to_scheduler=CLIENTS)
 class ReadFailure(Message):
     """Asks what a failed task ran, to run it again. The answer is FailedTask."""
 
     task: f.Id
 
 
-@message(from_scheduler=(CLIENT,), batch=True)
+@message(from_scheduler=CLIENTS, batch=True)
 class FailedTask(Message):
     """What a failed task ran, whoever submitted it."""
 
     task: f.Id
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with this task alone; none where it cannot run again
-    text: str = ""  # why it cannot, display text
+    text: f.Display = ""  # why it cannot, display text
 
 
-@message(to_scheduler=(MONITOR,))
+@message(to_scheduler=(MONITOR, ADMIN))
 class FindTasks(Message):
     """Asks for live tasks, and the last that ended. The answer is TasksFound."""
 
     search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
 
 
-@message(from_scheduler=(MONITOR,))
+@message(from_scheduler=(MONITOR, ADMIN))
 class TasksFound(Message):
     """Answers FindTasks."""
 

@@ -172,7 +172,7 @@ struct Hello {
 }
 
 struct Welcome {
-  # Accepts a Hello.
+  # Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed.
   # scheduler -> client, worker, manager, monitor, admin.
   # object storage -> client, worker, monitor, admin, scheduler.
   resumed @0 :Bool;              # false: the server does not know the session, and both sides count from 1 again
@@ -248,7 +248,7 @@ struct TaskGroup {
 
 struct Submit {
   # New tasks.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to the scheduler
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
@@ -257,36 +257,36 @@ struct Submit {
 
 struct AcknowledgeResults {
   # What Submit.acknowledged says, from a client that has nothing to submit.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   acknowledged @0 :UInt64;       # as in Submit
 }
 
 struct Cancel {
   # Asks to cancel tasks. Each of them ends in a Finished, cancelled or not.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct Clear {
   # Cancels all tasks of the client and releases all its objects and functions.
-  # client -> scheduler.
+  # client, admin -> scheduler.
 }
 
 struct Pin {
   # Names objects that the client has put into the storage to use them in many tasks.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct Release {
   # Names objects, stored results and functions that the client no longer uses.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }
 
 struct Finished {
   # Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown.
-  # scheduler -> client.
+  # scheduler -> client, admin.
   number @0 :UInt64;             # counts the Finished of this client from 1
   ids @1 :Data;                  # column of ids
   outcomes @2 :List(UInt8);      # of Outcome, but never exceptionToRetry or notStarted
@@ -364,7 +364,7 @@ struct Done {
 struct Started {
   # Tasks that have run for 50 ms. Shorter tasks end without this message.
   # worker -> scheduler.
-  # scheduler -> client.
+  # scheduler -> client, admin.
   ids @0 :Data;                  # column of ids
   beganUs @1 :List(UInt64);      # as in Done; clients do not get it; microseconds of the worker's monotonic clock, or empty
   lanes @2 :List(UInt16);        # as in Done; clients do not get it; or empty
@@ -373,7 +373,7 @@ struct Started {
 struct Output {
   # What a task with `stream_output` wrote. Best effort.
   # worker -> scheduler.
-  # scheduler -> client.
+  # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   isStderr @1 :Bool;
   text @2 :Data;                 # bytes as written
@@ -523,26 +523,26 @@ struct MonitorEvents {
 
 struct Explain {
   # Asks why a task waits, or how it ended. The answer is Explained.
-  # client, monitor -> scheduler.
+  # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
 }
 
 struct Explained {
   # Answers Explain.
-  # scheduler -> client, monitor.
+  # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   text @1 :Text;                 # display text
 }
 
 struct ReadLog {
   # Asks for what a task printed. The answer is TaskLog.
-  # client, monitor -> scheduler.
+  # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
 }
 
 struct TaskLog {
   # What a task printed.
-  # scheduler -> client, monitor.
+  # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   stdout @1 :Data;
   stderr @2 :Data;
@@ -632,7 +632,7 @@ struct StorageStatus {
 
 struct Notice {
   # Tells a client's user what to change, once.
-  # scheduler -> client.
+  # scheduler -> client, admin.
   text @0 :Text;                 # display text
 }
 
@@ -644,13 +644,13 @@ struct Named {
 
 struct ReadFailure {
   # Asks what a failed task ran, to run it again. The answer is FailedTask.
-  # client -> scheduler.
+  # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
 }
 
 struct FailedTask {
   # What a failed task ran, whoever submitted it.
-  # scheduler -> client.
+  # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer
   runs @2 :List(RunGroup);       # one, with this task alone; none where it cannot run again
@@ -659,13 +659,13 @@ struct FailedTask {
 
 struct FindTasks {
   # Asks for live tasks, and the last that ended. The answer is TasksFound.
-  # monitor -> scheduler.
+  # monitor, admin -> scheduler.
   search @0 :Text;               # the beginning of a task's id in hex, or a part of the name of its function, client or worker
 }
 
 struct TasksFound {
   # Answers FindTasks.
-  # scheduler -> monitor.
+  # scheduler -> monitor, admin.
   search @0 :Text;
   json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
 }

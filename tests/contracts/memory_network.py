@@ -124,7 +124,7 @@ class MemoryNetwork:
         """Return a listener at this address. Raises UsageError when there is one."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits())
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session=len(self._ends) << 32)
         listener = self._listeners[address] = MemoryListener(self, address, core, admit, on_events)
         self._ends.append(listener)
         return listener

@@ -24,7 +24,7 @@ from scaler.net.transport import LINGER_SECONDS
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, GetObject, Role, StatStorage
-from scaler.protocol.session import OutboxLimits
+from scaler.protocol.session import HEADER_BYTES, Header, OutboxLimits
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no local listeners here")
@@ -53,6 +53,12 @@ class UnidentifiedPeer:
 
     async def say(self, body: bytes, sequence: int = 0, session: bytes = SESSION_ID) -> None:
         await self.put(struct.pack("=II", len(body), 0) + header(sequence=sequence, session=session) + body)
+
+    async def greet(self) -> bytes:
+        """Say Hello and return the id of the session that the server opens."""
+        await self.say(encode(own_hello(Role.CLIENT)))
+        answer = await asyncio.get_running_loop().sock_recv(self.socket, 1 << 16)
+        return Header.read(answer[8 : 8 + HEADER_BYTES]).session
 
     async def put(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self.socket, data)
@@ -293,13 +299,13 @@ def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_outbox
         server = server_with(outbox=OutboxLimits(size_bytes=100_000_000))
         client = Asker(server.address)
         lazy = UnidentifiedPeer(name_of(server.address))
-        await lazy.say(encode(own_hello(Role.CLIENT)))
-        await lazy.say(encode(GetObject(1, bytes(16), 1.0)), sequence=1)
+        session = await lazy.greet()
+        await lazy.say(encode(GetObject(1, bytes(16), 1.0)), 1, session)
         await until(lambda: server.saw(Received))
         await client.ask(1)
         assert server.listener.outbox_bytes(SESSION_ID[:8]) > 60_000_000
         assert not server.saw(Closed)
-        await lazy.say(encode(GetObject(2, bytes(16), 1.0)), sequence=2)
+        await lazy.say(encode(GetObject(2, bytes(16), 1.0)), 2, session)
         await until(lambda: server.saw(Closed))
         await client.ask(2)
 

@@ -39,6 +39,12 @@ class UnidentifiedPeer:
     def say(self, *frames: bytes) -> None:
         self._socket.send_multipart(frames)
 
+    async def greet(self) -> bytes:
+        """Say Hello and return the id of the session that the server opens."""
+        self.say(header(), encode(own_hello(Role.CLIENT)))
+        await until(lambda: bool(self._socket.poll(0)))
+        return Header.read(self._socket.recv_multipart()[0]).session
+
     async def refused(self) -> Refused:
         """The next message that comes, which is a refusal."""
         await until(lambda: bool(self._socket.poll(0)))
@@ -101,17 +107,16 @@ def test_malformed_within_a_session_counts_for_its_peer_and_ends_it() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         other = UnidentifiedPeer(server.address)
-        other.say(header(), encode(own_hello(Role.CLIENT)))
-        await until(lambda: server.saw(Opened))
+        session = await other.greet()
         other.say(header(session=bytes(16)), encode(StatStorage(1)))
-        other.say(Header(PROTOCOL_VERSION, 1, SESSION_ID, 1, 0).pack(), encode(StatStorage(1)))
-        other.say(Header(PROTOCOL_VERSION, 0, SESSION_ID, 1, 99).pack(), encode(StatStorage(1)))
-        other.say(header(), encode(own_hello(Role.CLIENT)))
-        other.say(header(sequence=1), encode(StatStorage(1)))
+        other.say(Header(PROTOCOL_VERSION, 1, session, 1, 0).pack(), encode(StatStorage(1)))
+        other.say(Header(PROTOCOL_VERSION, 0, session, 1, 99).pack(), encode(StatStorage(1)))
+        other.say(header(session=session), encode(own_hello(Role.CLIENT)))
+        other.say(header(sequence=1, session=session), encode(StatStorage(1)))
         await until(lambda: server.saw(Received))
         assert not server.saw(Closed)
         for _ in range(MAX_MALFORMED_IN_A_ROW):
-            other.say(header(sequence=0), b"no message")
+            other.say(header(session=session), b"no message")
         await until(lambda: server.saw(Closed))
 
     run(test)
@@ -121,9 +126,9 @@ def test_a_missing_message_breaks_the_connection_and_not_the_session() -> None:
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")
         other = UnidentifiedPeer(server.address)
-        other.say(header(), encode(own_hello(Role.CLIENT)))
-        other.say(header(sequence=1), encode(StatStorage(1)))
-        other.say(header(sequence=3), encode(StatStorage(3)))
+        session = await other.greet()
+        other.say(header(sequence=1, session=session), encode(StatStorage(1)))
+        other.say(header(sequence=3, session=session), encode(StatStorage(3)))
         await until(lambda: server.saw(Broken))
         await until(other.was_cut)
         assert not server.saw(Closed)
@@ -151,9 +156,8 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_no_other_peer() 
         client = Asker(server.address)
         await client.ask(1)
         other = UnidentifiedPeer(server.address)
-        other.say(header(), encode(own_hello(Role.CLIENT)))
-        await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
-        other.say(header(sequence=1), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
+        session = await other.greet()
+        other.say(header(sequence=1, session=session), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
         await until(other.was_cut)
         await until(lambda: server.saw(Broken))
         await client.ask(2)

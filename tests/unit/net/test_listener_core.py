@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from scaler.net.connection import Received
 from scaler.net.identity import LOCAL
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
@@ -21,19 +22,27 @@ from scaler.net.transport import (
     LinkLost,
     LinkOpened,
     Report,
+    Transmit,
 )
 from scaler.net.versions import own_hello
-from scaler.protocol.codec import encode
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
 from scaler.protocol.messages import (
     MAX_HELLO_BYTES,
     PROTOCOL_VERSION,
+    ClientDetails,
+    Details,
     Goodbye,
     Hello,
+    ManagerDetails,
+    Message,
     RefusalReason,
     Refused,
     Role,
     Server,
+    StatStorage,
     Welcome,
+    WorkerDetails,
 )
 from scaler.protocol.session import Envelope, Header, OutboxLimits
 
@@ -78,9 +87,25 @@ def cuts(commands: Sequence[Command]) -> list[object]:
     return [command.link for command in commands if isinstance(command, Cut)]
 
 
-def envelope(link: Link, message: Hello | Goodbye) -> EnvelopeReceived:
-    header = Header(PROTOCOL_VERSION, 0, SESSION_ID, 0, 0).pack()
+def envelope(link: Link, message: Message, session: bytes = SESSION_ID, sequence: int = 0) -> EnvelopeReceived:
+    header = Header(PROTOCOL_VERSION, 0, session, sequence, 0).pack()
     return EnvelopeReceived(link, header, encode(message))
+
+
+def sent(commands: Sequence[Command]) -> list[tuple[bytes, Message]]:
+    """What was transmitted: the session of each message, and the message."""
+    return [
+        (Header.read(each.header).session, decode(each.body))
+        for command in commands
+        if isinstance(command, Transmit)
+        for each in command.envelopes
+    ]
+
+
+def received(commands: Sequence[Command]) -> list[Message]:
+    """What the component received."""
+    events = [event for command in commands if isinstance(command, Deliver) for event in command.events]
+    return [event.message for event in events if isinstance(event, Received)]
 
 
 def reports(commands: Sequence[Command]) -> list[Command]:
@@ -164,3 +189,65 @@ def test_a_link_takes_more_than_a_hello_when_its_peer_is_welcomed(core: Listener
     assert LiftLimits(member) in commands
     commands = performed(core, [LinkOpened(refused), envelope(refused, own_hello(Role.WORKER))])
     assert LiftLimits(refused) not in commands
+
+
+def test_what_was_recorded_of_a_session_is_void_in_every_other_one() -> None:
+    for server in (ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), first_session=7), None):
+        core = server or ListenerCore(Server.OBJECT_STORAGE, OutboxLimits(), first_session=2**40)
+        link = Link()
+        hello = envelope(link, own_hello(Role.CLIENT))
+        ((session, _),) = sent(performed(core, [LinkOpened(link), hello]))
+        recorded: list[EnvelopeReceived] = [
+            hello,
+            envelope(link, StatStorage(1), session, 1),
+            envelope(link, Goodbye(""), session, 0),
+        ]
+        assert received(performed(core, [*recorded[1:]])) == [StatStorage(1)]
+        copies = Link()
+        again: list[Input] = [LinkOpened(copies), *(each._replace(link=copies) for each in recorded)]
+        assert received(performed(core, again)) == []
+
+
+def test_a_copy_of_a_hello_takes_no_session_from_a_peer_that_uses_it(core: ListenerCore) -> None:
+    link, copy = Link(), Link()
+    ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
+    assert received(performed(core, [envelope(link, StatStorage(1), session, 1)])) == [StatStorage(1)]
+    ((_, refused),) = sent(performed(core, [LinkOpened(copy), envelope(copy, own_hello(Role.CLIENT))]))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.DUPLICATE
+    assert received(performed(core, [envelope(link, StatStorage(2), session, 2)])) == [StatStorage(2)]
+
+
+WORKER, MANAGER = WorkerDetails("m", "u", 1, 1, {}), ManagerDetails("m", "test", 1, 1, {})
+
+
+@pytest.mark.parametrize(
+    ("server", "role", "details"),
+    [
+        (Server.SCHEDULER, Role.CLIENT, WORKER),
+        (Server.SCHEDULER, Role.ADMIN, MANAGER),
+        (Server.SCHEDULER, Role.WORKER, None),
+        (Server.SCHEDULER, Role.WORKER, MANAGER),
+        (Server.SCHEDULER, Role.MANAGER, WORKER),
+        (Server.SCHEDULER, Role.MANAGER, ClientDetails()),
+        (Server.SCHEDULER, Role.MONITOR, WORKER),
+        (Server.OBJECT_STORAGE, Role.CLIENT, WORKER),
+        (Server.OBJECT_STORAGE, Role.SCHEDULER, MANAGER),
+    ],
+)
+def test_a_role_with_the_details_of_another_is_refused(server: Server, role: Role, details: Details) -> None:
+    link = Link()
+    greeting = envelope(link, own_hello(role, details))
+    ((_, refused),) = sent(performed(ListenerCore(server, OutboxLimits()), [LinkOpened(link), greeting]))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.ROLE
+    assert f"a {role} greets with" in refused.text
+
+
+def test_a_refusal_is_shortened_where_it_is_sent_and_logged(core: ListenerCore) -> None:
+    link = Link()
+    core.step([LinkOpened(link), envelope(link, own_hello(Role.CLIENT))], 0.0)
+    commands = core.step([Admitted(Refused(RefusalReason.VERSION, "x" * 10_000_000))], 0.0)
+    ((_, refused),) = sent(commands)
+    assert refused == Refused(RefusalReason.VERSION, "x" * MAX_DISPLAY_CHARACTERS)
+    assert [len(each.text) for each in reports(commands) if isinstance(each, Report)] == [MAX_DISPLAY_CHARACTERS]
