@@ -22,4 +22,5 @@ RUN useradd --create-home worker
 USER worker
 WORKDIR /home/worker
 # What it needs to know comes in SCALER_WORKER_CONFIG, which its manager sets.
-CMD ["python", "-m", "scaler.worker"]
+# -P: a file of the working directory must not stand in for one of ours.
+CMD ["python", "-P", "-m", "scaler.worker"]

@@ -130,6 +130,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
         signal.signal(ignored, signal.SIG_IGN)
     _close_all_but(requests.fileno())
     _import(["scaler.worker.processor.main"])  # here, so that the agent need not
+    importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
     client_sign = os.eventfd(0)
     poll = select.poll()
     for descriptor in (requests.fileno(), client_sign):

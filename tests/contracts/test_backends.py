@@ -88,6 +88,7 @@ def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendC
             worker_manager_id="m",
             aws_endpoint_url=aws.endpoint_url,
             ecs_subnets=("subnet-1",),
+            ecs_task_image="emulated",
             ecs_task_cpu=1,
             ecs_task_memory=2,
             max_task_concurrency=8,

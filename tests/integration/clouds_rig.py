@@ -27,7 +27,7 @@ def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
 
 
 def ecs_config(**values: Any) -> AwsRawEcsConfig:
-    return model_of(AwsRawEcsConfig, {**MANAGED, "ecs_subnets": ("subnet-1",), **values})
+    return model_of(AwsRawEcsConfig, {**MANAGED, "ecs_subnets": ("subnet-1",), "ecs_task_image": "emulated", **values})
 
 
 def hpc_config(**values: Any) -> AwsHpcConfig:

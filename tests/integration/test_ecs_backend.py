@@ -49,6 +49,7 @@ class Rig:
                 "worker_manager_id": "m",
                 "aws_endpoint_url": self.aws.endpoint_url,
                 "ecs_subnets": ("subnet-1",),
+                "ecs_task_image": "emulated",
                 "ecs_task_cpu": 2,
                 "ecs_task_memory": 8,
                 "max_task_concurrency": -1,
@@ -402,7 +403,7 @@ def test_workers_that_could_not_reach_the_scheduler_are_warned_of(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    made: dict[str, Any] = {"worker_manager_id": "m", "ecs_subnets": ("subnet-1",)}
+    made: dict[str, Any] = {"worker_manager_id": "m", "ecs_subnets": ("subnet-1",), "ecs_task_image": "emulated"}
     for address in ("tcp://127.0.0.1:8516", "tcp://localhost:8516", "ipc:///tmp/scheduler"):
         EcsBackend(AwsRawEcsConfig(scheduler_address=address, **made)).close()
         assert f"workers on ECS cannot reach the scheduler at {address}: set worker_scheduler_address" in caplog.text

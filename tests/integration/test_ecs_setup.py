@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from scaler.errors import UsageError
 from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
 from scaler.worker_manager.aws_raw_ecs.setup import provision
 from tests.integration.moto_rig import Cloud, moto_server, words
@@ -42,7 +43,7 @@ def server() -> Iterator[str]:
 def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EcsCloud]:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
-    made = EcsCloud(server, {"--ecs-subnets": "subnet-1"})
+    made = EcsCloud(server, {"--ecs-subnets": "subnet-1", "--ecs-task-image": "registry.example/worker:1"})
     yield made
     made.close()
     made.reset()
@@ -98,11 +99,20 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
         assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": account}}
 
 
+def test_without_an_image_nothing_is_made_and_the_rest_works(cloud: EcsCloud) -> None:
+    bare = EcsCloud(cloud.endpoint_url, {"--ecs-subnets": "subnet-1"})
+    with pytest.raises(UsageError, match=r"ecs_task_image is missing: .* docker build -f docker/worker.Dockerfile"):
+        bare.do("setup")
+    assert words(bare.do("show")) == ["missing"] * 5
+    cloud.do("setup")
+    assert set(words(bare.do("teardown"))) == {"removed"}
+
+
 def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
     cloud.do("setup")
     flags = ("--ecs-task-memory", "16", "--ecs-task-image", "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1")
     planned = [line for line in cloud.do("setup", "--dry-run", *flags) if line[0] == "would change"]
-    assert planned[-1] == ("would change", "task definition scaler-task-definition: command, image, memory")
+    assert planned[-1] == ("would change", "task definition scaler-task-definition: image, memory")
     assert cloud.definition()["memory"] == "30720", "a dry run does nothing"
     assert [line[0] for line in cloud.do("setup", *flags)].count("changed") == 2
     assert cloud.definition()["memory"] == "16384"
@@ -161,7 +171,7 @@ def run(*arguments: str) -> tuple[int, str, str]:
 
 
 def test_the_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None:
-    place = ("--ecs-subnets", "subnet-1", "--aws-endpoint-url")
+    place = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "registry.example/worker:1", "--aws-endpoint-url")
     code, out, err = run("setup", "--dry-run", *place, cloud.endpoint_url)
     assert (code, err) == (0, "")
     assert out.splitlines()[0] == "would create  cluster scaler-cluster"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
 from tests.integration.moto_rig import Cloud, moto_server, words
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
+IMAGE = "registry.example/worker:1"
 LOG_GROUP = "/scaler/scaler-job"
 EXECUTION, JOB, HOSTS = (f"scaler-job-us-east-1-{purpose}" for purpose in ("execution", "job", "hosts"))
 ROLE = "arn:aws:iam::123456789012:role/aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch"
@@ -33,6 +35,7 @@ class HpcCloud(Cloud):
 
     def __init__(self, endpoint_url: str) -> None:
         flags = {"--job-queue": "scaler-queue", "--job-definition": "scaler-job", "--s3-bucket": "our-calls"}
+        flags["--batch-image"] = IMAGE
         super().__init__(endpoint_url, "aws_hpc", setup.provision, flags)
 
     def definition(self) -> dict[str, Any]:
@@ -118,19 +121,33 @@ def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
     assert (definition.vcpus, definition.takes_module) == (1.0, True)
 
 
-def test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing(cloud: HpcCloud) -> None:
-    cloud.do("setup", "--batch-python-requirements", "numpy==2.0")
-    shell, option, script, module = cloud.definition()["containerProperties"]["command"]
-    assert (shell, option, module) == ("sh", "-c", "Ref::module")
-    assert script.startswith("pip install ")
-    assert "scaler[aws]==" in script  # a job gets its call from S3, and leaves its result there
-    assert "numpy==2.0" in script
-    assert script.endswith(' && exec python -m "$0"')
+def test_jobs_run_in_the_image_of_the_settings_and_install_nothing(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    container = cloud.definition()["containerProperties"]
+    assert (container["image"], container["command"]) == (IMAGE, ["python", "-P", "-m", "Ref::module"])
     assert cloud.definition()["parameters"] == {"module": "scaler.worker_manager.aws_hpc.job"}
     lines = cloud.do("setup", "--batch-image", "example.org/our/image:1")
-    assert lines[-1] == ("changed", "job definition scaler-job: command, image")
-    container = cloud.definition()["containerProperties"]
-    assert (container["image"], container["command"]) == ("example.org/our/image:1", ["python", "-m", "Ref::module"])
+    assert lines[-1] == ("changed", "job definition scaler-job: image")
+
+
+def test_without_an_image_nothing_is_made_and_the_user_is_told_how_to_make_one(cloud: HpcCloud) -> None:
+    told: Any = cloud.config()
+    with pytest.raises(UsageError, match=r"batch_image is missing: .* docker build -f docker/worker.Dockerfile"):
+        setup.provision(replace(told, batch_image=None), "setup", False, pytest.fail)
+    assert words(cloud.do("show")) == ["missing"] * 7
+
+
+def test_a_definition_of_an_earlier_version_that_installs_by_name_is_refused(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    made = cloud.definition()
+    script = "pip install --quiet 'scaler[aws]==0.1.0' cloudpickle==3.1 && exec python -m \"$0\""
+    made["containerProperties"]["command"] = ["sh", "-c", script, "Ref::module"]
+    fields = {name: made[name] for name in ("jobDefinitionName", "type", "containerProperties", "platformCapabilities")}
+    cloud.call("batch", "RegisterJobDefinition", **fields)
+    service = BatchService(cloud.config())
+    with pytest.raises(AwsError, match=r"'scaler-job' installs scaler by its name, .* setup` with batch_image"):
+        service.definition()
+    service.close()
 
 
 def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:

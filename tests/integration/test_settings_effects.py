@@ -153,7 +153,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         **seen_by(
             AWS + "test_tasks_on_ecs_are_what_the_manager_was_told",
             "ecs_subnets ecs_security_groups ecs_assign_public_ip ecs_cluster ecs_task_definition "
-            "ecs_task_cpu ecs_task_memory ecs_python_requirements ecs_python_version ecs_capacity_provider",
+            "ecs_task_cpu ecs_task_memory ecs_capacity_provider",
         ),
         "ecs_task_image": AWS + "test_tasks_on_ecs_have_the_image_that_the_manager_was_told",
     },
@@ -171,10 +171,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "batch_capacity": HPC_SETUP + "test_instances_have_a_role_and_cost_nothing_while_there_is_no_work",
         "batch_subnets": HPC_SETUP + "test_a_region_without_a_default_vpc_needs_subnets",
         "batch_security_groups": HPC_SETUP + "test_own_groups_are_used",
-        **seen_by(
-            HPC_SETUP + "test_the_plain_image_installs_what_jobs_need_and_an_own_image_nothing",
-            "batch_image batch_python_requirements",
-        ),
+        "batch_image": HPC_SETUP + "test_jobs_run_in_the_image_of_the_settings_and_install_nothing",
         **seen_by(HPC_SETUP + "test_what_is_made_fits_together", "batch_cpu batch_memory"),
     },
     SymphonyConfig: {

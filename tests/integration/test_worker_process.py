@@ -37,6 +37,7 @@ from scaler.protocol.messages import (
 )
 from scaler.serialization import dump_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import dump_arguments
+from scaler.worker_manager.baremetal_native import COMMAND
 
 
 class Scheduler:
@@ -85,7 +86,7 @@ class Scheduler:
 
 
 class Worker:
-    def __init__(self, address: str, **config: Any) -> None:
+    def __init__(self, address: str, cwd: Path | None = None, **config: Any) -> None:
         made = WorkerConfig(
             scheduler_address=address,
             worker_manager_id="manager",
@@ -94,7 +95,8 @@ class Worker:
             **config,
         )
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "scaler.worker"],
+            COMMAND,
+            cwd=cwd,
             env={**os.environ, WORKER_CONFIG_VARIABLE: made.to_json()},
             stderr=subprocess.PIPE,
             text=True,
@@ -157,6 +159,26 @@ def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
         assert [load_value(parts_of(scheduler.outcomes()[each][1])) for each in ids] == [2, 3]
 
     play(story, slots=2, per_worker_capabilities={"gpu": 2.0, "linux": None})
+
+
+def test_a_workers_own_modules_are_not_those_of_the_working_directory_and_its_tasks_find_both(tmp_path: Path) -> None:
+    (tmp_path / "scaler.py").write_text("raise SystemExit('imported from the working directory')")
+    (tmp_path / "beside.py").write_text("NAME = 'beside the worker'")
+
+    def name() -> str:
+        import beside  # type: ignore[import-not-found]  # noqa: PLC0415 (only the worker has it)
+
+        import scaler.worker  # noqa: PLC0415
+
+        return f"{beside.NAME}, {scaler.worker.__name__}"
+
+    async def story(scheduler: Scheduler, _: Worker) -> None:
+        await until(lambda: scheduler.peer)
+        [task] = scheduler.submit(name, ())
+        await until(scheduler.outcomes)
+        assert load_value(parts_of(scheduler.outcomes()[task][1])) == "beside the worker, scaler.worker"
+
+    play(story, cwd=tmp_path)
 
 
 def test_a_shut_down_worker_ends_at_once_with_success() -> None:

@@ -1,7 +1,7 @@
 """Containers that are processes of this machine: what the emulated services run.
 
 A container's command runs in a session of its own, in an empty folder, with a clean environment in which `python` is
-this interpreter and `pip` has installed everything already. Its first process is the container: when that ends, so
+this interpreter and has everything installed. Its first process is the container: when that ends, so
 does the rest of its process group. Linux only (pidfd).
 """
 
@@ -206,12 +206,11 @@ class ContainerHost:
 
 
 def _put_programs(folder: Path) -> Path:
-    """Write what stands for an image's programs: Python with scaler in it, and a pip that need not install anything."""
+    """Write what stands for an image's programs: Python with scaler in it."""
     folder.mkdir()
     python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
-    pip = "#!/bin/sh\necho 'pip: the emulated image has everything'\n"
-    for name, text in (("python", python), ("python3", python), ("pip", pip), ("pip3", pip)):
+    for name in ("python", "python3"):
         program = folder / name
-        program.write_text(text, encoding="utf-8")
+        program.write_text(python, encoding="utf-8")
         program.chmod(0o755)
     return folder

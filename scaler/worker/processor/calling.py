@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import resource
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +34,15 @@ def finish(value: Any) -> Any:
     import asyncio  # noqa: PLC0415 (it takes a while to import, and few tasks need it)
 
     return asyncio.run(value)
+
+
+def import_from_working_directory() -> None:
+    """Let tasks import modules of the working directory, as programs do, now that Scaler's own are imported.
+
+    Worker managers start Python with -P: a `scaler.py` in that directory must not stand in for the package.
+    """
+    if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable, the operator wants it so
+        sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
 
 
 def run_preload(text: str) -> None:

@@ -1,9 +1,7 @@
-"""What containers on ECS and Batch have in common: their image, start command, worker configuration and exit codes."""
+"""What containers on ECS and Batch have in common: their image, worker configuration and exit codes."""
 
 from __future__ import annotations
 
-import re
-import shlex
 import signal
 import sys
 from collections.abc import Iterable, Mapping
@@ -21,49 +19,20 @@ MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
 
 
-def default_image(python_version: str = f"{sys.version_info.major}.{sys.version_info.minor}") -> str:
-    """Return the image of containers whose settings name none."""
-    return f"python:{python_version}-slim"
+def require_image(image: str | None, setting: str) -> str:
+    """Return the image of the settings. Raises UsageError with the commands that make one.
 
-
-def installing(
-    config: WorkerManagerConfig, setting: str, text: str, image: str | None, command: str, extras: Iterable[str] = ()
-) -> list[str]:
-    """Return the command of a container that installs requirements before a shell command; empty if there are none.
-
-    setting, text: the requirements. image: None for the default image, which lacks the packages that a worker needs in
-    the same version as this process. extras: those of scaler that the command needs, beside that of the event loop.
-    Raises UsageError when the text cannot be read.
+    There is no default: a container that installs Scaler by its name gets whatever project has that name on its index.
     """
-    try:
-        requirements = shlex.split(text)
-    except ValueError as error:
-        raise UsageError(
-            f"{setting} = {text!r}: {error}; requirements are separated by blanks, and one that has blanks itself "
-            "stands in quotes"
-        ) from None
-    if image is None:
-        named = {package_of(requirement) for requirement in requirements}
-        extras = ",".join([*extras, *(["uvloop"] if config.event_loop == "uvloop" else [])])
-        needed = {
-            "scaler": f"scaler{extras and f'[{extras}]'}=={__version__}",
-            "cloudpickle": f"cloudpickle=={version('cloudpickle')}",
-        }
-        requirements = [needed[name] for name in needed if name not in named] + requirements
-    if not requirements:
-        return []
-    flags = ["--no-cache-dir", "--disable-pip-version-check", "--quiet"]
-    return ["sh", "-c", f"{shlex.join(['pip', 'install', *flags, *requirements])} && exec {command}"]
-
-
-def package_of(requirement: str) -> str:
-    """Return the name of what a requirement installs: `scaler[x]>=1`, `scaler @ URL`, or a URL or path by its end."""
-    named = re.match(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*($|[\[@<>=!~;])", requirement)
-    if named and not requirement.endswith((".whl", ".tar.gz", ".zip")):
-        name = named.group(1)
-    else:
-        name = re.split("[-@#]", requirement.rpartition("/")[2])[0].removesuffix(".git")
-    return re.sub(r"[-_.]+", "-", name).lower()
+    if image is not None:
+        return image
+    python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
+    raise UsageError(
+        f"{setting} is missing: workers need an image that has this version of scaler. Make one in a checkout of it: "
+        f"docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
+        f"--build-arg REQUIREMENTS=cloudpickle=={cloudpickle} -t REGISTRY/scaler-worker:{__version__} . && "
+        f"docker push REGISTRY/scaler-worker:{__version__}, and give that name as {setting}"
+    )
 
 
 def worker_document(config: WorkerManagerConfig, slots: int, *, unit_id_from: str, stop_grace_seconds: float) -> str:

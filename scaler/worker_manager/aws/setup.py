@@ -322,7 +322,7 @@ class IamRole(IamResource):
             self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
 
 
-def execution_role(account: Account, base: str, image: str, logs: LogGroup) -> IamRole:
+def execution_role(account: Account, base: str, image: str | None, logs: LogGroup) -> IamRole:
     """Return the role in which ECS itself acts for a task."""
     return IamRole(
         account,
@@ -330,7 +330,7 @@ def execution_role(account: Account, base: str, image: str, logs: LogGroup) -> I
         "execution",
         TASKS_SERVICE,
         "ECS, to pull the image and to write logs",
-        lambda: execution_statements(image, logs.arn(), account.partition),
+        lambda: execution_statements(image or "", logs.arn(), account.partition),
     )
 
 

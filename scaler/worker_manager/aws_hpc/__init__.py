@@ -73,14 +73,8 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
         Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
     """Security groups for these jobs."""
-    batch_image: Annotated[
-        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
-    ] = None
-    """Image of the job definition that `setup` makes, such as one made with docker/worker.Dockerfile."""
-    batch_python_requirements: Annotated[
-        str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")
-    ] = ""
-    """What its container installs with pip before it starts, separated by blanks; an own image needs nothing."""
+    batch_image: Annotated[Name | None, Setting(default_text="none, and `setup` needs one", metavar="IMAGE")] = None
+    """Image of the job definition of `setup`, with this version of scaler in it: docker/worker.Dockerfile makes one."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
     """CPUs of a job by that definition; in mode worker it has as many workers."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2

@@ -10,6 +10,7 @@ from types import FrameType
 
 from scaler.errors import ScalerError
 from scaler.worker.job import run_call
+from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress
@@ -45,6 +46,7 @@ def main() -> int:
     except (ScalerError, ValueError) as error:
         _say(f"the task cannot be read, and did not start: {error}")
         return EXIT_NO_CALL
+    import_from_working_directory()
     result = compress(run_call(call))
     del call
     try:

@@ -189,7 +189,7 @@ def submission(
     if definition.takes_module:
         given[MODULE] = module
     else:
-        overrides["command"] = ["python", "-m", module]
+        overrides["command"] = ["python", "-P", "-m", module]
     request: Fields = {
         "jobName": name,
         "jobQueue": config.job_queue,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -48,7 +49,12 @@ class BatchService:
         if not active:
             text = f"there is no active job definition {name!r} in {self._config.aws_region}: {SETUP} makes one"
             raise AwsError(f"{text}, or change job_definition", "refused")
-        return Definition.of(max(active, key=lambda described: int(described["revision"])))
+        newest = max(active, key=lambda described: int(described["revision"]))
+        command = " ".join(newest.get("containerProperties", {}).get("command", ()))
+        if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
+            text = f"the job definition {name!r} installs scaler by its name, which another project may have"
+            raise AwsError(f"{text}: {SETUP} with batch_image makes one that does not", "refused")
+        return Definition.of(newest)
 
     def check_queue(self) -> None:
         """Raise AwsError when the queue accepts no jobs."""

@@ -10,7 +10,7 @@ from functools import cache, partial
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError, Fields
-from scaler.worker_manager.aws.containers import default_image, installing
+from scaler.worker_manager.aws.containers import require_image
 from scaler.worker_manager.aws.setup import (
     MANAGED,
     MANAGED_PAIRS,
@@ -55,9 +55,11 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
     with closing(Account(config, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
-            network()  # what is wrong with it is reported before anything is created
+            # What is wrong is reported before anything is created.
+            require_image(config.batch_image, "batch_image")
+            network()
         logs = LogGroup(account, f"/scaler/{base}")
-        execution = execution_role(account, base, image_of(config), logs)
+        execution = execution_role(account, base, config.batch_image, logs)
         statements = partial(job_statements, config, account)
         jobs = IamRole(account, base, "job", TASKS_SERVICE, "the jobs, to read calls and write results", statements)
         purpose = "the instances that jobs run on"
@@ -122,10 +124,6 @@ def is_fargate(config: AwsHpcConfig) -> bool:
     return config.batch_capacity.startswith("FARGATE")
 
 
-def image_of(config: AwsHpcConfig) -> str:
-    return config.batch_image or default_image()
-
-
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return what the jobs of mode offload may do. Workers need nothing; users add what their tasks need."""
     bucket = f"arn:{account.partition}:s3:::{config.s3_bucket}/{config.s3_prefix}"
@@ -159,11 +157,9 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
     """Return what RegisterJobDefinition takes, without name and tags. network: for Fargate. Raises UsageError."""
-    requirements, command = config.batch_python_requirements, 'python -m "$0"'
-    install = installing(config, "batch_python_requirements", requirements, config.batch_image, command, ("aws",))
     container: Fields = {
-        "image": image_of(config),
-        "command": [*(install or ("python", "-m")), f"Ref::{MODULE}"],  # a parameter names the module
+        "image": require_image(config.batch_image, "batch_image"),
+        "command": ["python", "-P", "-m", f"Ref::{MODULE}"],  # a parameter names the module
         "executionRoleArn": execution_arn,
         "jobRoleArn": job_arn,
         "resourceRequirements": [
@@ -171,7 +167,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
             {"type": "MEMORY", "value": str(config.batch_memory * 1024)},
         ],
         "logConfiguration": logging,
-        # An init process reaps what tasks leave behind, and ends at SIGTERM also while pip installs.
+        # An init process reaps what tasks leave behind.
         "linuxParameters": {"initProcessEnabled": True},
     }
     if is_fargate(config):

@@ -8,7 +8,6 @@ Tasks outlive their manager: they carry its mark in `startedBy`, by which a mana
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -16,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate, matching
+from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -25,9 +24,6 @@ TYPE = WorkerManagerType(
 )
 NOT_GIVEN = "not-given"
 """Stands for subnets, which the manager needs and `setup` does not."""
-
-
-_VERSION = matching(r"3\.\d{1,2}", "must be a version such as 3.12")
 
 
 def _cpus(value: int) -> int:
@@ -60,20 +56,12 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     """The ECS cluster; `setup` creates it."""
     ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
     """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
-    ecs_task_image: Annotated[
-        Name | None, Setting(default_text="python:VERSION-slim, which installs at start", metavar="IMAGE")
-    ] = None
-    """Image of the worker's container, such as one made with docker/worker.Dockerfile."""
+    ecs_task_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
+    """Image of the worker's container, with this version of scaler in it: made with docker/worker.Dockerfile."""
     ecs_task_cpu: Annotated[int, Check(_cpus), Setting(metavar="COUNT")] = 4
     """CPUs of a task, and workers in it."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
-    ecs_python_requirements: Annotated[str, Setting(default_text="this version of scaler", metavar="REQUIREMENTS")] = ""
-    """What the container installs with pip before it starts, separated by blanks; an own image needs nothing."""
-    ecs_python_version: Annotated[str, Setting(default_text="the manager's", metavar="VERSION"), _VERSION] = (
-        f"{sys.version_info.major}.{sys.version_info.minor}"
-    )
-    """Python of the default image: clients and workers must have the same."""
     ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
     """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
-from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, default_image, installing, worker_document
+from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, require_image, worker_document
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 
@@ -20,7 +19,8 @@ STOP_SECONDS = 120
 """From SIGTERM to SIGKILL: the most that Fargate allows, and as long as the notice of a spot task."""
 STOP_GRACE_SECONDS = 110.0
 """How long running tasks of a worker that is stopped may take."""
-WORKER_COMMAND = ("python", "-m", "scaler.worker")
+WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
+"""-P keeps the working directory off the path: a file there must not stand in for one of ours."""
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 _REGISTERED = (
@@ -43,35 +43,23 @@ _REGISTERED = (
 """What DescribeTaskDefinition shows and RegisterTaskDefinition takes."""
 
 
-def image_of(config: AwsRawEcsConfig) -> str:
-    """Return the image of the worker's container."""
-    return config.ecs_task_image or default_image(config.ecs_python_version)
-
-
-def start_command(config: AwsRawEcsConfig) -> list[str]:
-    """Return the container's command. Raises UsageError when the requirements cannot be read."""
-    requirements, command = config.ecs_python_requirements, shlex.join(WORKER_COMMAND)
-    install = installing(config, "ecs_python_requirements", requirements, config.ecs_task_image, command)
-    return install or list(WORKER_COMMAND)
-
-
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags.
 
     current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
     stays. extras: other fields to set: roles, and under `logConfiguration` that of the container.
-    Raises UsageError when it has several containers and none is named `worker`.
+    Raises UsageError without an image, and when it has several containers and none is named `worker`.
     """
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name != "logConfiguration"}
     containers = [dict(container) for container in known.get("containerDefinitions", [])]
     container: Fields = _worker_container(containers, config.ecs_task_definition) if containers else {"name": CONTAINER}
     container |= {
-        "image": image_of(config),
-        "command": start_command(config),
+        "image": require_image(config.ecs_task_image, "ecs_task_image"),
+        "command": list(WORKER_COMMAND),
         "essential": True,
         "stopTimeout": STOP_SECONDS,
-        # An init process reaps what tasks leave behind, and ends at SIGTERM also while pip installs.
+        # An init process reaps what tasks leave behind.
         "linuxParameters": {**(container.get("linuxParameters") or {}), "initProcessEnabled": True},
     }
     if "logConfiguration" in extras:
@@ -125,8 +113,8 @@ def started_by(config: AwsRawEcsConfig) -> str:
 
 def check(config: AwsRawEcsConfig) -> None:
     """Raise UsageError for settings that ECS cannot take, as far as that is known before the task definition is."""
+    require_image(config.ecs_task_image, "ecs_task_image")
     overrides(CONTAINER, config)
-    start_command(config)
 
 
 def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Fields:

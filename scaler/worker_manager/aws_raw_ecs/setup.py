@@ -8,6 +8,7 @@ from functools import partial
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.containers import require_image
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
     TASKS_SERVICE,
@@ -22,7 +23,7 @@ from scaler.worker_manager.aws.setup import (
     run,
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition, image_of
+from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -31,8 +32,10 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     family = config.ecs_task_definition
     with closing(Account(config, say, dry_run=dry_run)) as account:
+        if verb == "setup":
+            require_image(config.ecs_task_image, "ecs_task_image")
         logs = LogGroup(account, f"/scaler/{family}")
-        execution = execution_role(account, family, image_of(config), logs)
+        execution = execution_role(account, family, config.ecs_task_image, logs)
         purpose = "the tasks, which may do nothing on AWS unless you add it"
         tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)

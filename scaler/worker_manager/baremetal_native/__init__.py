@@ -22,7 +22,7 @@ TYPE = WorkerManagerType(
     backend="scaler.worker_manager.baremetal_native:BaremetalNative",
     settings="scaler.worker_manager.baremetal_native:BaremetalNativeConfig",
 )
-COMMAND = (sys.executable, "-m", "scaler.worker")
+COMMAND = (sys.executable, "-P", "-m", "scaler.worker")
 FIXED_UNIT_SLOTS = 8
 
 

@@ -20,7 +20,7 @@ from scaler.worker.executor import Executor
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.local_agents import LocalAgents
 
-COMMAND = (sys.executable, "-m", "scaler.worker_manager.offload")
+COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
 CLOSE_SECONDS = 20.0
 """An agent that was told to end has so long, after the grace of its tasks, to end what it has running elsewhere."""
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler.errors import ConfigError
 from scaler.worker.job import run_call
+from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.symphony.session import load_library, payload_class
 
 
@@ -21,6 +22,7 @@ def main() -> int:
     except ConfigError as error:
         sys.stderr.write(f"{error}\n")
         return 2
+    import_from_working_directory()
     container_class(soamapi)().run()
     return 0
 

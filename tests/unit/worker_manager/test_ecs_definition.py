@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
+from scaler._version import __version__
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws import containers
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.backend import age_seconds, reason_of, state_of, unit_id_of
 from scaler.worker_manager.aws_raw_ecs.definition import (
+    check,
     overrides,
     registered,
     run_request,
-    start_command,
     started_by,
     wanted_definition,
 )
 from scaler.worker_manager.polled import STOP_REASON
-
-
-@pytest.fixture(autouse=True)
-def versions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(containers, "__version__", "1.2")
-    monkeypatch.setattr(containers, "version", lambda _: "3.1")
-
 
 DEFINITION = {"taskDefinitionArn": "arn:definition", "containerDefinitions": [{"name": "worker"}]}
 
@@ -41,61 +36,26 @@ def config(**settings: Any) -> AwsRawEcsConfig:
             "scheduler_address": "tcp://127.0.0.1:8516",
             "worker_manager_id": "burst",
             "ecs_subnets": ("subnet-1", "subnet-2"),
-            "ecs_python_version": "3.12",
+            "ecs_task_image": "registry.example/worker:1",
             **settings,
         }
     )
 
 
-# -- the start command
+# -- the image
 
 
-def installs(requirements: str, **settings: Any) -> str:
-    command = start_command(config(ecs_python_requirements=requirements, **settings))
-    assert command[:2] == ["sh", "-c"]
-    text, _, rest = command[2].partition(" && ")
-    assert rest == "exec python -m scaler.worker"
-    flags = "pip install --no-cache-dir --disable-pip-version-check --quiet "
-    assert text.startswith(flags)
-    return text.removeprefix(flags)
-
-
-def test_the_default_image_gets_the_managers_versions_first() -> None:
-    assert installs("") == "scaler==1.2 cloudpickle==3.1"
-    assert installs("numpy pandas>=2") == "scaler==1.2 cloudpickle==3.1 numpy 'pandas>=2'"
-
-
-def test_the_default_image_gets_what_the_event_loop_needs() -> None:
-    assert installs("", event_loop="uvloop") == "'scaler[uvloop]==1.2' cloudpickle==3.1"
-
-
-@pytest.mark.parametrize(
-    "requirement",
-    [
-        "Scaler",
-        "scaler[all]>=1",
-        "'scaler @ git+https://host.example/them/scaler.git@v1'",
-        "git+https://host.example/them/scaler.git@v1",
-        "https://host.example/scaler-1.2-py3-none-any.whl",
-        "./wheels/scaler-1.2-py3-none-any.whl",
-        "scaler-1.2.tar.gz",
-    ],
-)
-def test_what_the_requirements_name_is_not_pinned(requirement: str) -> None:
-    assert "scaler==1.2" not in installs(requirement)
-    assert installs(requirement).startswith("cloudpickle==3.1 ")
-
-
-def test_requirements_reach_pip_as_they_are_and_never_the_shell() -> None:
-    assert installs("'x; python_version<\"3.13\"' $(reboot)").endswith("'x; python_version<\"3.13\"' '$(reboot)'")
-    with pytest.raises(UsageError, match=r"ecs_python_requirements = .*No closing quotation; requirements are"):
-        start_command(config(ecs_python_requirements="'open"))
-
-
-def test_an_image_of_its_own_needs_nothing_installed_but_what_is_asked_for() -> None:
-    own = {"ecs_task_image": "registry.example/worker:1"}
-    assert start_command(config(**own)) == ["python", "-m", "scaler.worker"]
-    assert installs("numpy", **own) == "numpy"
+def test_without_an_image_nothing_starts_and_the_user_is_told_how_to_make_one() -> None:
+    with pytest.raises(UsageError) as refused:
+        check(config(ecs_task_image=None))
+    text = str(refused.value)
+    assert text.startswith("ecs_task_image is missing: workers need an image that has this version of scaler.")
+    python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
+    assert f"--build-arg PYTHON_VERSION={python} --build-arg REQUIREMENTS=cloudpickle=={cloudpickle} " in text
+    assert f"docker push REGISTRY/scaler-worker:{__version__}" in text
+    with pytest.raises(UsageError, match="ecs_task_image is missing"):
+        wanted_definition(config(ecs_task_image=None), None, {})
+    check(config())
 
 
 # -- the task definition
@@ -112,7 +72,12 @@ def test_a_definition_is_for_fargate_and_has_the_size_that_is_asked_for() -> Non
         "requiresCompatibilities": ["FARGATE"],
     }
     [container] = wanted["containerDefinitions"]
-    assert (container["name"], container["image"], container["stopTimeout"]) == ("worker", "python:3.12-slim", 120)
+    assert (container["name"], container["image"], container["stopTimeout"]) == (
+        "worker",
+        "registry.example/worker:1",
+        120,
+    )
+    assert container["command"] == ["python", "-P", "-m", "scaler.worker"], "it installs nothing"
     assert container["linuxParameters"] == {"initProcessEnabled": True}
     assert (wanted["executionRoleArn"], wanted["taskRoleArn"]) == ("arn:e", "arn:t")
     assert container["logConfiguration"] == {"logDriver": "awslogs"}
@@ -137,18 +102,12 @@ def test_a_definition_that_is_as_it_should_be_stays() -> None:
     [
         {"ecs_task_cpu": 8, "ecs_task_memory": 32},
         {"ecs_task_memory": 16},
-        {"ecs_task_image": "registry.example/worker:1"},
-        {"ecs_python_version": "3.13"},
-        {"ecs_python_requirements": "numpy"},
+        {"ecs_task_image": "registry.example/worker:2"},
     ],
 )
-def test_a_definition_differs_when_a_setting_or_a_version_does(
-    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_definition_differs_when_a_setting_does(settings: dict[str, Any]) -> None:
     current = described(wanted_definition(config(), None, EXTRAS))
     assert wanted_definition(config(**settings), current, {}) != registered(current)
-    monkeypatch.setattr(containers, "__version__", "1.3")
-    assert wanted_definition(config(), current, {}) != registered(current)
 
 
 def test_what_others_have_put_into_a_definition_stays() -> None:

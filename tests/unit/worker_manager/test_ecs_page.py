@@ -64,7 +64,7 @@ def test_the_execution_role_is_the_one_that_setup_makes() -> None:
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/scaler-worker:1"
     group = "arn:aws:logs:us-east-1:123456789012:log-group:/scaler/scaler-task-definition"
     assert EXECUTION["Statement"] == execution_statements(image, group, "aws")
-    assert EXECUTION["Statement"][:1] == execution_statements("python:3.11-slim", group, "aws")
+    assert EXECUTION["Statement"][:1] == execution_statements("other.example/worker:1", group, "aws")
 
 
 def test_the_page_names_no_setting_that_is_none() -> None:
@@ -82,7 +82,7 @@ def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     assert config.object_storage_server is not None
 
 
-@pytest.mark.parametrize("line", ['CMD ["python", "-m", "scaler.worker"]', "FROM python:${PYTHON_VERSION}-slim"])
+@pytest.mark.parametrize("line", ['CMD ["python", "-P", "-m", "scaler.worker"]', "FROM python:${PYTHON_VERSION}-slim"])
 def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there(line: str) -> None:
     text = (ROOT / "docker/worker.Dockerfile").read_text()
     assert line in text.splitlines()

@@ -103,7 +103,7 @@ def test_batch_repeats_only_what_may_run_again_and_only_when_a_host_is_lost() ->
 
 
 def test_the_module_is_named_by_the_command_or_by_a_parameter_that_the_definition_asks_for() -> None:
-    assert request()["containerOverrides"]["command"] == ["python", "-m", "module"]
+    assert request()["containerOverrides"]["command"] == ["python", "-P", "-m", "module"]
     described = {"jobDefinitionArn": "arn", "containerProperties": {"command": ["sh", "-c", "x", "Ref::module"]}}
     definition = Definition.of(described)
     assert (definition.arn, definition.vcpus, definition.takes_module) == ("arn", 1.0, True)
