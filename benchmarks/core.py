@@ -50,7 +50,7 @@ FLOOD_TASKS = 10
 STEP_SECONDS = 0.001
 TASK_US = 1_000
 CLIENT = b"client.."
-FUNCTION = content_id(b"function")
+FUNCTION = content_id(b"\x80")
 SPEC = Spec(FUNCTION, name="function")
 
 ROW = Row(

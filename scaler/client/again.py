@@ -12,7 +12,7 @@ from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ObjectLostError, UsageError
 from scaler.ids import show
-from scaler.protocol.messages import FailedTask, ReadFailure, is_stored
+from scaler.protocol.messages import FailedTask, ReadFailure, is_function_id, is_stored
 from scaler.serialization import Parts, parts_of
 
 _PARTS = ("its function", "its serializer")
@@ -35,6 +35,8 @@ def run_again(
         except ObjectLostError as error:
             raise ObjectLostError(f"{cannot}: {what} is gone: its client has left or released it ({error})") from None
 
+    if not all(is_stored(payload) or is_function_id(each, payload) for each, payload in found.functions):
+        raise ObjectLostError(f"{cannot}: the scheduler sent another function than its own")
     [run] = found.runs
     [payload] = run.payloads
     functions = [parts(each, what) for (_, each), what in zip(found.functions, _PARTS, strict=False)]

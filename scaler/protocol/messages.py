@@ -17,6 +17,7 @@ from enum import IntEnum, StrEnum
 from types import NoneType
 from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
+from scaler.ids import content_id
 from scaler.protocol import fields as f
 
 PROTOCOL_VERSION = 3
@@ -54,6 +55,11 @@ def stored_reference(object_id: bytes, size_bytes: int) -> bytes:
 def is_stored(payload: bytes) -> bool:
     """Tell whether a payload is a stored reference."""
     return len(payload) == STORED_REFERENCE_BYTES and payload[0] == 3
+
+
+def is_function_id(identifier: bytes, payload: bytes) -> bool:
+    """Tell whether this id may stand for a function or serializer: the digest of its payload, or the object stored."""
+    return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
 
 
 class Role(StrEnum):

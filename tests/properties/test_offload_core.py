@@ -11,6 +11,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.agent.calls import ServiceCalls
@@ -37,7 +38,7 @@ FAILURES = [
     Outcome.OBJECT_LOST,
 ]
 """How a call may fail without a result."""
-FUNCTION = b"f" * 16
+FUNCTION = content_id(b"code")
 STEPS = 200
 
 

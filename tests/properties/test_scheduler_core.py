@@ -53,7 +53,8 @@ NOTHING = ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")
-FUNCTIONS = tuple(content_id(name) for name in (b"one", b"two", b"three"))
+CODE = {content_id(code): code for code in (b"\x80 one", b"\x80 two", b"\x80 three")}
+FUNCTIONS = tuple(CODE)
 CAPABILITIES: tuple[dict[str, float | None], ...] = ({}, {"gpu": 1.0}, {"gpu": None, "big": 4.0})
 NEEDS: tuple[tuple[tuple[str, float], ...], ...] = ((), (), (), (("gpu", 1.0),), (("big", 2.0), ("gpu", 2.0)))
 STRANGER = IdFactory(b"stranger")
@@ -278,7 +279,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         for identifier, row in zip(ids, references, strict=True):
             client.tasks[identifier] = ModelTask(spec, row)
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, references if any(references) else [])
-        self.cluster.say(name, Submit([(spec.function, b"\x80 function")], [group], min(seen, client.number)))
+        self.cluster.say(name, Submit([(spec.function, CODE[spec.function])], [group], min(seen, client.number)))
 
     @rule(name=st.sampled_from(("alice", "bob")), spec=specs, count=st.integers(1, 30))
     def submits_many_that_depend_on_nothing(self, name: str, spec: Spec, count: int) -> None:
@@ -307,7 +308,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             TaskGroup(client.tasks[key].spec, [key], [b"\x80 arguments"], [client.tasks[key].references])
             for key in client.unresolved
         ]
-        self.cluster.say(name, Submit([(function, b"\x80 function") for function in FUNCTIONS], groups, 0))
+        self.cluster.say(name, Submit(list(CODE.items()), groups, 0))
 
     @rule(name=clients, picked=st.lists(picks, max_size=4))
     def cancels(self, name: str, picked: list[int]) -> None:

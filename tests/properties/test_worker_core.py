@@ -15,6 +15,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Done, Message, Outcome, Recall, Returned, Run, RunGroup, Spec, Welcome
 from scaler.worker.agent.events import (
@@ -31,7 +32,7 @@ from scaler.worker.agent.pool import ProcessorState
 from scaler.worker.frames import Results
 from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, worker_config
 
-FUNCTIONS = [bytes([n]) * 16 for n in range(3)]
+CODE = {content_id(code): code for code in (b"one", b"two", b"three")}
 STEPS = 150
 
 
@@ -102,8 +103,8 @@ class Walk(CoreRig):
         ids = [(self.tasks + n).to_bytes(16, "big") for n in range(count)]
         self.tasks += count
         self.came.update((identifier, 1) for identifier in ids)
-        spec = Spec(self.random.choice(FUNCTIONS), retries=self.random.choice([0, 3]))
-        self.hears(Run([(spec.function, b"code")], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
+        spec = Spec(self.random.choice(list(CODE)), retries=self.random.choice([0, 3]))
+        self.hears(Run([(spec.function, CODE[spec.function])], [RunGroup(spec, ids, [1] * count, [b"x"] * count)]))
 
     def pick(self) -> tuple[int, FakeProcessor]:
         return self.random.choice(sorted(self.living().items(), key=lambda item: item[0]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
-from scaler.protocol.messages import Spec, is_stored
+from scaler.protocol.messages import Spec, is_function_id, is_stored
 
 
 @dataclass(slots=True, eq=False)
@@ -48,17 +48,25 @@ class ObjectTable:
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
         """Functions without uses, and the workers that have them."""
 
-    def knows(self, spec: Spec) -> bool:
-        """Tell whether the function and the serializer of a spec are registered."""
-        return spec.function in self.functions and (not spec.serializer or spec.serializer in self.functions)
+    def knows(self, spec: Spec, client: bytes) -> bool:
+        """Tell whether a client has registered the function and the serializer of a spec."""
+        pins = self.pins.get(client, ())
+        return all(identifier in pins and identifier in self.functions for identifier in functions_of(spec))
 
-    def register(self, identifier: bytes, payload: bytes, client: bytes) -> None:
-        """Have a client pin a function; an id that names another object registers nothing."""
-        if identifier in self.stored:
-            return
-        if identifier not in self.functions:
+    def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
+        """Have a client pin a function. False: this is not the id of this payload, or names what is no function.
+
+        Otherwise a client could register another pickle under the id of another client's function, and have it run.
+        """
+        known = self.functions.get(identifier)
+        is_new = known is None and identifier not in self.stored and is_function_id(identifier, payload)
+        is_own = not is_stored(payload) or owner_of(identifier) == client
+        if not is_own or not (is_new or (known is not None and known.payload == payload)):
+            return False
+        if is_new:
             self.functions[identifier] = FunctionUses(payload=payload)
         self.pin(identifier, client)
+        return True
 
     def pin(self, identifier: bytes, client: bytes) -> None:
         """Keep a function or object until this client releases it."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from scaler.ids import TASK_KIND
+from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs
-from scaler.protocol.messages import Outcome, Spec, Submit, TaskGroup
+from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
@@ -36,10 +36,11 @@ class Submission:
         wrong: list[str] = []
         objects = self._state.objects
         for identifier, payload in message.functions:
-            objects.register(identifier, payload, client.id)
+            if not objects.register(identifier, payload, client.id):
+                wrong.append(f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
         for columns in message.groups:
-            if objects.knows(columns.spec):
+            if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
                 self._take_in(client, columns, referencing, wrong)
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
@@ -69,11 +70,15 @@ class Submission:
             if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
                 wrong.append(f"task id {identifier.hex()} is not this client's")
                 continue
+            payload = columns.payloads[index]
+            if len(payload) == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
+                wrong.append(f"the stored arguments of task {identifier.hex()} are not this client's")
+                continue
             if capacity <= 0:
                 rejected.append(identifier)
                 continue
             capacity -= 1
-            task = Task(identifier, group, columns.payloads[index], references[index] if references else ())
+            task = Task(identifier, group, payload, references[index] if references else ())
             for earlier in departed:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)

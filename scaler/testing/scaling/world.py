@@ -204,14 +204,15 @@ class ScalingWorld(SteppedCore):
     # -- the client
 
     def _submit(self, arrival: Arrival) -> None:
-        function = content_id(arrival.function.encode())
+        code = b"\x80" + arrival.function.encode()
+        function = content_id(code)
         ids = [self._ids.task() for _ in arrival.seconds]
         self._durations.update(zip(ids, arrival.seconds, strict=True))
         burst = sum(begin <= arrival.at for begin in self._workload.bursts) - 1
         self._burst_of.update(dict.fromkeys(ids, burst))
         spec = Spec(function, name=arrival.function, needs=arrival.needs)
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), [])
-        self._arrive(Received(CLIENT, Submit([(function, b"\x80 a function")], [group], 0)))
+        self._arrive(Received(CLIENT, Submit([(function, code)], [group], 0)))
 
     def _finished(self, message: Message) -> None:
         if not isinstance(message, Finished):

@@ -35,7 +35,8 @@ from scaler.protocol.messages import (
 
 FLUSH_SECONDS = 0.001
 """How long a simulated worker collects results before it sends them."""
-FUNCTIONS = 5
+CODE = {content_id(code): code for code in (b"\x80 function %d" % number for number in range(5))}
+FUNCTIONS = tuple(CODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +163,7 @@ class SimulatedWorker:
         del task
         if self._random.random() < self._chances.long_tasks:
             return self._random.uniform(0.5, 3.0)
-        return self._random.expovariate(1 / (0.001 * 4 ** (spec.function[0] % FUNCTIONS)))
+        return self._random.expovariate(1 / (0.001 * 4 ** FUNCTIONS.index(spec.function)))
 
     def _announce(self, identifier: bytes, attempt: int) -> None:
         if self.alive and self._running.get(identifier) == attempt:
@@ -274,7 +275,7 @@ class SimulatedClient:
             references = tuple(other for other in self._referenced.get(identifier, ()) if other in self.expected)
             group.references.append(references)
         self._defined = {spec.function for spec in groups}
-        definitions = [(function, b"\x80 a function") for function in sorted(self._defined)]
+        definitions = [(function, CODE[function]) for function in sorted(self._defined)]
         self.say(Submit(definitions, list(groups.values()), 0))
 
     @property
@@ -290,7 +291,7 @@ class SimulatedClient:
             spec = self._spec()
             if spec.function not in self._defined:
                 self._defined.add(spec.function)
-                definitions.append((spec.function, b"\x80 a function"))
+                definitions.append((spec.function, CODE[spec.function]))
             group = groups.setdefault(spec, TaskGroup(spec, [], [], []))
             identifier = self._ids.task()
             group.ids.append(identifier)
@@ -312,10 +313,9 @@ class SimulatedClient:
                 self.say(Cancel([identifier]))
 
     def _spec(self) -> Spec:
-        number = self._random.randrange(FUNCTIONS)
-        function = bytes([number]) + content_id(bytes([number]))[1:]
+        number = self._random.randrange(len(FUNCTIONS))
         return Spec(
-            function,
+            FUNCTIONS[number],
             name=f"function {number}",
             retries=0 if self._random.random() < self._chances.once else 3,
             priority=self._random.choice((0, 0, 0, 1)),

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, cast
 
 from scaler.config.worker import WorkerConfig
+from scaler.ids import show
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Drain,
@@ -25,6 +26,7 @@ from scaler.protocol.messages import (
     Relay,
     Run,
     Shutdown,
+    is_function_id,
 )
 from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.events import AgentInput, Command, EndAgent, StopRequested, TimeElapsed
@@ -181,7 +183,11 @@ class AgentCore:
 
     def _run(self, message: Run, _now: float) -> None:
         executor, queue = self.executor, self.executor.queue
-        executor.functions.update(message.functions)
+        for function, code in message.functions:
+            if is_function_id(function, code):
+                executor.functions[function] = code
+            else:  # its tasks end as lost: no processor unpickles what another function's id stands for
+                executor.log(f"the scheduler sent another function under the id {show(function)}")
         attempts = queue.attempts
         limit = self._config.slots * (self._config.per_worker_task_queue_size + 1)
         refused: list[Attempt] = []

@@ -44,7 +44,8 @@ from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact
 from scaler.scheduler.core.invariants import check
 
-FUNCTION = content_id(b"function")
+CODE = b"\x80 function"
+FUNCTION = content_id(CODE)
 VALUE = b"\x80 value"
 
 
@@ -209,7 +210,7 @@ class Cluster:
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
         ids = ids or [self.task_id(client) for _ in range(count)]
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references))
-        self.say(client, Submit([(FUNCTION, b"\x80 function")], [group], seen))
+        self.say(client, Submit([(FUNCTION, CODE)], [group], seen))
         return ids
 
     def cancel(self, client: str, *ids: bytes) -> None:

@@ -25,7 +25,7 @@ from scaler.scheduler.core.commands import ObjectLinked, SendToStorage
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import MAX_REMEMBERED
 from scaler.serialization.exceptions import dump_exception
-from tests.unit.scheduler.driver import FUNCTION, VALUE, Cluster
+from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 from tests.unit.scheduler.test_events import Watched, rows
 
 RAISED = dump_exception(ValueError("smile 3"), "Traceback: in calibrate")
@@ -38,7 +38,7 @@ def fail(cluster: Cluster, client: str, worker: str, payload: bytes = b"\x80 arg
     task = cluster.task_id(client)
     spec = Spec(function=FUNCTION, name="calibrate", **more)  # type: ignore[arg-type]
     group = TaskGroup(spec, [task], [payload], [references] if references else [])  # type: ignore[list-item]
-    cluster.say(client, Submit([(FUNCTION, b"\x80 function")], [group], 0))
+    cluster.say(client, Submit([(FUNCTION, CODE)], [group], 0))
     cluster.say(worker, Printed([task], [True], [0], [b"no smile\n"]))
     cluster.finish(worker, task, outcome=Outcome.EXCEPTION, payload=RAISED)
     return task
@@ -112,7 +112,7 @@ def test_a_client_is_told_what_a_task_of_another_one_that_has_left_ran() -> None
         [b"\x80 arguments"],
         [(VALUE,)],
     )
-    assert answer.functions == [(FUNCTION, b"\x80 function")]
+    assert answer.functions == [(FUNCTION, CODE)]
     assert answer.text == ""
 
 

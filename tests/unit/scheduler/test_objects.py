@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.ids import IdFactory
+from scaler.ids import IdFactory, content_id
 from scaler.protocol.messages import stored_reference
 from scaler.scheduler.core.objects import ObjectTable
 
 ALICE, BOB, WORKER = b"alice...", b"bob.....", b"worker.."
-FUNCTION = b"a function's id."
+FUNCTION = content_id(b"\x80")
 
 
 @pytest.fixture

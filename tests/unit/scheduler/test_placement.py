@@ -19,7 +19,7 @@ from scaler.protocol.messages import (
     TaskGroup,
 )
 from scaler.scheduler.core.facts import Incident
-from tests.unit.scheduler.driver import FUNCTION, Cluster, NoScaling
+from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
 
 def test_an_idle_worker_comes_before_one_that_would_prefetch() -> None:
@@ -268,12 +268,12 @@ def test_a_function_that_is_released_and_defined_anew_at_once_is_said_to_the_wor
     cluster.said.clear()
     cluster.step(
         Received(cluster.peer(client), Release([FUNCTION])),
-        Received(cluster.peer(client), Submit([(FUNCTION, b"\x80 function")], [group])),
+        Received(cluster.peer(client), Submit([(FUNCTION, CODE)], [group])),
     )
     undefine, run = (message for name, message in cluster.said if name == worker)
     assert isinstance(undefine, ForgetFunctions)
     assert isinstance(run, Run)
-    assert run.functions == [(FUNCTION, b"\x80 function")]
+    assert run.functions == [(FUNCTION, CODE)]
 
 
 def test_a_task_whose_inputs_fit_in_no_message_is_rejected_and_harms_nobody() -> None:

@@ -11,7 +11,7 @@ from scaler.monitor.rows import objects
 from scaler.net.connection import Received
 from scaler.protocol.messages import Outcome, ProcessorStatus, Spec, Submit, Suspended, TaskGroup, WorkerHeartbeat
 from scaler.scheduler.search import MAX_FOUND, MAX_VISITED, find
-from tests.unit.scheduler.driver import FUNCTION, Cluster
+from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 AT = 1.7e9
 
@@ -28,7 +28,7 @@ def flood(cluster: Cluster, client: str, count: int, name: str) -> list[bytes]:
     """Submit many tasks in one batch, without the checks of all of them."""
     tasks = [cluster.task_id(client) for _ in range(count)]
     group = TaskGroup(Spec(FUNCTION, name=name), tasks, [b"\x80"] * count)
-    cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, b"\x80")], [group]))], cluster.now)
+    cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, CODE)], [group]))], cluster.now)
     return tasks
 
 

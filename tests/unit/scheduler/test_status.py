@@ -29,7 +29,7 @@ from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.state import MAX_ARRIVALS
 from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, MAX_WAITING_ROWS, ServerStatus, status
-from tests.unit.scheduler.driver import FUNCTION, Cluster
+from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 
 def document(cluster: Cluster) -> Any:
@@ -367,7 +367,7 @@ def test_a_long_backlog_keeps_the_age_of_its_oldest_task_with_few_times() -> Non
     for _ in range(3_000):
         group = TaskGroup(Spec(FUNCTION, name="f"), [cluster.task_id(client)], [b"\x80"])
         # Not by the cluster's own step, which checks all tasks each time.
-        cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, b"\x80")], [group]))], cluster.now)
+        cluster.core.step([Received(cluster.peer(client), Submit([(FUNCTION, CODE)], [group]))], cluster.now)
         cluster.now += 0.25
     (row,) = waiting(cluster)
     assert (row["tasks"], row["age_seconds"]) == (3_000, 749.75)

@@ -22,7 +22,8 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import Command, SendToStorage
-from tests.unit.scheduler.driver import FUNCTION, VALUE, Cluster
+from scaler.scheduler.core.facts import Incident
+from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
 
 @pytest.fixture
@@ -344,6 +345,47 @@ def test_a_task_without_a_definition_is_rejected(cluster: Cluster) -> None:
     assert cluster.outcome(client, task) is Outcome.REJECTED
 
 
+def register(cluster: Cluster, client: str, identifier: bytes, payload: bytes) -> Outcome | None:
+    """Register a function and submit a task of it; return how the task ended, None: it runs."""
+    task = cluster.task_id(client)
+    cluster.say(client, Submit([(identifier, payload)], [TaskGroup(Spec(identifier), [task], [b"\x80"])]))
+    return cluster.outcome(client, task)
+
+
+def test_a_function_under_the_content_id_of_another_one_is_never_registered(cluster: Cluster) -> None:
+    mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
+    assert register(cluster, mallory, FUNCTION, b"\x80 evil") is Outcome.REJECTED
+    assert any(FUNCTION.hex() in fact.text for fact in cluster.facts if isinstance(fact, Incident))
+    (task,) = cluster.submit(alice)
+    assert cluster.on(worker) == [task]
+    assert cluster.state.objects.functions[FUNCTION].payload == CODE
+    assert register(cluster, mallory, FUNCTION, b"\x80 evil") is Outcome.REJECTED
+    assert cluster.state.objects.functions[FUNCTION].payload == CODE
+
+
+def test_a_function_runs_for_those_who_have_registered_it_alone(cluster: Cluster) -> None:
+    mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
+    stored = cluster.object_id(alice)
+    assert register(cluster, alice, stored, stored_reference(stored, 10**6)) is None
+    assert register(cluster, mallory, stored, stored_reference(stored, 10**6)) is Outcome.REJECTED
+    task = cluster.task_id(mallory)
+    cluster.submit(alice)
+    cluster.say(mallory, Submit([], [TaskGroup(Spec(FUNCTION), [task], [b"\x80"])]))
+    assert cluster.outcome(mallory, task) is Outcome.REJECTED
+    assert task not in cluster.on(worker)
+
+
+def test_the_stored_arguments_of_a_task_are_its_clients_own(cluster: Cluster) -> None:
+    mallory, alice, worker = cluster.client("mallory"), cluster.client("alice"), cluster.worker("w")
+    secret, mine = cluster.object_id(alice), cluster.object_id(mallory)
+    cluster.submit(mallory)
+    tasks = [cluster.task_id(mallory) for _ in range(2)]
+    payloads = [stored_reference(secret, 10**6), stored_reference(mine, 10**6)]
+    cluster.say(mallory, Submit([], [TaskGroup(Spec(FUNCTION), tasks, payloads)]))
+    assert tasks[0] not in cluster.on(worker)
+    assert tasks[1] in cluster.on(worker)
+
+
 def test_an_object_is_forgotten_after_its_last_use_and_its_release(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     stored = cluster.object_id(client)
@@ -441,7 +483,7 @@ def test_tasks_that_wait_for_others_of_the_same_message_count_towards_the_limit(
         TaskGroup(spec, rest[:2], [b"\x80"] * 2, [(first,)] * 2),
         TaskGroup(spec, rest[2:], [b"\x80"] * 2, [(first,)] * 2),
     ]
-    cluster.say(client, Submit([(FUNCTION, b"\x80")], groups))
+    cluster.say(client, Submit([(FUNCTION, CODE)], groups))
     assert [cluster.outcome(client, task) for task in rest] == [None, None, Outcome.REJECTED, Outcome.REJECTED]
 
 

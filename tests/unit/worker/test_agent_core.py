@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
@@ -25,7 +26,7 @@ from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.frames import ToProcessor
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
-FUNCTION = b"f" * 16
+FUNCTION = content_id(b"code")
 LEASE = 60.0
 
 
@@ -614,6 +615,16 @@ def test_a_task_of_an_unknown_function_ends_with_a_reason() -> None:
     group = RunGroup(Spec(b"u" * 16), [task_id(1)], [1], [b"x"])
     story.hear(Run([], [group]))
     assert story.done() == {1: Outcome.OBJECT_LOST}
+
+
+def test_a_function_under_the_content_id_of_another_one_reaches_no_processor() -> None:
+    story = Story()
+    story.run(1)
+    story.work()
+    group = RunGroup(Spec(b"u" * 16), [task_id(2)], [1], [b"x"])
+    story.hear(Run([(b"u" * 16, b"evil")], [group]))
+    assert story.done()[2] == Outcome.OBJECT_LOST
+    assert story.hands[1].announced == [ToProcessor.DEFINITION, ToProcessor.SPEC]
 
 
 def test_a_processor_that_reports_a_task_it_does_not_have_is_ended() -> None:

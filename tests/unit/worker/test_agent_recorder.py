@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
 from scaler.protocol.messages import Outcome, Recall, Run, RunGroup, Spec, Welcome
 from scaler.recorder import Recorder, read
@@ -33,7 +34,10 @@ from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 TASKS = [bytes([number]) * 16 for number in range(4)]
 WELCOME = Welcomed(Welcome(False, 1, 60.0, 2.0, "tcp://storage:1"))
-RUN = Received(b"schedulr", Run([(b"f" * 16, b"code")], [RunGroup(Spec(b"f" * 16), TASKS, [1] * 4, [b"x"] * 4)]))
+RUN = Received(
+    b"schedulr",
+    Run([(content_id(b"code"), b"code")], [RunGroup(Spec(content_id(b"code")), TASKS, [1] * 4, [b"x"] * 4)]),
+)
 
 
 class Recorded(CoreRig):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
@@ -37,7 +38,7 @@ from scaler.worker.agent.events import (
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
-FUNCTION = b"f" * 16
+FUNCTION = content_id(b"code")
 
 
 class Stage(CoreRig):
