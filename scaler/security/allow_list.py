@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler.errors import ConfigError
-from scaler.security.credential import UNITS
 from scaler.security.directory import KeysDirectory
+from scaler.security.documents import UNITS
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import TEMPORARY, require_private
 

@@ -14,9 +14,8 @@ from shlex import quote
 
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import ConfigError, UsageError
-from scaler.security.credential import PEER_ROLES
 from scaler.security.directory import KeysDirectory
-from scaler.security.documents import MAX_NAME_CHARACTERS, lines, shown
+from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import write_private
 
@@ -129,9 +128,9 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
         return 0
     try:
         write_private(path, credential.to_text())
-    except OSError as error:
+    except (UsageError, FileExistsError) as error:
         directory.revoke(request.name)
-        raise UsageError(f"cannot write {path}, so the key is revoked again: {error.strerror}") from None
+        raise UsageError(f"{error}; the key {request.name!r} is revoked again") from None
     _say(
         f"wrote {path}, the only copy of this key. Move it to where it is used, by a way that nobody else reads, and "
         f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 from scaler.errors import ConfigError
-from scaler.security.documents import Document, lines
+from scaler.security.documents import UNITS, lines, parse
 from scaler.security.private_files import read_private
 
-PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
-UNITS = ".units"
-"""Ends the name of the key of a manager's units. Names of peers have no dot."""
+_KINDS = {
+    "name": "name",
+    "role": "role",
+    "cluster": "name",
+    "expires": "time?",
+    "scheduler_key": "key",
+    "object_storage_key": "key",
+    "public": "key",
+    "secret": "key",
+    "units_public": "key?",
+    "units_secret": "key?",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +30,6 @@ class KeyPair:
 
     public: str
     secret: str = field(repr=False)
-
-    @classmethod
-    def from_document(cls, document: Document) -> KeyPair:
-        """Return what `to_text` wrote. Raises ConfigError."""
-        return cls(document.key("public"), document.key("secret"))
-
-    def to_text(self) -> str:
-        """Return the lines of a TOML table, with the secret key."""
-        return lines({"public": self.public, "secret": self.secret})
 
 
 def new_key_pair() -> KeyPair:
@@ -60,48 +60,30 @@ class Credential:
         """Return the worker credential of a manager's units, which ends with the manager's own."""
         if self.units is None:
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
-        return Credential(
-            name=self.name + UNITS,
-            role="worker",
-            cluster=self.cluster,
-            scheduler_key=self.scheduler_key,
-            object_storage_key=self.object_storage_key,
-            keys=self.units,
-            expires=self.expires,
-        )
+        return replace(self, name=self.name + UNITS, role="worker", keys=self.units, units=None)
 
     def to_text(self) -> str:
         """Return the text of a credential file, with the secret keys."""
-        head = {"name": self.name, "role": self.role, "cluster": self.cluster, "expires": self.expires}
-        servers = {"scheduler": self.scheduler_key, "object_storage": self.object_storage_key}
-        units = f"\n[units]\n{self.units.to_text()}" if self.units else ""
-        return (
-            f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(head)}\n'
-            f"[servers]\n{lines(servers)}\n[keys]\n{self.keys.to_text()}{units}"
-        )
+        values = {key: getattr(self, key, None) for key in _KINDS}
+        values |= {"public": self.keys.public, "secret": self.keys.secret}
+        if self.units:
+            values |= {"units_public": self.units.public, "units_secret": self.units.secret}
+        return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(values)}'
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
         """Return the credential of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
-        document = Document.parse(text, where)
-        servers = document.table("servers")
-        role = document.choice("role", PEER_ROLES)
-        return cls(
-            name=document.name(suffix=UNITS if role == "worker" else ""),
-            role=role,
-            cluster=document.name("cluster"),
-            scheduler_key=servers.key("scheduler"),
-            object_storage_key=servers.key("object_storage"),
-            keys=KeyPair.from_document(document.table("keys")),
-            units=KeyPair.from_document(document.table("units")) if role == "manager" else None,
-            expires=document.time("expires"),
-        )
+        values = parse(text, where, _KINDS)
+        keys = KeyPair(values.pop("public"), values.pop("secret"))
+        units = KeyPair(values.pop("units_public"), values.pop("units_secret"))
+        is_manager = values["role"] == "manager"
+        if (bool(units.public), bool(units.secret)) != (is_manager, is_manager):
+            raise ConfigError(f"{where}: a manager's credential, and no other, has units_public and units_secret")
+        return cls(**values, keys=keys, units=units if is_manager else None)
 
 
 def load_credential(path: str | Path) -> Credential:
     """Return the credential in a file or pipe. Raises ConfigError, also when other users can read it."""
-    path = Path(path)
-    if path.is_dir():
-        text = "is a directory: give the file of one credential, which `scaler keys add` writes"
-        raise ConfigError(f"{path} {text}")
+    if (path := Path(path)).is_dir():
+        raise ConfigError(f"{path} is a directory: give the file of one credential, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

@@ -17,14 +17,18 @@ from pathlib import Path
 from shlex import quote
 
 from scaler.errors import ConfigError, UsageError
-from scaler.security.credential import PEER_ROLES, Credential, KeyPair, load_credential, new_key_pair
-from scaler.security.documents import NAME_RULE, Document, is_name, lines, shown
+from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
+from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, parse, shown
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import TEMPORARY, read_private, require_private, write_private
 
 RESERVED_NAMES = ("local", "anyone", "scheduler", "object_storage")
 """Names of identities that no key of a peer may have."""
 _SERVERS = "servers.toml"
+_KINDS = {
+    "cluster": "name",
+    **{f"{server}_{half}": "key" for server in ("scheduler", "object_storage") for half in ("public", "secret")},
+}
 _ENTRY = re.compile(r"([^.]+)(\.[1-9][0-9]*)?\.toml")
 
 
@@ -45,8 +49,9 @@ class KeysDirectory:
         if not is_name(cluster):
             raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
         keys = cls(path, cluster, new_key_pair(), new_key_pair())
-        tables = {"scheduler": keys.scheduler, "object_storage": keys.object_storage}
-        text = "".join(f"\n[{name}]\n{pair.to_text()}" for name, pair in tables.items())
+        values = {"cluster": cluster}
+        for server, pair in (("scheduler", keys.scheduler), ("object_storage", keys.object_storage)):
+            values |= {f"{server}_public": pair.public, f"{server}_secret": pair.secret}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -56,7 +61,7 @@ class KeysDirectory:
                 raise UsageError(f"{path} exists and is not empty: `scaler keys add` adds keys to a keys directory")
             for each in (keys.peers, path / "credentials"):
                 each.mkdir(0o700)
-            write_private(path / _SERVERS, lines({"cluster": cluster}) + text)
+            write_private(path / _SERVERS, lines(values))
         except OSError as error:
             raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
         return keys
@@ -73,11 +78,14 @@ class KeysDirectory:
             raise ConfigError(f"{path} is no keys directory: {make}") from None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        document = Document.parse(read_private(path / _SERVERS), str(path / _SERVERS))
-        scheduler, object_storage = (
-            KeyPair.from_document(document.table(key)) for key in ("scheduler", "object_storage")
+        values = parse(read_private(path / _SERVERS), str(path / _SERVERS), _KINDS)
+        scheduler = KeyPair(values["scheduler_public"], values["scheduler_secret"])
+        return cls(
+            path,
+            values["cluster"],
+            scheduler,
+            KeyPair(values["object_storage_public"], values["object_storage_secret"]),
         )
-        return cls(path, document.name("cluster"), scheduler, object_storage)
 
     def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
         """Admit a new key under this name and return its credential, the only copy of its secrets.
@@ -99,16 +107,12 @@ class KeysDirectory:
             credential = self._new_credential(name, role, None)
             try:
                 write_private(path, credential.to_text())
+                self._admit(credential)
             except FileExistsError:
                 pass  # another process was first
-            except OSError as error:
-                raise UsageError(f"cannot write {path}: {error.strerror}") from None
-            else:
-                try:
-                    self._admit(credential)
-                except UsageError:
-                    path.unlink()
-                    raise
+            except UsageError:
+                path.unlink(missing_ok=True)
+                raise
         credential = load_credential(path)
         if credential.role != role:
             raise ConfigError(f"{path} has the role {credential.role}, not {role}: choose another name")
@@ -123,10 +127,7 @@ class KeysDirectory:
             said = f"{name!r} {found[-1][1].problem(now)} already" if found else f"there is no key named {name!r}"
             raise UsageError(f"{said}; `scaler keys list` lists all")
         for path, entry in current:
-            try:
-                write_private(path, replace(entry, revoked=now).to_text(), replace=True)
-            except OSError as error:
-                raise UsageError(f"cannot write {path}: {error.strerror}") from None
+            write_private(path, replace(entry, revoked=now).to_text(), replace=True)
 
     def entries(self) -> list[PeerEntry]:
         """Return all keys of peers by name, older ones of a name first. Raises ConfigError for a broken file."""
@@ -170,20 +171,15 @@ class KeysDirectory:
             role=credential.role,
             cluster=credential.cluster,
             public=credential.keys.public,
-            units=credential.units.public if credential.units else "",
+            units=credential.units.public if credential.units else None,
             added=datetime.now(UTC),
             expires=credential.expires,
         )
         while True:
             number = self.require_free(entry.name)
             path = self.peers / (f"{entry.name}.{number}.toml" if number > 1 else f"{entry.name}.toml")
-            try:
-                write_private(path, entry.to_text())
-            except FileExistsError:
-                continue  # another process was first, so the name is taken now
-            except OSError as error:
-                raise UsageError(f"cannot write {path}: {error.strerror}") from None
-            return
+            with contextlib.suppress(FileExistsError):  # another process was first, so the name is taken now
+                return write_private(path, entry.to_text())
 
     def require_free(self, name: str) -> int:
         """Return the number that the next key of this name gets. Raises UsageError when one of its keys is admitted."""

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import datetime
 
-from scaler.security.credential import PEER_ROLES
-from scaler.security.documents import Document, lines, shown
+from scaler.errors import ConfigError
+from scaler.security.documents import lines, parse, shown
+
+_KINDS = {
+    "name": "name",
+    "role": "role",
+    "cluster": "name",
+    "public": "key",
+    "units": "key?",
+    "added": "time",
+    "expires": "time?",
+    "revoked": "time?",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
-    """One key of a peer. units: the public key of a manager's units, empty for others."""
+    """One key of a peer. units: the public key of a manager's units, None for others."""
 
     name: str
     role: str
     cluster: str
     public: str
-    units: str = ""
+    units: str | None = None
     added: datetime
     expires: datetime | None = None
     revoked: datetime | None = None
@@ -32,32 +43,12 @@ class PeerEntry:
 
     def to_text(self) -> str:
         """Return the text of an entry file."""
-        return lines(
-            {
-                "name": self.name,
-                "role": self.role,
-                "cluster": self.cluster,
-                "public": self.public,
-                "units": self.units or None,
-                "added": self.added,
-                "expires": self.expires,
-                "revoked": self.revoked,
-            }
-        )
+        return lines(asdict(self))
 
     @classmethod
     def from_text(cls, text: str, where: str) -> PeerEntry:
         """Return the entry of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
-        document = Document.parse(text, where)
-        document.only([each.name for each in fields(cls)])
-        role = document.choice("role", PEER_ROLES)
-        return cls(
-            name=document.name(),
-            role=role,
-            cluster=document.name("cluster"),
-            public=document.key("public"),
-            units=document.key("units") if role == "manager" else "",
-            added=document.required_time("added"),
-            expires=document.time("expires"),
-            revoked=document.time("revoked"),
-        )
+        entry = cls(**parse(text, where, _KINDS))
+        if (entry.role == "manager") != (entry.units is not None):
+            raise ConfigError(f"{where}: a manager's key, and no other, has units")
+        return entry

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import secrets
 import stat
 from pathlib import Path
 from shlex import quote
 
-from scaler.errors import ConfigError
+from scaler.errors import ConfigError, UsageError
 from scaler.security.documents import MAX_CHARACTERS
 
 TEMPORARY = ".new-"
@@ -40,24 +39,28 @@ def require_private(found: os.stat_result, path: Path) -> None:
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:
     """Write a file of mode 0600 that exists with all of its text or not at all, even after a crash.
 
-    Raises FileExistsError when it exists and is not to be replaced, and other OSErrors.
+    Raises FileExistsError when it exists and is not to be replaced, and UsageError when it cannot be written.
     """
     temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(file, "w", encoding="utf-8") as writer:  # noqa: PTH123 (of a descriptor)
-            writer.write(text)
-            writer.flush()
-            os.fsync(file)
-        if replace:
-            temporary.replace(path)
-        else:
-            path.hardlink_to(temporary)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            temporary.unlink()
-    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
+        file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with open(file, "w", encoding="utf-8") as writer:  # noqa: PTH123 (of a descriptor)
+                writer.write(text)
+                writer.flush()
+                os.fsync(file)
+            if replace:
+                temporary.replace(path)
+            else:
+                path.hardlink_to(temporary)
+        finally:
+            temporary.unlink(missing_ok=True)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror}") from None

@@ -97,7 +97,9 @@ def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
         MARK,
         f"{MARK} = ",
         text.replace('secret = "', 'secret = "x'),
-        text.replace('"\nsecret', '"\nsecrets'),
+        text.replace("\nsecret", "\nsecrets"),
+        text.replace("\nsecret =", f"\n{MARK} ="),
+        text.replace("\nunits_secret", "\nexpire = 1\nunits_secret"),
         text.replace(f'"{MARK}"', MARK),
         text.replace(f'"{MARK}"', f'["{MARK}"]'),
         text.replace('role = "manager"', f'role = "{MARK}"'),
@@ -107,8 +109,9 @@ def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
         text + "x" * 70_000,
         "[" * 50_000,
         "",
-        text.partition("[units]")[0],
-        text.replace("[keys]", f"[keys]\n{MARK} = 1\n{MARK} = 2"),
+        text.partition("units_secret")[0],
+        text.replace('"manager"', '"worker"'),
+        text + f"{MARK} = 1\n{MARK} = 2",
         '\ufffd"\x00' + text,
     ]
     for number, each in enumerate(broken):
