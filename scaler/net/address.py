@@ -85,11 +85,21 @@ def check_not_in_use(address: str) -> None:
 
 
 class SocketFile:
-    """The file of an ipc address that this process listens on. ZeroMQ makes it, and leaves it behind."""
+    """The file of an ipc address that this process listens on: for its own user only, whatever the umask is."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, backlog: int) -> None:
+        """Listen. Raises OSError."""
         self._path = Path(address.removeprefix("ipc://"))
-        self._inode = self._path.stat().st_ino
+        self._path.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
+            listening.setblocking(False)
+            listening.bind(str(self._path))
+            # Nobody can connect before it listens.
+            self._path.chmod(0o600)
+            listening.listen(backlog)
+            self._inode = self._path.stat().st_ino
+            self.descriptor = listening.detach()
+            """Belongs to the caller."""
 
     def remove(self) -> None:
         """Remove the file, unless another process has replaced it."""

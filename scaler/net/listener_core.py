@@ -38,7 +38,7 @@ from scaler.protocol.session import (
 
 MAX_PEERS = 65_536
 """Most sessions of one listener; beyond it, peers are refused."""
-MAX_UNIDENTIFIED = 1024
+MAX_UNIDENTIFIED = 4096
 """Most connections of one listener without a session; beyond it, one is cut for each new one."""
 
 

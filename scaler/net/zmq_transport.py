@@ -8,6 +8,7 @@ connections there are, and when one ends.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import socket as sockets
@@ -53,6 +54,8 @@ COPY_BYTES = 64 * 1024
 """Smaller buffers are copied into the frame: cheaper than a notice to Python later that they are free again."""
 SHARED_BYTES = 8 * 1024
 """Smaller received frames share a buffer of ZeroMQ with their neighbours, and a view would keep all of it."""
+BACKLOG = 1024
+"""Connections that the kernel keeps for each address until they are accepted."""
 BLOCKED_RETRY_SECONDS = 0.02
 """ROUTER does not announce when a full connection has room again."""
 MAX_ITERATIONS_AFTER_BREAK = 8
@@ -426,19 +429,22 @@ class ZmqListener(_ZmqEnd):
         socket = self._socket
         self._set_options(address)
         socket.router_mandatory = True
-        socket.backlog = 1024
+        socket.backlog = BACKLOG
         # Hosts that vanish without a word would otherwise keep their descriptors here for ever.
         socket.tcp_keepalive = 1
         socket.tcp_keepalive_idle = 30
         socket.tcp_keepalive_intvl = 10
         socket.tcp_keepalive_cnt = 3
         try:
+            if address.startswith("ipc://"):
+                self._files.append(SocketFile(address, BACKLOG))
+                socket.use_fd = self._files[-1].descriptor
             socket.bind(address)
-        except zmq.ZMQError as error:
-            raise UsageError(cannot_bind(address, error.errno or 0)) from error
+            socket.use_fd = -1
+        except (zmq.ZMQError, OSError) as error:
+            # Python gives no number for a path that is too long.
+            raise UsageError(cannot_bind(address, error.errno or errno.ENAMETOOLONG)) from error
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
-        if address.startswith("ipc://"):
-            self._files.append(SocketFile(address))
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
         return endpoint.rstrip(b"\0").decode()
 

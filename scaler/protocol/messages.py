@@ -22,7 +22,7 @@ from scaler.protocol import fields as f
 
 PROTOCOL_VERSION = 3
 INLINE_LIMIT_BYTES = 32 * 1024
-MAX_HELLO_BYTES = 64 * 1024
+MAX_HELLO_BYTES = 32 * 1024
 """Largest body of a Hello, and of whatever else comes before the Welcome."""
 MAX_CONTROL_BYTES = 1024 * 1024
 """Largest body of any message that is not a batch."""

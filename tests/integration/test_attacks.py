@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import socket
 import struct
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -14,6 +17,7 @@ from scaler.net.connection import Broken, Closed, Opened
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES, Heartbeat, Role
+from scaler.protocol.session import Header
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, run, until
 from tests.integration.test_net_local import UnidentifiedPeer, name_of
 
@@ -100,10 +104,41 @@ def test_a_heartbeat_with_attachments_is_dropped_as_malformed() -> None:
             peer.connect(server.address)
             peer.send_multipart([header(), encode(own_hello(Role.CLIENT))])
             await until(lambda: server.saw(Opened))
+            await until(lambda: bool(peer.poll(0)))
+            session = Header.read(peer.recv_multipart()[0]).session
             for _ in range(5):
-                peer.send_multipart([header(), encode(Heartbeat(1.0)), b"x"])
+                peer.send_multipart([header(session=session), encode(Heartbeat(1.0)), b"x"])
             await until(lambda: server.saw(Closed))
             (closed,) = (event for event in server.events if isinstance(event, Closed))
             assert "Heartbeat carries no attachments" in closed.text
+
+    run(test)
+
+
+# -- ipc --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o027])
+def test_an_ipc_socket_is_its_owners_only_from_its_first_moment(
+    umask: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "socket"
+    listen = socket.socket.listen
+    modes = []
+
+    def note_mode(self: socket.socket, backlog: int) -> None:
+        modes.append(path.stat().st_mode & 0o777)
+        listen(self, backlog)
+
+    async def test() -> None:
+        monkeypatch.setattr(socket.socket, "listen", note_mode)
+        before = os.umask(umask)
+        try:
+            server = Servant(f"ipc://{path}")
+        finally:
+            os.umask(before)
+        assert modes == [0o600]
+        assert path.stat().st_mode & 0o777 == 0o600
+        await Asker(server.address).ask(1)
 
     run(test)
