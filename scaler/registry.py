@@ -24,7 +24,7 @@ MAX_NAME_CHARACTERS = 60
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _SUFFIX = ".cluster"
 _MAX_BYTES = 64 * 1024
-_FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RunningCluster(NamedTuple):
@@ -49,7 +49,7 @@ class Registration:
         """Why the cluster is not registered, and others need its address; empty when it is."""
         self._file = -1
         try:
-            with _directory() as directory:
+            with private_directory() as directory:
                 self._file, self.name = _take(name, directory)
         except UsageError as error:
             self.problem = f"the cluster runs without a name: {error}"
@@ -90,13 +90,13 @@ def name_from(text: str) -> str:
 def running() -> list[RunningCluster]:
     """Return the running clusters of this user by name. Raises UsageError when the directory is not this user's."""
     found = []
-    with _directory() as directory:
+    with private_directory() as directory:
         for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
             if not entry.endswith(_SUFFIX):
                 continue
-            file = os.open(entry, os.O_RDONLY | _FLAGS, dir_fd=directory)
+            file = os.open(entry, os.O_RDONLY | FLAGS, dir_fd=directory)
             try:
-                if _lock(file):
+                if lock(file):
                     os.unlink(entry, dir_fd=directory)
                 elif text := os.read(file, _MAX_BYTES):  # empty: the cluster is starting
                     fields = json.loads(text)[: len(RunningCluster._fields)]  # a later version may have more
@@ -138,14 +138,14 @@ def _listed(clusters: list[RunningCluster]) -> str:
 
 
 @contextlib.contextmanager
-def _directory() -> Iterator[int]:
+def private_directory() -> Iterator[int]:
     """Yield a descriptor of the directory, which is made if missing, and locked: readers and writers take turns."""
     path = _path()
     with contextlib.ExitStack() as after:
         try:
             with contextlib.suppress(FileExistsError):
                 path.mkdir(0o700)
-            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _FLAGS)
+            directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | FLAGS)
             after.callback(os.close, directory)
             found = os.fstat(directory)
             if found.st_uid != os.geteuid() or found.st_mode & 0o077:
@@ -174,7 +174,7 @@ def _path() -> Path:
 def _take(name: str, directory: int) -> tuple[int, str]:
     """Return the locked and empty file of the first free name, and that name."""
     free, number = name, 1
-    while not _lock(file := os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | _FLAGS, 0o600, dir_fd=directory)):
+    while not lock(file := os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)):
         os.close(file)
         number += 1
         free = f"{name}-{number}"
@@ -182,8 +182,8 @@ def _take(name: str, directory: int) -> tuple[int, str]:
     return file, free
 
 
-def _lock(file: int) -> bool:
-    """Lock a file; return False when this process or another one has locked it already."""
+def lock(file: int) -> bool:
+    """Lock a file for as long as it is open; return False when this process or another one has locked it already."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

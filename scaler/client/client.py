@@ -10,7 +10,7 @@ from typing import Any
 
 from scaler.client.again import run_again
 from scaler.client.chunks import ItemCall
-from scaler.client.clusters import open_cluster
+from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
@@ -64,6 +64,8 @@ class Client(ArgumentOnly):
         serializer: Serializer | type[Serializer] | None = None,
         stream_output: bool = False,
         name: str = "",
+        credentials: str | None = None,
+        insecure_no_auth: bool | None = None,
     ) -> None:
         """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
 
@@ -72,7 +74,13 @@ class Client(ArgumentOnly):
 
         timeout_seconds: the longest wait for the scheduler, for the object storage, and for room when a limit is
         reached. profiling, stream_output: the defaults of `submit`. serializer: instead of the built-in one. name: the
-        client's name in monitors. Raises UnreachableError, RefusedError, UsageError, or ComponentError.
+        client's name in monitors.
+
+        credentials: the file that `scaler keys add` wrote for this client; by default the one that SCALER_CREDENTIALS
+        names, and none for a cluster of the same user on this machine. insecure_no_auth: connect to a cluster that
+        proves nothing and encrypts nothing; by default as SCALER_INSECURE_NO_AUTH says.
+
+        Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
         self._name = name
@@ -82,7 +90,7 @@ class Client(ArgumentOnly):
         if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
         else:
-            self._loop = open_cluster(address, name, timeout_seconds)
+            self._loop = open_cluster(address, name, timeout_seconds, client_access(credentials, insecure_no_auth))
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer)

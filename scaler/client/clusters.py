@@ -8,36 +8,52 @@ import sys
 
 from scaler.client.connect import open_loop
 from scaler.client.loop import ClientLoop
+from scaler.config.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE, SecurityConfig
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
+from scaler.net.access import Access
+from scaler.protocol.messages import Role
 from scaler.registry import find, is_name, page_at
 
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
 """Names the cluster of clients that give none, by its address or name."""
+_TRUE = ("1", "true", "yes", "on")
 QUIET_VARIABLE = "SCALER_QUIET"
 """Any value keeps clients from printing which cluster they use."""
 
 
-def open_cluster(address: str | None, name: str, timeout_seconds: float) -> ClientLoop:
+def open_cluster(address: str | None, name: str, timeout_seconds: float, access: Access) -> ClientLoop:
     """Connect to the cluster at an address or of a name; with None, to that of SCALER_ADDRESS, or to a new local one.
 
     Prints one line about it to stderr, except for an explicit address. name: of the client. Raises UsageError,
     UnreachableError, RefusedError, and ComponentError when a new cluster cannot start.
     """
     if address is not None:
-        return _connect(address, name, timeout_seconds, is_given=not is_name(address))
+        return _connect(address, name, timeout_seconds, access, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
     if not chosen:
         return _start(name, timeout_seconds)
     try:
-        return _connect(chosen, name, timeout_seconds)
+        return _connect(chosen, name, timeout_seconds, access)
     except (UsageError, UnreachableError, RefusedError) as error:
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
 
 
-def _connect(address: str, name: str, timeout_seconds: float, *, is_given: bool = False) -> ClientLoop:
+def client_access(credentials: str | None, insecure_no_auth: bool | None) -> Access:
+    """Return how a client authenticates: as its arguments say, or the environment. Raises ConfigError."""
+    if credentials is None and not insecure_no_auth:
+        credentials = os.environ.get(CREDENTIALS_VARIABLE) or None
+    if insecure_no_auth is None and credentials is None:
+        insecure_no_auth = os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE
+    if credentials and insecure_no_auth:
+        raise UsageError("credentials and insecure_no_auth contradict each other: give one of them")
+    settings = SecurityConfig(credentials=credentials, insecure_no_auth=bool(insecure_no_auth))
+    return Access.of(settings, Role.CLIENT, "client")
+
+
+def _connect(address: str, name: str, timeout_seconds: float, access: Access, *, is_given: bool = False) -> ClientLoop:
     cluster = address if is_name(address) else ""
-    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds)
+    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds, access)
     if not is_given:
         _say(f"connected to {f'cluster {cluster} at ' if cluster else ''}{loop.address}", page_at(loop.address))
     return loop
@@ -56,7 +72,7 @@ def _start(name: str, timeout_seconds: float) -> ClientLoop:
     try:
         # At the end of the program the loop, which outlasts the calls of executors, ends the cluster, too.
         cluster._end.atexit = False
-        loop = open_loop(cluster.get_address(), name, timeout_seconds, ended=cluster.shutdown)
+        loop = open_loop(cluster.get_address(), name, timeout_seconds, Access(), ended=cluster.shutdown)
     except BaseException:
         cluster.shutdown()
         raise

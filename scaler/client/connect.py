@@ -24,11 +24,12 @@ from scaler.client.loop import ClientLoop, OnEvents
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Welcome
+from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.worker import frames
 
 if TYPE_CHECKING:
+    from scaler.net.access import Access
     from scaler.object_storage.client import StorageClient
     from scaler.worker.processor.context import ProcessorContext
 
@@ -65,7 +66,7 @@ def is_inside_task() -> bool:
 
 
 def open_loop(
-    address: str, name: str, timeout_seconds: float, ended: Callable[[], object] = lambda: None
+    address: str, name: str, timeout_seconds: float, access: Access, ended: Callable[[], object] = lambda: None
 ) -> ClientLoop:
     """Connect to the scheduler at an address. ended: see ClientLoop.
 
@@ -76,9 +77,10 @@ def open_loop(
 
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name))
-        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events)
+        keys = access.to(Server.SCHEDULER, address)
+        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events, keys=keys)
 
-    return _opened(connect, address, timeout_seconds, ended=ended)
+    return _opened(connect, partial(_connect_storage, Role.CLIENT, access), address, timeout_seconds, ended=ended)
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:
@@ -90,7 +92,9 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         loop = _nested.get(os.getpid())
         if loop is None or loop.futures.closed is not None:
             connect = partial(NestedConnector, context)
-            loop = _nested[os.getpid()] = _opened(connect, "this task's worker", timeout_seconds)
+            loop = _nested[os.getpid()] = _opened(
+                connect, partial(_connect_storage, Role.WORKER, context.access()), "this task's worker", timeout_seconds
+            )
         return loop
 
 
@@ -231,25 +235,32 @@ def _cpu_seconds() -> float:
 
 
 def _opened(
-    connect: Callable[[bytes, OnEvents], Connector], address: str, timeout_seconds: float, **options: Any
+    connect: Callable[[bytes, OnEvents], Connector],
+    connect_storage: Callable[[str, bytes], StorageClient],
+    address: str,
+    timeout_seconds: float,
+    **options: Any,
 ) -> ClientLoop:
     context = processor()
     if context is not None:
         with _lock:
             watch = _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
         options |= {"blocked": context.blocked, "submitted": watch.submitted}
-    loop = ClientLoop(address, connect, _connect_storage, timeout_seconds, **options)
+    loop = ClientLoop(address, connect, connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop
 
 
-def _connect_storage(address: str, peer: bytes) -> StorageClient:
-    """Return a client of the object storage on the running loop. Raises UsageError when there is no address."""
+def _connect_storage(role: Role, access: Access, address: str, peer: bytes) -> StorageClient:
+    """Return a client of the object storage on the running loop. role: inside a task, that of its worker.
+
+    Raises UsageError when there is no address.
+    """
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
     if not address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
-    return StorageClient(address, peer, Role.CLIENT)
+    return StorageClient(address, peer, role, access)
 
 
 def open_loops() -> list[ClientLoop]:

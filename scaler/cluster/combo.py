@@ -70,6 +70,8 @@ class SchedulerClusterCombo:
         object_storage_address: str | None = None,
         name: str | None = None,
         web_port: int | None = None,
+        credentials: str | None = None,
+        insecure_no_auth: bool = False,
         protected: bool = True,
         max_number_of_tasks_waiting: int = -1,
         client_timeout_seconds: float = 60.0,

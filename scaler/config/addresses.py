@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from scaler.errors import UsageError
 
@@ -12,6 +13,7 @@ MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
+_LOOPBACK = re.compile(r"localhost|\[::1\]|127(\.[0-9]+){1,3}")
 _WILDCARDS = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (these are replaced, not bound)
 
 
@@ -68,6 +70,21 @@ def monitor_address_beside(bind_address: str) -> str:
             f"no port is left for monitors {MONITOR_PORT_OFFSET} above {bind_address}: set monitor_address"
         )
     return f"tcp://{found['host']}:{port + MONITOR_PORT_OFFSET}"
+
+
+def is_loopback(address: str) -> bool:
+    """Return True when only processes of this host can connect to what listens here."""
+    found = _TCP.fullmatch(address)
+    return found is None or _LOOPBACK.fullmatch(found["host"]) is not None
+
+
+def dialled(address: str) -> str:
+    """Return one text for all ways to write an address of this host; a host's name has none of them."""
+    local = local_address(address)
+    found = _TCP.fullmatch(local)
+    if found is None:
+        return str(Path(local.removeprefix("ipc://")).absolute())
+    return f"{'127.0.0.1' if found['host'] == 'localhost' else found['host']}:{found['port']}"
 
 
 def local_address(bind_address: str) -> str:

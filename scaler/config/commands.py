@@ -29,6 +29,8 @@ Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 QuestionVerb = Literal["explain", "logs", "trace"]
 LOCAL = "local"
+SECURITY = ("credentials", "insecure_no_auth")
+"""Keys of [scheduler] that hold for the other sections, too."""
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
@@ -304,17 +306,20 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     storage = webui = None
     beside: dict[str, object] = {}
     if table := tables.get("object_storage_server"):
-        storage = load(ObjectStorageServerConfig, table)
+        security = {key: value for key, value in tables["scheduler"].values.items() if key in SECURITY}
+        storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
     scheduler = load(SchedulerConfig, tables["scheduler"], **beside)
+    security = {"credentials": scheduler.credentials, "insecure_no_auth": scheduler.insecure_no_auth}
     address = local_address(scheduler.bind_address)
     managers = [
-        load(settings_model(_type_in(file, table)), table, scheduler_address=address) for table in file.worker_managers
+        load(settings_model(_type_in(file, table)), table, scheduler_address=address, **security)
+        for table in file.worker_managers
     ]
     if table := tables.get("cluster"):
-        managers.append(load(ClusterConfig, table, scheduler_address=address).as_worker_manager())
+        managers.append(load(ClusterConfig, table, scheduler_address=address, **security).as_worker_manager())
     if table := tables.get("webui"):
-        webui = load(WebUiConfig, table, monitor_address=local_address(scheduler.monitor_address))
+        webui = load(WebUiConfig, table, monitor_address=local_address(scheduler.monitor_address), **security)
     try:
         return LauncherConfig(
             object_storage_server=storage,

@@ -114,7 +114,8 @@ def _by_setting(
 def _environment(model: type[SettingsModel], sources: Sources, known: _Known) -> dict[str, str]:
     """Return the environment variables of the section by key."""
     prefix = variable_of(model, "")
-    found = {}
+    common = {name: item.setting.variable for name, [(item, alias), *_] in known.items() if alias is None}
+    found = {key: sources.environment[name] for key, name in common.items() if sources.environment.get(name)}
     for variable, text in sources.environment.items():
         if not variable.startswith(prefix) or variable == variable_of(model, "type"):
             continue  # the type of a worker manager comes from its table or command

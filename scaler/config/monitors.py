@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.addresses import MAX_PORT, check_server_address
-from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
+from scaler.config.security import SecurityConfig
+from scaler.config.setting import Alias, LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name
 
@@ -37,7 +38,7 @@ def _monitor_address(value: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MonitorConfig(SettingsModel):
+class MonitorConfig(SecurityConfig):
     """Monitors."""
 
     monitor_address: Annotated[

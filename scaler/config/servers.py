@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from scaler.config.addresses import monitor_address_beside
+from scaler.config.security import SecurityConfig
 from scaler.config.setting import Alias, LoggingConfig, Setting
 from scaler.config.values import Address, Count, EventLoop, Limit, Name, Seconds, SecondsOrNone, ServerAddress
 
@@ -33,7 +34,7 @@ def _content_of_allocate_policy(value: object) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectStorageServerConfig(LoggingConfig):
+class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     """Object storage."""
 
     section = "object_storage_server"
@@ -51,7 +52,7 @@ class ObjectStorageServerConfig(LoggingConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig(LoggingConfig):
+class SchedulerConfig(LoggingConfig, SecurityConfig):
     """Scheduler."""
 
     section = "scheduler"

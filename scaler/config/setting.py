@@ -40,6 +40,8 @@ class Setting:
     default_text: str = ""
     """The default in words, where its value would not explain it."""
     metavar: str = ""
+    variable: str = ""
+    """An environment variable for all sections; that of the section is stronger."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,6 +66,7 @@ class WorkerConfig(WorkerSettings):
     """One unit of a worker manager: an agent with `slots` processors."""
 
     scheduler_address: str
+    insecure_no_auth: bool = False
     worker_manager_id: str
     unit_id: str
     """Empty: see unit_id_from."""

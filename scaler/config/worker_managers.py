@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, ClassVar, cast
 
+from scaler.config.security import SecurityConfig
 from scaler.config.setting import Alias, Setting
 from scaler.config.values import Count, Limit, Name, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
@@ -29,7 +30,7 @@ def _cluster_id() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConnectedWorkerSettings(WorkerSettings):
+class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
     """Workers."""
 
     scheduler_address: Annotated[ServerAddress, Setting(positional=True, metavar="ADDRESS")]
@@ -77,6 +78,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
         return WorkerConfig(
             **{item.name: getattr(self, item.name) for item in fields(WorkerSettings)},
             scheduler_address=self.worker_scheduler_address,
+            insecure_no_auth=self.insecure_no_auth,
             worker_manager_id=self.worker_manager_id,
             unit_id=unit_id,
             unit_id_from=unit_id_from,

@@ -20,6 +20,8 @@ from scaler.grammar import counted
 from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.trace import trace
+from scaler.net.access import Access
+from scaler.protocol.messages import Role
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
@@ -56,7 +58,12 @@ def run(request: TopRequest | Question) -> int:
 async def _main(request: TopRequest | Question) -> None:
     changed = asyncio.Event()
     config = request.config
-    connection = MonitorConnection(config.monitor_address, changed.set, timeout_seconds=config.timeout_seconds)
+    connection = MonitorConnection(
+        config.monitor_address,
+        changed.set,
+        access=Access.of(config, Role.MONITOR, "monitor"),
+        timeout_seconds=config.timeout_seconds,
+    )
     try:
         await connection.ready()
         match request:

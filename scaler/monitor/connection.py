@@ -11,6 +11,7 @@ from scaler.errors import LimitError, RefusedError, UnreachableError
 from scaler.ids import new_peer_id, task_id_of
 from scaler.monitor.model import Model
 from scaler.monitor.rows import decode, objects
+from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Question, Questions
@@ -25,6 +26,7 @@ from scaler.protocol.messages import (
     RefusalReason,
     Refused,
     Role,
+    Server,
     TaskLog,
     TasksFound,
 )
@@ -38,7 +40,12 @@ class MonitorConnection:
     """A connection to a scheduler's monitor address, on the running loop. It reconnects after a break."""
 
     def __init__(
-        self, address: str, on_change: Callable[[], None] = lambda: None, *, timeout_seconds: float = 5.0
+        self,
+        address: str,
+        on_change: Callable[[], None] = lambda: None,
+        *,
+        access: Access = LOCAL_ACCESS,
+        timeout_seconds: float = 5.0,
     ) -> None:
         """on_change: called after changes of the model or the connection. timeout_seconds: of `ready` and questions.
 
@@ -52,7 +59,11 @@ class MonitorConnection:
         """Set by the first state with the past, or a refusal."""
         self._refused: Refused | None = None
         self._connector: Connector = SocketConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.MONITOR), on_events=self._on_events
+            address,
+            peer=new_peer_id(),
+            hello=own_hello(Role.MONITOR),
+            on_events=self._on_events,
+            keys=access.to(Server.SCHEDULER, address),
         )
         self._questions = Questions(self._connector.send)
 

@@ -24,6 +24,7 @@ from scaler.protocol.messages import Hello, Message
 from scaler.protocol.session import SESSION_ID_BYTES, Buffer, Descriptor, OutboxLimits
 
 if TYPE_CHECKING:
+    from scaler.net.keys import PeerKeys
     from scaler.net.listener_core import ListenerCore
     from scaler.net.zmq_transport import Context
 
@@ -244,14 +245,17 @@ class SocketConnector(ConnectorShell):
         on_events: Callable[[list[ConnectorEvent]], None],
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
+        keys: Callable[[], PeerKeys | None] = lambda: None,
     ) -> None:
         """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
 
+        keys: returns what a connection over ZeroMQ authenticates by, None without encryption; asked for each of them.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
         """
         self._address = check_server_address(address)
         self._io_threads = io_threads
+        self._keys = keys
         self._context: Context | None = None
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
@@ -276,7 +280,7 @@ class SocketConnector(ConnectorShell):
             if self._context is None:
                 self._context = acquire_context(self._io_threads)
                 self._at_close.callback(release_context)
-            return ZmqConnection(self._context, self._address, self._wakeups)
+            return ZmqConnection(self._context, self._address, self._wakeups, self._keys())
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
 

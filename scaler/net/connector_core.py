@@ -65,6 +65,8 @@ class ConnectorCore:
         self._commands: list[t.Command] = []
         self._events: list[ConnectorEvent] = []
         self._failures = 0
+        self._refusals = 0
+        """How often in a row an attempt ended as those of a peer that is refused do."""
         self._malformed_in_a_row = 0
         self._since = now
         self._dial_at = now
@@ -121,8 +123,12 @@ class ConnectorCore:
                 self._link = link
                 self._is_blocked = False
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
-            case t.LinkLost(link, reason) if link is self._link:
-                self._hang_up(reason, now)
+            case t.LinkLost(link, reason, refused_after) if link is self._link:
+                self._refusals = self._refusals + 1 if refused_after else 0
+                if refused_after and self._refusals >= refused_after:
+                    self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
+                else:
+                    self._hang_up(reason, now)
             case t.WritingChanged(link, is_blocked) if link is self._link:
                 self._is_blocked = is_blocked
             case t.MalformedReceived(link, reason) if link is self._link:
@@ -203,6 +209,7 @@ class ConnectorCore:
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
         self._welcome = welcome
+        self._refusals = 0
         self._resume = True
         self.phase = Phase.CONNECTED
         self._since = now

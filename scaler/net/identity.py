@@ -28,3 +28,5 @@ LOCAL = Identity("local")
 """A process of the server's own user on its host: the kernel says so."""
 ANYONE = Identity("anyone")
 """Every peer of a server that runs with insecure_no_auth."""
+NOBODY = Identity("nobody", frozenset())
+"""A peer of which nothing has come, or whose key has been revoked since."""

@@ -14,6 +14,7 @@ from scaler.net.address import advertised
 from scaler.net.connection import ListenerEvent
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.identity import Identity
+from scaler.net.keys import ServerKeys
 from scaler.net.listener_core import ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.zmq_transport import ZmqListener
@@ -22,6 +23,8 @@ from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
 Admission = Callable[[bytes, Hello, Identity], Welcome | Refused]
 """Answers a Hello, given the peer's id, the Hello and whose connection it is. Welcome.resumed is the listener's own."""
+KEYS_SECONDS = 1.0
+"""How often the allow-list is read again."""
 
 _log = logging.getLogger(__name__)
 
@@ -97,9 +100,11 @@ class SocketListener(Listener):
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
         has_local_listener: bool = False,
+        keys: ServerKeys | None = None,
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from here.
 
+        keys: without them, everybody is let in, and nothing is encrypted.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. has_local_listener: peers of this
         host and user need no ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host; nothing
         stays bound then.
@@ -108,7 +113,8 @@ class SocketListener(Listener):
         first_session = int.from_bytes(os.urandom(8), "big")
         core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session)
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
-        self._zmq = ZmqListener(addresses, io_threads, self._wakeups)
+        self._keys = keys
+        self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys)
         self.addresses = self._zmq.addresses
         # Behind a wildcard, peers of this host may know it by either of these.
         known = {name(address) for address in self.addresses for name in (local_address, advertised)}
@@ -118,6 +124,8 @@ class SocketListener(Listener):
             _log, logging.INFO
         )  # one of ours that was killed at its start looks the same
         self._refusals = RateLimitedLog(_log, logging.WARNING)
+        if keys is not None:
+            self._loop.call_later(KEYS_SECONDS, self._check_keys)
 
     def _close_transports(self) -> None:
         if self._local is not None:
@@ -135,6 +143,16 @@ class SocketListener(Listener):
         self._iterate()
         if self._zmq.was_used and not self._closed:
             self._zmq.rest()
+
+    def _check_keys(self) -> None:
+        """End the sessions of peers whose keys were revoked."""
+        if self._keys is None or self._closed:
+            return
+        ended = self._keys.revoked()
+        if ended:
+            self._inputs.append(t.AccessEnded(ended))
+            self._wakeups.soon()
+        self._loop.call_later(KEYS_SECONDS, self._check_keys)
 
     def _perform(self, command: t.Command, now: float) -> None:
         super()._perform(command, now)

@@ -163,8 +163,8 @@ class ListenerCore:
                 self._unidentified_count += 1
                 if is_scarce or self._unidentified_count > MAX_UNIDENTIFIED:
                     self._make_room()
-            case t.LinkLost(transport) if transport in self._links:
-                self._lost(self._links[transport])
+            case t.LinkLost(transport, reason, refused_after) if transport in self._links:
+                self._lost(self._links[transport], reason if refused_after else "")
             case t.WritingChanged(transport, is_blocked) if transport in self._links:
                 link = self._links[transport]
                 link.is_blocked = is_blocked
@@ -172,6 +172,14 @@ class ListenerCore:
                     self._unsent[link.peer.id] = link.peer
             case t.MalformedReceived(transport, reason) if transport in self._links:
                 self._malformed(self._links[transport], reason, now)
+            case t.PeerRefused(reason):
+                self._commands.append(t.Report(reason, is_refusal=True))
+            case t.AccessEnded(reasons):
+                for peer in [peer for peer in self._peers.values() if peer.identity in reasons]:
+                    refused = m.Refused(m.RefusalReason.CREDENTIAL, reasons[peer.identity])
+                    self._commands.append(t.Report(f"{peer.role} {refused.text}", is_refusal=True))
+                    self._end(peer, refused, now)
+                    self._events.append(Closed(peer.id, refused.text, is_orderly=False))
             case t.Admitted(answer):
                 self._answer(answer, now)
             case t.SessionEndRequested(peer_id, reason) if peer_id in self._peers:
@@ -259,7 +267,7 @@ class ListenerCore:
             self._end(link.peer, refused, now)
             self._events.append(Closed(link.peer.id, text, is_orderly=False))
 
-    def _lost(self, link: _Link) -> None:
+    def _lost(self, link: _Link, refusal: str = "") -> None:
         del self._links[link.transport]
         self._cut_at.pop(link, None)
         self._identified(link)
@@ -267,8 +275,8 @@ class ListenerCore:
         if peer is not None and peer.link is link:
             self._disconnect(peer)
         elif peer is None and not link.is_closing:
-            text = f"a connection from {link.origin} ended before anything of this protocol came"
-            self._commands.append(t.Report(text, is_refusal=False))
+            text = refusal or f"a connection from {link.origin} ended before anything of this protocol came"
+            self._commands.append(t.Report(text, is_refusal=bool(refusal)))
 
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = Header.read(envelope.header)
@@ -287,7 +295,9 @@ class ListenerCore:
         peer_id = header.peer
         known = self._peers.get(peer_id)
         identity = link.transport.identity
-        if hello.role not in identity.roles:
+        if not identity.roles:
+            refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
+        elif hello.role not in identity.roles:
             text = f"the key {identity.key} is for the role {' or '.join(sorted(identity.roles))}, not {hello.role}"
             refused = m.Refused(m.RefusalReason.ROLE, text)
         elif not m.MAY_SEND[self._server][hello.role]:

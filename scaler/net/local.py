@@ -24,12 +24,10 @@ from array import array
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Sequence
 from hashlib import blake2b
-from pathlib import Path
 
-from scaler.config.addresses import local_address
+from scaler.config.addresses import dialled
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
-from scaler.net.address import split_tcp
 from scaler.net.identity import LOCAL
 from scaler.net.kernel import is_scarce
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
@@ -60,12 +58,8 @@ def local_name(address: str) -> str | None:
     """
     if not _IS_SUPPORTED:
         return None
-    found = split_tcp(local_address(address))
-    if found is None:
-        where = str(Path(address.removeprefix("ipc://")).absolute())
-    else:
-        where = f"{'127.0.0.1' if found[0] == 'localhost' else found[0]}:{found[1]}"
-    return f"\0scaler-{os.geteuid()}-{blake2b(where.encode(), digest_size=16).hexdigest()}"
+    where = dialled(address).encode()
+    return f"\0scaler-{os.geteuid()}-{blake2b(where, digest_size=16).hexdigest()}"
 
 
 def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:

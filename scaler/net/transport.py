@@ -6,7 +6,7 @@ commands are those of `ListenerCore.step` and `ConnectorCore.step`; `connector.S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -99,6 +99,8 @@ class LinkLost:
 
     link: Transport | None
     reason: str = "the connection broke"
+    refused_after: int = 0
+    """The server refuses this peer, if it happens this often in a row; 0: it says nothing about that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,20 @@ class WritingChanged:
 class MalformedReceived:
     link: Transport
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRefused:
+    """A listener's transport let a peer not in."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class AccessEnded:
+    """These identities are not let in any more, and why."""
+
+    reasons: Mapping[Identity, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +159,8 @@ Input = (
     | LinkLost
     | WritingChanged
     | MalformedReceived
+    | PeerRefused
+    | AccessEnded
     | Admitted
     | SessionEndRequested
     | CloseRequested

@@ -24,7 +24,9 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
-from scaler.net.identity import ANYONE
+from scaler.net.identity import ANYONE, NOBODY, Identity
+from scaler.net.keys import REVOKED, PeerKeys, ServerKeys
+from scaler.net.zap import Authenticator
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
@@ -73,11 +75,25 @@ _BREAKS: dict[int, str] = {
     # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
     zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
     zmq.EVENT_DISCONNECTED: "the connection broke",
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the program that listens there does not speak ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the program that listens there does not accept this peer",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server does not let this peer in",
 }
-_MONITORED = int(sum(_BREAKS) | zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_MONITOR_STOPPED)
+_NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
+_WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+WRONG_SERVER_ATTEMPTS = 3
+"""A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
+_MONITORED = int(sum(_BREAKS) | _NO_DETAIL | zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_MONITOR_STOPPED)
+_FAILURES = {
+    _MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add)",
+    _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
+}
+"""What a failed handshake says about the peer, by the value of the event."""
+ASKS_FOR_KEYS = "the server asks for keys: leave insecure_no_auth out here, and give a credential"
+NO_CREDENTIAL = (
+    "the server asks for a key, and this process has none: give the file that `scaler keys add` wrote on the server's "
+    "side as credentials= or SCALER_CREDENTIALS (unless it runs with insecure_no_auth, or is no server of scaler)"
+)
 _MONITOR_EVENT = struct.Struct("=HI")
 _monitor_numbers = itertools.count()
 
@@ -88,6 +104,8 @@ _contexts: list[tuple[Context, int]] = []
 Their threads are not here, so they must not be touched.
 """
 _users = 0
+_authenticator: tuple[Context, Authenticator] | None = None
+_domains = itertools.count()
 
 
 def acquire_context(io_threads: int) -> Context:
@@ -113,6 +131,14 @@ def release_context() -> None:
             return
         context, _ = _contexts.pop()
     context.term()
+
+
+def _authenticator_of(context: Context) -> Authenticator:
+    global _authenticator  # noqa: PLW0603 (there is one in a context)
+    with _lock:
+        if _authenticator is None or _authenticator[0] is not context:
+            _authenticator = context, Authenticator(context)
+        return _authenticator[1]
 
 
 def _after_fork() -> None:
@@ -280,9 +306,14 @@ class ZmqConnection(_ZmqEnd):
     passes_descriptors = False
     identity = ANYONE
 
-    def __init__(self, context: Context, address: str, wakeups: LoopWaker) -> None:
-        """Begin to connect. Raises OSError when this process has no descriptor for it."""
+    def __init__(self, context: Context, address: str, wakeups: LoopWaker, keys: PeerKeys | None) -> None:
+        """Begin to connect. keys: None without encryption.
+
+        Raises OSError when this process has no descriptor for it.
+        """
         super().__init__(context, zmq.DEALER, wakeups)
+        self._keys = keys
+        self._refused_after = 0
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
@@ -290,6 +321,10 @@ class ZmqConnection(_ZmqEnd):
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
         self._socket.connect_timeout = round(t.HANDSHAKE_SECONDS * 1000)
+        if keys is not None:
+            self._socket.curve_serverkey = keys.server.encode()
+            self._socket.curve_publickey = keys.own.public.encode()
+            self._socket.curve_secretkey = keys.own.secret.encode()
         self._watch()
         try:
             self._socket.connect(address)
@@ -299,8 +334,9 @@ class ZmqConnection(_ZmqEnd):
     def receive(self, inputs: list[t.Input]) -> None:
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
-            for kind, _ in self._take_events():
-                self._broken = self._broken or _BREAKS.get(kind, "")
+            for kind, value in self._take_events():
+                if not self._broken:
+                    self._broken, self._refused_after = _meaning(kind, value, self._keys)
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
             inputs.append(t.WritingChanged(self, is_blocked=False))
@@ -313,7 +349,7 @@ class ZmqConnection(_ZmqEnd):
         if not self._read(read_one):
             self._wakeups.soon()
         elif self._broken:
-            inputs.append(t.LinkLost(self, self._broken))
+            inputs.append(t.LinkLost(self, self._broken, self._refused_after))
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self._unsent.extend(envelopes)
@@ -342,16 +378,40 @@ class ZmqConnection(_ZmqEnd):
             self._close(linger_seconds)
 
 
+def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
+    """Return what an event of a connection's end says, and how often in a row it means that this peer is refused."""
+    key = "" if keys is None else keys.name
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        if str(value) == REVOKED:
+            return f"the server refuses the key {key}: it was revoked, or has expired; ask for a new credential", 1
+        return f"the server does not know the key {key}: its credential is of another cluster, or was removed", 1
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MISMATCH:
+        if keys is None:
+            return ASKS_FOR_KEYS, 1
+        return "the server runs with insecure_no_auth, which this side has to say too, if that is what you want", 1
+    # The other side has ended the handshake, or the connection, before this side saw why.
+    if kind == _NO_DETAIL:
+        if keys is None:
+            return f"the program that listens there does not speak ZeroMQ, or {ASKS_FOR_KEYS}", WRONG_SERVER_ATTEMPTS
+        if not key:
+            return NO_CREDENTIAL, WRONG_SERVER_ATTEMPTS
+        text = f"the server there is not the one of the credential {key}: it is another cluster's, or none of scaler"
+        return text, WRONG_SERVER_ATTEMPTS
+    return _BREAKS.get(kind, ""), 0
+
+
 class ZmqLink:
     """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
 
-    __slots__ = ("_inode", "_listener", "descriptor", "is_limited", "origin", "route", "unsent")
+    __slots__ = ("_inode", "_listener", "descriptor", "identity", "is_limited", "origin", "refusal", "route", "unsent")
 
     passes_descriptors = False
-    identity = ANYONE
 
     def __init__(self, listener: ZmqListener, descriptor: int) -> None:
         self.descriptor = descriptor
+        self.identity = NOBODY
+        self.refusal = ""
+        """Why its handshake failed."""
         self.route = b""
         """What ROUTER calls it; empty until it has brought a message."""
         self.unsent: deque[Envelope] = deque()
@@ -406,9 +466,24 @@ class ZmqListener(_ZmqEnd):
     known here belongs to the connection that was last accepted under it.
     """
 
-    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker) -> None:
-        """Bind to all addresses. Raises UsageError, binding none, when one is malformed, taken or not of this host."""
-        super().__init__(acquire_context(io_threads), zmq.ROUTER, wakeups)
+    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker, keys: ServerKeys | None) -> None:
+        """Bind to all addresses. keys: None lets everybody in, without encryption.
+
+        Raises UsageError, binding none, when an address is malformed, taken or not of this host.
+        """
+        context = acquire_context(io_threads)
+        super().__init__(context, zmq.ROUTER, wakeups)
+        self._keys = keys
+        self._failure = ""
+        """Of the handshake of the connection whose end is reported next."""
+        self._domain = f"listener-{next(_domains)}".encode()
+        if keys is not None:
+            self._authenticator = _authenticator_of(context)
+            self._authenticator.add(self._domain, keys)
+            self._socket.curve_server = 1
+            self._socket.curve_publickey = keys.pair.public.encode()
+            self._socket.curve_secretkey = keys.pair.secret.encode()
+            self._socket.zap_domain = self._domain
         self._links: dict[int, ZmqLink] = {}  # by descriptor
         self._routes: dict[bytes, ZmqLink] = {}
         self._breaking: dict[ZmqLink, int] = {}
@@ -461,7 +536,7 @@ class ZmqListener(_ZmqEnd):
             if is_drained or left == 0:
                 del self._breaking[link]
                 self._routes.pop(link.route, None)
-                self._inputs.append(t.LinkLost(link))
+                self._inputs.append(t.LinkLost(link, link.refusal, 1) if link.refusal else t.LinkLost(link))
             else:
                 self._breaking[link] = left - 1
         inputs += self._inputs
@@ -506,6 +581,8 @@ class ZmqListener(_ZmqEnd):
         for file in self._files:
             file.remove()
         self._close(linger_seconds)
+        if self._keys is not None:
+            self._authenticator.remove(self._domain)
         release_context()
 
     def _read_one(self) -> int:
@@ -531,16 +608,30 @@ class ZmqListener(_ZmqEnd):
         if link is None or link.route:
             return None
         link.route = route
+        link.identity = self._identity_of(frame)
         self._routes[route] = link
         return link
 
+    def _identity_of(self, frame: zmq.Frame) -> Identity:
+        if self._keys is None:
+            return ANYONE
+        return self._keys.identity(str(frame.get("User-Id"))) or NOBODY
+
     def _follow_connections(self) -> None:
         for kind, descriptor in self._take_events():
-            if kind == zmq.EVENT_ACCEPTED:
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._keys is not None:
+                while self._keys.refusals:
+                    self._inputs.append(t.PeerRefused(self._keys.refusals.popleft()))
+            elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                self._failure = _FAILURES.get(descriptor, "")
+            elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._inputs.append(t.LinkOpened(link, link.origin))
             elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
-                self._breaking[self._links.pop(descriptor)] = MAX_ITERATIONS_AFTER_BREAK
+                link = self._links.pop(descriptor)
+                if self._failure:
+                    link.refusal, self._failure = f"a peer at {link.origin}: {self._failure}", ""
+                self._breaking[link] = MAX_ITERATIONS_AFTER_BREAK
 
     def _wake(self) -> None:
         self.is_due = True

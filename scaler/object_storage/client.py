@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
+from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
@@ -28,7 +29,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import MAX_CHUNK_BYTES, ForgetObjects, Role, StorageReply, StorageStatus
+from scaler.protocol.messages import MAX_CHUNK_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 10.0
@@ -52,7 +53,14 @@ class StorageClient:
     """
 
     def __init__(
-        self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS, io_threads: int = 1
+        self,
+        address: str,
+        peer: bytes,
+        role: Role,
+        access: Access = LOCAL_ACCESS,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        io_threads: int = 1,
     ) -> None:
         """Begin to connect. Raises UsageError on a malformed address."""
         self._loop = asyncio.get_running_loop()
@@ -64,7 +72,12 @@ class StorageClient:
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._connector = SocketConnector(
-            address, peer=peer, hello=own_hello(role), on_events=self._on_events, io_threads=io_threads
+            address,
+            peer=peer,
+            hello=own_hello(role),
+            on_events=self._on_events,
+            io_threads=io_threads,
+            keys=access.to(Server.OBJECT_STORAGE, address),
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
@@ -192,9 +205,18 @@ class BlockingStorage:
     was forked later, every call raises ClientClosedError.
     """
 
-    def __init__(self, address: str, peer: bytes, role: Role, *, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str,
+        peer: bytes,
+        role: Role,
+        access: Access = LOCAL_ACCESS,
+        *,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+    ) -> None:
         self._thread = LoopThread(
-            "object storage client", lambda: StorageClient(address, peer, role, timeout_seconds=timeout_seconds)
+            "object storage client",
+            lambda: StorageClient(address, peer, role, access, timeout_seconds=timeout_seconds),
         )
         self._pid = os.getpid()
         self._lock = threading.Lock()

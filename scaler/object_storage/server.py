@@ -10,7 +10,9 @@ from collections.abc import Sequence
 from typing import assert_never
 
 from scaler.component import Component, run_component
+from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
+from scaler.net.access import LOCAL_SECURITY, ServerAccess
 from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
@@ -45,6 +47,7 @@ class StorageServer:
         memory_limit_bytes: int,
         max_object_bytes: int = -1,
         *,
+        security: SecurityConfig = LOCAL_SECURITY,
         io_threads: int = 1,
         lease_seconds: float = LEASE_SECONDS,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
@@ -61,6 +64,7 @@ class StorageServer:
         self._timer_at = 0.0
         self._memories: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
         self._max_memories = max_memories()
+        self._access = ServerAccess(security, Server.OBJECT_STORAGE, [address])
         self._listener = SocketListener(
             [address],
             server_kind=Server.OBJECT_STORAGE,
@@ -68,7 +72,9 @@ class StorageServer:
             on_events=self._on_events,
             io_threads=io_threads,
             has_local_listener=True,
+            keys=self._access.keys,
         )
+        self._access.publish(self._listener.addresses)
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -80,6 +86,7 @@ class StorageServer:
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
+        self._access.close()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
     def _admit(self, _peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
@@ -148,7 +155,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage inside another process, in a thread of its own, from its construction until `close`.
 
     memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
-    io_threads: see `SocketListener`.
+    security, io_threads: see `ServerAccess` and `SocketListener`.
     """
 
     def __init__(
@@ -157,12 +164,15 @@ class EmbeddedStorage(LoopThread[StorageServer]):
         memory_limit_bytes: int | None = None,
         max_object_bytes: int = -1,
         *,
+        security: SecurityConfig = LOCAL_SECURITY,
         io_threads: int = 1,
     ) -> None:
         limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
         super().__init__(
             "object storage",
-            lambda: StorageServer(bind_address, limit_bytes, max_object_bytes, io_threads=io_threads),
+            lambda: StorageServer(
+                bind_address, limit_bytes, max_object_bytes, security=security, io_threads=io_threads
+            ),
         )
         self.address = self.value.addresses[0]
         """Where it listens: a port 0 is replaced by the real one."""
@@ -172,7 +182,7 @@ def run(config: ObjectStorageServerConfig) -> int:
     """Run an object storage until the process is asked to end, and return its exit code."""
 
     async def main(component: Component) -> int:
-        server = StorageServer(config.bind_address, config.memory_limit_bytes, config.max_object_bytes)
+        server = StorageServer(config.bind_address, config.memory_limit_bytes, config.max_object_bytes, security=config)
         component.ready({"object storage": server.addresses[0]})
         await component.stop.wait()
         server.close()

@@ -21,6 +21,7 @@ from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
+from scaler.net.access import ServerAccess
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
@@ -127,6 +128,7 @@ class SchedulerServer:
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
         self._core = SchedulerCore(config, policy.allocation, self._loop.time())
         self._recorder = Recorder(config, size_of)
+        self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
@@ -146,12 +148,17 @@ class SchedulerServer:
             on_events=self._on_events,
             io_threads=config.io_threads,
             has_local_listener=True,
+            keys=self._access.keys,
         )
         self._monitors = Monitors(
             self._core.state,
             self._step,
             partial(
-                SocketListener, [config.monitor_address], server_kind=Server.SCHEDULER, io_threads=config.io_threads
+                SocketListener,
+                [config.monitor_address],
+                server_kind=Server.SCHEDULER,
+                io_threads=config.io_threads,
+                keys=self._access.keys,
             ),
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
@@ -163,13 +170,17 @@ class SchedulerServer:
             peer=new_peer_id(),
             hello=own_hello(Role.SCHEDULER),
             on_events=self._on_storage_events,
+            keys=self._access.to_storage.to(Server.OBJECT_STORAGE, self.storage_address),
         )
+        self._access.publish([*self._listener.addresses, self._monitors.address])
         self._schedule(self._loop.time())
 
     def _embed_storage(self) -> str:
         bind_address = self._config.bind_address
         try:
-            self._storage = EmbeddedStorage(beside(bind_address, 1, ".storage"), io_threads=self._config.io_threads)
+            self._storage = EmbeddedStorage(
+                beside(bind_address, 1, ".storage"), security=self._config, io_threads=self._config.io_threads
+            )
         except UsageError as error:
             raise UsageError(f"the object storage beside {bind_address}: {error}") from error
         return self._storage.address
@@ -195,6 +206,7 @@ class SchedulerServer:
         self._to_storage.close("the scheduler ends")
         if self._storage is not None:
             self._storage.close()
+        self._access.close()
 
     # -- admission
 

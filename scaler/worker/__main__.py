@@ -13,12 +13,14 @@ import sys
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.processes import end_others_born_with
+from scaler.worker.credential import take_credential
 from scaler.worker.fork_server import start_fork_server
 
 
 def main() -> int:
     """Run one worker. Returns the exit code."""
     status_fd = os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
+    take_credential()
     try:
         config = WorkerConfig.from_environment()
     except ScalerError as error:

@@ -33,6 +33,8 @@ from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import Guard, is_open_to_others
 from scaler.monitor.web.stream import ABORT, Broadcast
 from scaler.monitor.web.views import answer, dump, refusal
+from scaler.net.access import Access
+from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import ConnectionRow
 
 STATIC = Path(__file__).parent / "static"
@@ -169,7 +171,7 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
     def changed() -> None:
         app.changed()
 
-    monitor = MonitorConnection(config.monitor_address, changed)
+    monitor = MonitorConnection(config.monitor_address, changed, access=Access.of(config, Role.MONITOR, "web-page"))
     app = WebApp(monitor, config)
     component.ready({"web page": page_of(listening)})
 

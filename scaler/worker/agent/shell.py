@@ -35,6 +35,7 @@ from scaler.protocol.messages import (
     RelayClosed,
     Returned,
     Role,
+    Server,
     WorkerDetails,
     WorkerHeartbeat,
 )
@@ -42,6 +43,7 @@ from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
 from scaler.worker.agent.recorder import make_recorder
+from scaler.worker.credential import own_access
 from scaler.worker.frames import Snapshot
 
 MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
@@ -338,7 +340,7 @@ def _as_worker(config: WorkerConfig) -> MakeConnector:
         queue_size=config.per_worker_task_queue_size,
         capabilities=config.per_worker_capabilities,
     )
-    peer = new_peer_id()
+    peer, access = new_peer_id(), own_access(config)
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())
     return lambda on_events: SocketConnector(
         config.scheduler_address,
@@ -346,4 +348,5 @@ def _as_worker(config: WorkerConfig) -> MakeConnector:
         hello=own_hello(Role.WORKER, details),
         on_events=on_events,
         io_threads=config.io_threads,
+        keys=access.to(Server.SCHEDULER, config.scheduler_address),
     )

@@ -17,6 +17,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,7 @@ from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
 from scaler.serialization import dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
+from scaler.worker.credential import own_access
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
@@ -73,10 +75,10 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     return 0
 
 
-def _connect(address: str) -> BlockingStorage:
+def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
-    return BlockingStorage(address, new_peer_id(), Role.WORKER)
+    return BlockingStorage(address, new_peer_id(), Role.WORKER, own_access(config))
 
 
 class GarbagePolicy:
@@ -134,7 +136,7 @@ class _Processor:
         self._definitions = socket.socket(fileno=descriptors.definitions)
         self._control = control
         self._results = results
-        self._objects = StoredObjects(_connect)
+        self._objects = StoredObjects(partial(_connect, config))
         self._functions = FunctionCache(self._objects)
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
@@ -150,7 +152,7 @@ class _Processor:
         )
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
-        self._context = context.ProcessorContext(control, results.flush)
+        self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
         context.enter(self._context)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
 

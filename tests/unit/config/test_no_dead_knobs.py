@@ -24,18 +24,19 @@ from scaler.worker_manager.symphony.settings import SymphonyConfig
 PACKAGE = Path(scaler.__file__).parent
 
 LOGGING = ("component.py", "logs.py")
-MANAGER = ("worker_manager/", "cluster/")
+SECURITY = "net/access.py"
+MANAGER = ("worker_manager/", "cluster/", SECURITY)
 READERS: dict[type, tuple[str, ...]] = {
-    ObjectStorageServerConfig: ("object_storage/", *LOGGING),
-    SchedulerConfig: ("scheduler/", *LOGGING),
+    ObjectStorageServerConfig: ("object_storage/", SECURITY, *LOGGING),
+    SchedulerConfig: ("scheduler/", SECURITY, *LOGGING),
     BaremetalNativeConfig: MANAGER,
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
-    WebUiConfig: ("monitor/web/", *LOGGING),
-    TopConfig: ("monitor/commands.py",),
+    WebUiConfig: ("monitor/web/", SECURITY, *LOGGING),
+    TopConfig: ("monitor/commands.py", SECURITY),
 }
 """Where a model's settings have their effect. A read elsewhere does not count."""
 

@@ -1,0 +1,37 @@
+"""Settings of every component: how it authenticates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from scaler.config.setting import Setting, SettingsModel
+from scaler.config.values import Name
+
+CREDENTIALS_VARIABLE = "SCALER_CREDENTIALS"
+INSECURE_VARIABLE = "SCALER_INSECURE_NO_AUTH"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(SettingsModel):
+    """Security."""
+
+    credentials: Annotated[
+        Name | None,
+        Setting(
+            "-cr",
+            default_text="none: processes of one user on one machine need none",
+            metavar="PATH",
+            variable=CREDENTIALS_VARIABLE,
+        ),
+    ] = None
+    """The keys directory that `scaler keys init` made, for servers and what runs beside them; for others the file that
+    `scaler keys add` wrote.
+    """
+    insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
+    """Let everybody in, and encrypt nothing. All components and clients of the cluster must say so."""
+
+    def check(self) -> None:
+        super().check()
+        if self.credentials and self.insecure_no_auth:
+            raise ValueError("credentials and insecure_no_auth contradict each other: give one of them")

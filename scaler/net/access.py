@@ -1,0 +1,125 @@
+"""How the components of this process authenticate: their settings `credentials` and `insecure_no_auth`, made usable."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from scaler.config.addresses import is_loopback
+from scaler.config.security import SecurityConfig
+from scaler.errors import UsageError
+from scaler.net.keys import PeerKeys, ServerKeys, without_credential
+from scaler.protocol.messages import Role, Server
+from scaler.security.allow_list import AllowList
+from scaler.security.credential import Credential, load_credential
+from scaler.security.directory import KeysDirectory
+from scaler.security.run import RunKeys, find
+
+LOCAL_SECURITY = SecurityConfig()
+"""Of one user on one machine: no settings."""
+MAX_KEY_CHARACTERS = 60
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a peer proves itself to servers: by its credential, or by the keys of a run of the same user."""
+
+    credential: Credential | None = None
+    is_insecure: bool = False
+
+    @classmethod
+    def of(cls, config: SecurityConfig, role: Role, name: str) -> Access:
+        """Read the credential that the configuration names; in a keys directory, that of this component and role.
+
+        Raises ConfigError when it cannot be read, other users can read it, or it is of another role.
+        """
+        path = config.credentials
+        if path is None:
+            return cls(None, config.insecure_no_auth)
+        if Path(path).is_dir():
+            # Names of keys have fewer characters than those of components, and some are reserved.
+            key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_KEY_CHARACTERS]
+            return cls(KeysDirectory.open(Path(path)).credential(key, role.value))
+        return cls(load_credential(path))
+
+    def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
+        """Return what finds the keys for each connection to this server: None without encryption."""
+
+        def keys() -> PeerKeys | None:
+            if self.is_insecure:
+                return None
+            if (own := self.credential) is not None:
+                is_scheduler = server is Server.SCHEDULER
+                return PeerKeys(own.scheduler_key if is_scheduler else own.object_storage_key, own.keys, own.name)
+            try:
+                found = find(address)
+            except UsageError:
+                found = None
+            return without_credential() if found is None else PeerKeys(found.server, found.own, "of this run")
+
+        return keys
+
+
+LOCAL_ACCESS = Access()
+"""Of a process of the server's user on its machine."""
+
+
+class ServerAccess:
+    """How a server authenticates its peers, and itself as a peer of the other server. keys: None for no one."""
+
+    def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
+        """Make or read the keys for a server that will listen at these addresses.
+
+        Raises UsageError when it may not listen there without keys, and ConfigError when the keys directory cannot be
+        used.
+        """
+        self.keys: ServerKeys | None = None
+        self.to_storage = Access(is_insecure=config.insecure_no_auth)
+        self._run: RunKeys | None = None
+        if config.credentials is not None:
+            directory = KeysDirectory.open(Path(config.credentials))
+            pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
+            self.keys = ServerKeys(pair, AllowList(directory))
+            self.to_storage = Access(
+                Credential(
+                    name=Role.SCHEDULER.value,
+                    role=Role.SCHEDULER.value,
+                    cluster=directory.cluster,
+                    scheduler_key=directory.scheduler.public,
+                    object_storage_key=directory.object_storage.public,
+                    keys=directory.scheduler,
+                )
+            )
+        elif not config.insecure_no_auth:
+            for address in addresses:
+                if not is_loopback(address):
+                    raise UsageError(_needs_keys(address))
+            self._run = RunKeys()
+            self.keys = ServerKeys(self._run.pair, self._run)
+            # Before anything listens there: a peer that waits for the address finds the keys with it.
+            self.publish(addresses)
+
+    def publish(self, addresses: Sequence[str]) -> None:
+        """Let other processes of this user find the keys of this run by the addresses at which the server listens."""
+        if self._run is not None:
+            try:
+                self._run.publish(addresses)
+            except UsageError as error:
+                _log.warning("only processes that reach the local listener can connect: %s", error)
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+
+def _needs_keys(address: str) -> str:
+    return (
+        f"{address} can be reached from other hosts, and there are no keys: run\n"
+        f"    scaler keys init scaler-keys\n"
+        f"    scaler keys add NAME --role client     (for each client, manager and monitor on another host)\n"
+        f'and give credentials = "scaler-keys"; or listen on 127.0.0.1'
+    )

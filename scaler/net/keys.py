@@ -1,0 +1,107 @@
+"""What the two ends of a ZeroMQ connection authenticate by: CURVE key pairs, and a server's allow-list."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import NamedTuple, Protocol
+
+from scaler.net.identity import ALL_ROLES, LOCAL, Identity
+from scaler.protocol.messages import Role
+from scaler.security.allow_list import Entry
+from scaler.security.credential import KeyPair, new_key_pair
+
+MAX_REFRESH_SHARE = 0.3
+"""Of the time, at most, the allow-list is read again because keys are not on it."""
+MAX_REFUSALS = 100
+"""Texts about refused keys that wait to be logged; more are only counted by the listener."""
+REFUSED, REVOKED = "400", "500"
+"""Codes of ZAP that a refused peer sees: the key is not known; it was revoked or has expired."""
+_ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
+
+
+class PeerKeys(NamedTuple):
+    """What a peer connects with. server: the public key that the server must prove. name: of the peer's own key.
+
+    Without a name, the pair is thrown away afterwards, and the connection can only fail: the way it fails tells whether
+    the server asks for keys.
+    """
+
+    server: str
+    own: KeyPair
+    name: str
+
+
+def without_credential() -> PeerKeys:
+    """Return the keys of a peer that has none."""
+    return PeerKeys(new_key_pair().public, new_key_pair(), "")
+
+
+class Allowed(Protocol):
+    """The public keys that a server lets in; see `security.allow_list.AllowList`."""
+
+    def entry(self, public_key: str) -> Entry | None: ...
+
+    def refresh(self) -> bool: ...
+
+
+class ServerKeys:
+    """A server's key pair, and the keys of the peers that it lets in. Safe to share between threads."""
+
+    def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
+        self.pair = pair
+        self.refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
+        """Why keys were refused, until the listener has reported it."""
+        self._allowed = allowed
+        self._lock = threading.Lock()
+        self._next_read_at = 0.0
+        self._admitted: dict[str, Identity] = {}
+        """By public key: whom this server has let in."""
+
+    def decide(self, public_key: str, origin: str) -> str:
+        """Return the code of ZAP for a peer with this key: 200 lets it in."""
+        with self._lock:
+            entry = self._allowed.entry(public_key)
+            now = time.monotonic()
+            if entry is None and now >= self._next_read_at:
+                self._allowed.refresh()
+                done = time.monotonic()
+                self._next_read_at = done + (done - now) / MAX_REFRESH_SHARE
+                entry = self._allowed.entry(public_key)
+            if entry is not None and not entry.problem:
+                self._admitted[public_key] = identity_of(entry)
+                return "200"
+        if entry is None:
+            self.refusals.append(f"a peer at {origin}: its key is not known here")
+            return REFUSED
+        self.refusals.append(f"{entry.role} {entry.name} at {origin}: its key {entry.problem}")
+        return REVOKED
+
+    def identity(self, public_key: str) -> Identity | None:
+        """Return whose key this is, None when the key no longer lets anybody in."""
+        with self._lock:
+            entry = self._allowed.entry(public_key)
+            return None if entry is None or entry.problem else self._admitted.get(public_key)
+
+    def revoked(self) -> dict[Identity, str]:
+        """Read the allow-list again; return whom this server has let in and does so no longer, and why."""
+        with self._lock:
+            self._allowed.refresh()
+            found = {}
+            for public_key, identity in list(self._admitted.items()):
+                entry = self._allowed.entry(public_key)
+                if entry is None or entry.problem or identity_of(entry) != identity:
+                    del self._admitted[public_key]
+                    problem = "was removed" if entry is None else entry.problem or "has another role now"
+                    found[identity] = f"the key {identity.key} {problem}"
+            return found
+
+
+def identity_of(entry: Entry) -> Identity:
+    """Return what an entry of the allow-list lets its key do."""
+    if entry.name == LOCAL.key:
+        return LOCAL
+    if entry.role == Role.ADMIN:
+        return Identity(entry.name, _ADMIN_ROLES, is_admin=True)
+    return Identity(entry.name, frozenset({Role(entry.role)}) & ALL_ROLES)

@@ -1,0 +1,97 @@
+"""The keys of one run of a server that has no configured ones: the server's user finds them by the server's address.
+
+They are in a file of mode 0600 in the private directory of the user's running clusters, locked while the server runs;
+see `registry`. The server's own secret key is in no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import secrets
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from scaler.config.addresses import dialled
+from scaler.errors import UsageError
+from scaler.registry import FLAGS, lock, private_directory
+from scaler.security.allow_list import Entry
+from scaler.security.credential import KeyPair, new_key_pair
+
+LOCAL = "local"
+"""The name of the one key of a run, which all processes of the user share."""
+_SUFFIX = ".keys"
+_MAX_BYTES = 64 * 1024
+
+
+class FoundKeys(NamedTuple):
+    """What a run has published: the server's public key, and the pair of its user's other processes."""
+
+    server: str
+    own: KeyPair
+
+
+class RunKeys:
+    """Made by a server; its allow-list has one key."""
+
+    def __init__(self) -> None:
+        self.pair = new_key_pair()
+        """The server's own."""
+        self._own = new_key_pair()
+        self._file = -1
+
+    def publish(self, addresses: Iterable[str]) -> None:
+        """Let processes of this user find the keys by any of these addresses. Raises UsageError when they cannot."""
+        document = {
+            "addresses": sorted({dialled(address) for address in addresses}),
+            "server": self.pair.public,
+            "public": self._own.public,
+            "secret": self._own.secret,
+        }
+        with private_directory() as directory:
+            name = f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
+            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600, dir_fd=directory)
+            lock(file)
+            os.write(file, json.dumps(document).encode())
+        self.close()
+        self._file = file
+
+    def close(self) -> None:
+        """Give the keys up, and remove the file. Again: does nothing."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+            with contextlib.suppress(UsageError):
+                find("")
+
+    def entry(self, public_key: str) -> Entry | None:
+        """Return the entry of the one key that is let in."""
+        return Entry(LOCAL, LOCAL, "") if public_key == self._own.public else None
+
+    def refresh(self) -> bool:
+        """Return False: the allow-list of a run never changes."""
+        return False
+
+
+def find(address: str) -> FoundKeys | None:
+    """Return the keys of the server of this user that listens at an address, None when there is no such server.
+
+    Removes the files of servers that have ended. Raises UsageError when the directory is not this user's own.
+    """
+    wanted, found = dialled(address), None
+    with private_directory() as directory:
+        for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
+            if not entry.endswith(_SUFFIX):
+                continue
+            file = os.open(entry, os.O_RDONLY | FLAGS, dir_fd=directory)
+            try:
+                if lock(file):
+                    os.unlink(entry, dir_fd=directory)
+                    continue
+                document = json.loads(os.read(file, _MAX_BYTES) or b"{}")
+                if wanted in document.get("addresses", ()):
+                    found = FoundKeys(document["server"], KeyPair(document["public"], document["secret"]))
+            finally:
+                os.close(file)
+    return found

@@ -1,0 +1,130 @@
+"""Who may come in: a real cluster with keys, and peers that reach it as if from another host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
+from scaler.errors import ComponentError, RefusedError, ScalerError
+from scaler.security.credential import Credential
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+
+
+class Cluster:
+    """A cluster that listens everywhere. `far` is an address that only TCP reaches: the local listener has others."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.keys = KeysDirectory.create(home / "keys", "test")
+        self.far = free_address("127.0.0.2")
+        everywhere = self.far.replace("127.0.0.2", "0.0.0.0")
+        self.combo = SchedulerClusterCombo(everywhere, 1, credentials=str(self.keys.path))
+
+    def credential(self, name: str, role: str = "client") -> str:
+        return self.file(self.keys.add(name, role))
+
+    def file(self, credential: Credential) -> str:
+        path = self.home / f"{credential.name}.credentials"
+        write_private(path, credential.to_text(), replace=True)
+        return str(path)
+
+    def connect(self, credentials: str | None, *, insecure_no_auth: bool = False) -> Client:
+        return Client(self.far, credentials=credentials, timeout_seconds=20, insecure_no_auth=insecure_no_auth)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("admission"))
+    try:
+        yield made
+    finally:
+        made.combo.shutdown()
+
+
+def free_address(host: str) -> str:
+    ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
+    ports.release()
+    return ports.address().replace("127.0.0.1", host)
+
+
+def refusal_of(connect: Callable[[], Client]) -> str:
+    with pytest.raises(RefusedError) as raised:
+        connect()
+    return str(raised.value)
+
+
+def test_a_client_with_a_credential_works_over_an_encrypted_connection(cluster: Cluster) -> None:
+    with cluster.connect(cluster.credential("worker-friend")) as client:
+        assert client.map(abs, range(-50, 50)) == [abs(number) for number in range(-50, 50)]
+        assert client.submit(len, b"x" * 2_000_000).result(30) == 2_000_000
+
+
+def test_processes_of_the_same_user_and_host_need_no_credential(cluster: Cluster) -> None:
+    with Client(cluster.combo.get_address()) as client:
+        assert client.submit(abs, -1).result(30) == 1
+
+
+def test_a_client_without_a_credential_is_told_at_once_what_it_needs(cluster: Cluster) -> None:
+    text = refusal_of(lambda: cluster.connect(None))
+    assert "this process has none" in text
+    assert "scaler keys add" in text
+
+
+def test_a_client_that_asks_for_no_authentication_is_told_that_the_server_asks_for_keys(cluster: Cluster) -> None:
+    assert "the server asks for keys" in refusal_of(lambda: cluster.connect(None, insecure_no_auth=True))
+
+
+def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
+    credential = cluster.keys.add("forgotten", "client")
+    for entry in cluster.keys.entry_files():
+        if entry.name.startswith("forgotten"):
+            entry.unlink()
+    assert "does not know the key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
+
+
+def test_a_credential_of_another_cluster_is_refused_as_such(cluster: Cluster, tmp_path: Path) -> None:
+    other = KeysDirectory.create(tmp_path / "other", "other").add("eve", "client")
+    assert "another cluster" in refusal_of(lambda: cluster.connect(cluster.file(other)))
+
+
+@pytest.mark.parametrize("role", ["worker", "manager", "monitor"])
+def test_a_key_of_another_role_cannot_act_as_a_client(cluster: Cluster, role: str) -> None:
+    text = refusal_of(lambda: cluster.connect(cluster.credential(f"not-a-client-{role}", role)))
+    assert f"for the role {role}, not client" in text
+
+
+def test_a_key_that_is_added_while_the_server_runs_is_let_in_at_the_first_attempt(cluster: Cluster) -> None:
+    with cluster.connect(cluster.credential("late")) as client:
+        assert client.submit(abs, -2).result(30) == 2
+
+
+def test_revoking_a_key_ends_its_live_sessions_and_keeps_it_out(cluster: Cluster) -> None:
+    path = cluster.credential("leaver")
+    with cluster.connect(path) as client:
+        assert client.submit(abs, -3).result(30) == 3
+        cluster.keys.revoke("leaver")
+
+        began = time.monotonic()
+        with pytest.raises(ScalerError, match="the key leaver was revoked"):
+            all(client.submit(abs, -3).result(30) for _ in iter(time.monotonic, began + 10))
+        assert time.monotonic() < began + 2
+    assert "the key leaver: it was revoked" in refusal_of(lambda: cluster.connect(path))
+
+
+def test_a_cluster_that_others_can_reach_does_not_start_without_keys() -> None:
+    with pytest.raises(ComponentError, match="scaler keys init"):
+        SchedulerClusterCombo(free_address("0.0.0.0"), 1)
+
+
+def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too() -> None:
+    with SchedulerClusterCombo(free_address("0.0.0.0"), 1, insecure_no_auth=True) as combo:
+        far = combo.get_address().replace("127.0.0.1", "127.0.0.2")
+        with Client(far, insecure_no_auth=True, timeout_seconds=20) as client:
+            assert client.submit(abs, -4).result(30) == 4
+        assert "insecure_no_auth" in refusal_of(lambda: Client(far, timeout_seconds=20))
