@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +20,7 @@ from scaler.errors import ComponentError, RefusedError, ScalerError
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
+from scaler.security.run import find
 
 
 class Cluster:
@@ -128,3 +135,100 @@ def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too() ->
         with Client(far, insecure_no_auth=True, timeout_seconds=20) as client:
             assert client.submit(abs, -4).result(30) == 4
         assert "insecure_no_auth" in refusal_of(lambda: Client(far, timeout_seconds=20))
+
+
+OTHER_USER = 65534
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user: NOT TESTED")
+
+
+def as_another_user(program: str, *arguments: str) -> str:
+    """Run a program as a user without rights; return what it prints.
+
+    That user may not be able to read Python itself, so everything is imported before the process becomes that user's.
+    """
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", BECOME_ANOTHER_USER + program, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=40,
+        env={name: value for name, value in os.environ.items() if name != "XDG_RUNTIME_DIR"},
+        check=False,
+    )
+    return done.stdout + done.stderr
+
+
+BECOME_ANOTHER_USER = f"""
+import os, socket, sys
+from scaler import Client
+from scaler.errors import ScalerError
+from scaler.net.local import local_name
+try:
+    Client("tcp://127.0.0.1:1", timeout_seconds=0.1)
+except ScalerError:
+    pass
+os.setgroups([])
+os.setgid({OTHER_USER})
+os.setuid({OTHER_USER})
+"""
+CONNECT = """
+try:
+    Client(sys.argv[1], timeout_seconds=5)
+    print("IS IN")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@needs_root
+def test_another_user_of_the_host_is_refused_over_tcp() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        assert "this process has none" in as_another_user(CONNECT, combo.get_address())
+
+
+@needs_root
+def test_another_user_of_the_host_is_cut_at_the_local_listener() -> None:
+    program = """
+name = local_name(sys.argv[1]).replace("-65534-", "-0-")
+with socket.socket(socket.AF_UNIX) as connection:
+    connection.connect(name)
+    connection.settimeout(20)
+    print("cut" if connection.recv(1) == b"" else "IS IN")
+"""
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        assert as_another_user(program, combo.get_address()) == "cut\n"
+
+
+@needs_root
+def test_another_user_of_the_host_cannot_open_the_socket_of_an_ipc_address(tmp_path: Path) -> None:
+    directory = Path(tempfile.mkdtemp(dir="/tmp"))
+    directory.chmod(0o755)
+    try:
+        with SchedulerClusterCombo(f"ipc://{directory}/s", 1):
+            assert stat.S_IMODE((directory / "s").stat().st_mode) == 0o600
+            assert "UnreachableError" in as_another_user(CONNECT, f"ipc://{directory}/s")
+    finally:
+        shutil.rmtree(directory)
+
+
+def test_the_keys_of_a_run_are_private_and_end_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    tmp_path.chmod(0o700)
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        files = list((tmp_path / "scaler").glob("*.keys"))
+        assert len(files) == 2, "one of the scheduler, one of its object storage"
+        assert {stat.S_IMODE(file.stat().st_mode) for file in files} == {0o600}
+        assert stat.S_IMODE((tmp_path / "scaler").stat().st_mode) == 0o700
+        found = find(combo.get_address())
+        assert found is not None
+        assert found.own.secret not in repr(found)
+    assert find(combo.get_address()) is None
+    assert list((tmp_path / "scaler").glob("*.keys")) == []
+
+
+def test_processes_of_the_same_user_use_the_keys_of_a_run_where_there_is_no_local_listener(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        monkeypatch.setattr("scaler.net.connector.connect_local", lambda *_: None)
+        with Client(combo.get_address()) as client:
+            assert client.submit(len, b"x" * 1_000_000).result(30) == 1_000_000
