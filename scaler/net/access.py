@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from scaler.config.addresses import is_loopback
 from scaler.config.security import SecurityConfig
@@ -15,7 +17,7 @@ from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.protocol.messages import Role, Server
 from scaler.security.allow_list import AllowList
 from scaler.security.credential import Credential, load_credential
-from scaler.security.directory import KeysDirectory
+from scaler.security.directory import KeysDirectory, default_directory
 from scaler.security.run import RunKeys, find
 
 LOCAL_SECURITY = SecurityConfig()
@@ -97,7 +99,7 @@ class ServerAccess:
         elif not config.insecure_no_auth:
             for address in addresses:
                 if not is_loopback(address):
-                    raise UsageError(_needs_keys(address))
+                    raise UsageError(_needs_keys(address, server))
             self._run = RunKeys()
             self.keys = ServerKeys(self._run.pair, self._run)
             # Before anything listens there: a peer that waits for the address finds the keys with it.
@@ -116,10 +118,11 @@ class ServerAccess:
             self._run.close()
 
 
-def _needs_keys(address: str) -> str:
+def _needs_keys(address: str, server: Server) -> str:
+    directory = default_directory(os.environ)
+    command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
+    make = "" if directory.exists() else "make some with `scaler keys init`, then "
     return (
-        f"{address} can be reached from other hosts, and there are no keys: run\n"
-        f"    scaler keys init scaler-keys\n"
-        f"    scaler keys add NAME --role client     (for each client, manager and monitor on another host)\n"
-        f'and give credentials = "scaler-keys"; or listen on 127.0.0.1'
+        f"{address} can be reached from other hosts, and no keys are configured: {make}start it with "
+        f"`{command} {address} --credentials {quote(str(directory))}`; or listen on 127.0.0.1"
     )

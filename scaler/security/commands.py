@@ -13,14 +13,14 @@ from pathlib import Path
 from shlex import quote
 
 from scaler.config.flags import bare_parser, parse_flags
+from scaler.config.security import CREDENTIALS_VARIABLE
 from scaler.errors import ConfigError, UsageError
-from scaler.security.directory import KeysDirectory
+from scaler.security.directory import KeysDirectory, default_directory
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import write_private
 
 STDOUT = "-"
-CREDENTIALS_VARIABLE = "SCALER_CREDENTIALS"
 _VERBS: Mapping[str, tuple[str, str]] = {
     "init": ("[DIRECTORY]", "Make the keys of a cluster, in a private directory for its servers."),
     "add": ("NAME --role ROLE", "Add a key, and write the file with which a user or a machine proves itself."),
@@ -58,7 +58,6 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
         raise UsageError(f"give one of {program} {'|'.join(_VERBS)}")
     form, purpose = _VERBS[verb]
     parser = bare_parser(f"{program} {verb}", purpose)
-    default = _default_directory(environment)
     text = f"the keys directory [default: {CREDENTIALS_VARIABLE}, or else ~/.config/scaler/keys]"
     if verb == "init":
         parser.add_argument("directory", metavar="DIRECTORY", nargs="?", default=SUPPRESS, help=text)
@@ -81,7 +80,7 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
     directory = flags.get("directory")
     return KeysRequest(
         verb=verb,
-        directory=Path(str(directory)) if directory is not None else default,
+        directory=Path(str(directory)) if directory is not None else default_directory(environment),
         option=f" --directory {quote(str(directory))}" if directory is not None else "",
         expires=_time_after(expires) if expires else None,
         **values,
@@ -168,11 +167,6 @@ def _show(directory: KeysDirectory, name: str) -> int:
 
 def _state(entry: PeerEntry) -> str:
     return entry.problem(datetime.now(UTC)).removeprefix("was ") or "admitted"
-
-
-def _default_directory(environment: Mapping[str, str]) -> Path:
-    configured = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
 
 
 def _time_after(text: str) -> datetime:

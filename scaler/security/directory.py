@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
+from scaler.config.security import CREDENTIALS_VARIABLE
 from scaler.errors import ConfigError, UsageError
 from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
 from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, parse, shown
@@ -30,6 +31,12 @@ _KINDS = {
     **{f"{server}_{half}": "key" for server in ("scheduler", "object_storage") for half in ("public", "secret")},
 }
 _ENTRY = re.compile(r"([^.]+)(\.[1-9][0-9]*)?\.toml")
+
+
+def default_directory(environment: Mapping[str, str]) -> Path:
+    """Return the directory that `scaler keys` uses when none is named."""
+    configured = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
+    return Path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
 
 
 class KeysDirectory:
@@ -102,12 +109,12 @@ class KeysDirectory:
         Raises UsageError when the name is taken by a key that was added for another place, and ConfigError when the
         component of this name has another role.
         """
+        new = self._new_credential(name, role, None)
         path = self.path / "credentials" / f"{name}.credentials"
         if not path.exists():
-            credential = self._new_credential(name, role, None)
             try:
-                write_private(path, credential.to_text())
-                self._admit(credential)
+                write_private(path, new.to_text())
+                self._admit(new)
             except FileExistsError:
                 pass  # another process was first
             except UsageError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from pathlib import Path
 
 import pytest
 
 from scaler.cli import run_command
+from scaler.config.commands import parse_object_storage_server, parse_scheduler
+from scaler.net.access import ServerAccess
+from scaler.protocol.messages import Server
 from scaler.security.credential import Credential, load_credential
 from scaler.security.directory import KeysDirectory
 
@@ -27,6 +31,12 @@ class Shell:
         out, err = self._capsys.readouterr()
         self.printed += out + err
         return err if code else out
+
+    def errors(self) -> str:
+        """Return what another command has printed to stderr since the last call."""
+        err = self._capsys.readouterr().err
+        self.printed += err
+        return err
 
 
 @pytest.fixture
@@ -121,6 +131,21 @@ def test_the_table_names_files_that_admit_nothing(shell: Shell, tmp_path: Path) 
     (tmp_path / "config/scaler/keys/peers/bob.toml").chmod(0o600)
     assert re.fullmatch(r"scaler keys list: admits nothing: \S+/bob\.toml .*\n", shell.keys("list", code=1))
     assert "\nalice " in shell.printed
+
+
+@pytest.mark.parametrize("server", [Server.SCHEDULER, Server.OBJECT_STORAGE])
+def test_a_server_that_others_can_reach_says_which_two_commands_it_needs(server: Server, shell: Shell) -> None:
+    command = f"scaler_{server}{'_server' if server is Server.OBJECT_STORAGE else ''}"
+    assert run_command(command, ["tcp://0.0.0.0:8516"]) == 2
+    assert len(shell.errors().splitlines()) == 1
+    make, start = re.findall("`(.*?)`", shell.printed)
+    shell.keys(make.removeprefix("scaler keys "))
+    name, *arguments = shlex.split(start)
+    assert name == command
+    config = (parse_scheduler if server is Server.SCHEDULER else parse_object_storage_server)(name, arguments, {})
+    assert ServerAccess(config, server, [config.bind_address]).keys is not None
+    assert run_command(command, ["tcp://0.0.0.0:8516"]) == 2
+    assert re.findall("`(.*?)`", shell.errors()) == [start]
 
 
 @pytest.mark.parametrize(
