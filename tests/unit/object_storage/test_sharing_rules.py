@@ -12,7 +12,7 @@ from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Broken, Received, Welcomed
 from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER, OutboxMeasured, ReceivedMemory, SendToPeer
-from scaler.object_storage.layout import cut
+from scaler.object_storage.layout import FRAME_BYTES, cut
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,
@@ -148,7 +148,8 @@ def test_shared_memory_may_be_larger_than_a_message_and_is_cut_for_readers_elsew
     story = Story(limit_bytes=-1)
     assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_CHUNK_BYTES + 1])) == [(WORKER, 1, "ok")]
     sent = story.says(READER, GetObject(3, OBJECT, 0.0))
-    assert [[frame.nbytes for frame in send.attachments] for send in sent] == [[MAX_CHUNK_BYTES], [1]]
+    frames = [FRAME_BYTES] * (MAX_CHUNK_BYTES // FRAME_BYTES)
+    assert [[frame.nbytes for frame in send.attachments] for send in sent] == [frames, [1]]
 
 
 def test_memory_is_freed_with_the_last_name_of_its_object() -> None:

@@ -31,11 +31,11 @@ def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
     assert all(part.readonly for part in parts)
 
 
-def test_a_part_is_cut_only_when_it_is_larger_than_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_is_cut_only_when_it_is_larger_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(layout, "MAX_CHUNK_BYTES", 3 * MIB)
-    parts = views(b"pickle", bytes(2 * MIB), bytes(2 * MIB), os.urandom(10 * MIB), b"end")
+    parts = views(b"pickle", bytes(MIB), bytes(2 * MIB), os.urandom(4 * MIB + 1), b"end")
     sizes = [[frame.nbytes for frame in message] for message in cut(parts)]
-    assert sizes == [[6, 2 * MIB], [2 * MIB], [3 * MIB], [3 * MIB], [3 * MIB], [MIB, 3]]
+    assert sizes == [[6, MIB, MIB], [MIB, MIB, MIB], [MIB, MIB, 1, 3]]
     joined = assemble([part.nbytes for part in parts], [frame for message in cut(parts) for frame in message])
     assert joined == parts
 
