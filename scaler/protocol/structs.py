@@ -229,8 +229,8 @@ class ListField(PointerField):
         size = data_words + pointer_words
         if tag & 3 or entries * size > words:
             raise ValueError("a list does not have the entries that it claims")
-        if not size:
-            frame.spend(entries)
+        if not size:  # as if they were there: each is as much work as a full one
+            frame.spend(entries * max(1, self.codec.words))
         at += WORD_BYTES
         step = WORD_BYTES * size
         read = self.codec.read
