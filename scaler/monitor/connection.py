@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Callable
 from typing import TypeVar
 
-from scaler.errors import LimitError, RefusedError, UnreachableError
+from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import new_peer_id, task_id_of
 from scaler.monitor.model import Model
-from scaler.monitor.rows import decode, objects
+from scaler.monitor.rows import MALFORMED, decode, objects
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
@@ -32,6 +33,7 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.monitor_rows import TaskRow
 
+_log = logging.getLogger(__name__)
 _AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound)
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
@@ -58,6 +60,8 @@ class MonitorConnection:
         self._answered = asyncio.Event()
         """Set by the first state with the past, or a refusal."""
         self._refused: Refused | None = None
+        self._malformed = 0
+        """Documents that could not be read; the first is logged."""
         self._connector: Connector = SocketConnector(
             address,
             peer=new_peer_id(),
@@ -104,11 +108,14 @@ class MonitorConnection:
     async def find(self, search: str) -> list[TaskRow]:
         """Return live tasks, and the last that ended, by the beginning of an id or a part of a name.
 
-        Raises UnreachableError when no answer comes in time.
+        Raises UnreachableError when no answer comes in time, or none that can be read.
         """
         found = await self._ask(FindTasks(search), TasksFound)
         at = self.model.status.at
-        return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
+        try:
+            return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
 
     def close(self) -> None:
         self._connector.close("the monitor ends")
@@ -128,14 +135,21 @@ class MonitorConnection:
         except LimitError as error:
             raise UnreachableError(str(error)) from None
 
+    def _apply(self, document: MonitorStatus | MonitorEvents) -> None:
+        try:
+            self.model.apply(document)
+        except ProtocolError as error:
+            self._malformed += 1
+            if self._malformed == 1:
+                _log.warning("%s: dropped: %s", self.address, error)
+        if isinstance(document, MonitorEvents):  # the past, which follows the first status, comes first
+            self._answered.set()
+
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:
             match event:
-                case Received(message=MonitorStatus(text)):
-                    self.model.apply_status(json.loads(text))
-                case Received(message=MonitorEvents(text)):  # the past, which follows the first status, comes first
-                    self.model.apply_events(json.loads(text))
-                    self._answered.set()
+                case Received(message=MonitorStatus() | MonitorEvents() as document):
+                    self._apply(document)
                 case Received(message=Explained() | TaskLog() | TasksFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):

@@ -6,14 +6,17 @@ The model keeps the last state, series of figures, and the last tasks, decisions
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from math import inf
 
+from scaler.errors import ProtocolError
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
-from scaler.monitor.rows import Document, decode, decode_list, decode_status, objects
+from scaler.monitor.rows import MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import LIVE, RUNNING, BlockRow, DecisionRow, FailureRow, IncidentRow, Status, TaskRow
 
 NAMES = (
@@ -106,6 +109,17 @@ class Model:
         better estimate moves them together, and those of one lane never overlap."""
 
     # -- folding
+
+    def apply(self, message: MonitorStatus | MonitorEvents) -> None:
+        """Take in a document of the scheduler. Raises ProtocolError when it is none."""
+        try:
+            document = json.loads(message.json)
+            if isinstance(message, MonitorStatus):
+                self.apply_status(document)
+            else:
+                self.apply_events(document)
+        except MALFORMED as error:
+            raise ProtocolError(f"malformed {type(message).__name__}: {error!r}"[:200]) from None
 
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)

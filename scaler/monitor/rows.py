@@ -61,6 +61,9 @@ def natural(text: str) -> list[str | int]:
 
 # -- decoding
 
+MALFORMED = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a JSON text raises that is no document of a scheduler's."""
+
 
 def decode(kind: type[R], values: object) -> R:
     known = values if isinstance(values, dict) else {}
