@@ -121,6 +121,9 @@ def unpack_result(data: Buffer) -> CallResult:
         stdout, stderr, first, *rest = blocks
         if outcome not in _RESULT_OUTCOMES:
             raise ProtocolError(f"a result has the outcome {outcome}, which no job reports")
+        for name in _RESULT_VALUES[1:]:
+            if type(head[name]) is not int or not 0 <= head[name] < 2**64:
+                raise ProtocolError(f"a result has a wrong {name}")
         result = CallResult(Outcome(outcome), [first, *rest], stdout=stdout, stderr=stderr, **head)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a result lacks {error}") from None
@@ -145,11 +148,11 @@ def _unpack(magic: bytes, data: Buffer, what: str) -> tuple[dict[str, Any], list
             f"{what} has format {form}, and scaler {__version__} here reads format {FORMAT}: "
             "install the same version of scaler where jobs run"
         )
-    text, *blocks = parts_of(view[_HEAD.size :])
+    blocks = parts_of(view[_HEAD.size :])
     try:
-        head: dict[str, Any] = json.loads(bytes(text))
+        head: dict[str, Any] = json.loads(bytes(blocks.pop(0)))
         head["versions"] = [str(each)[:64] for each in head["versions"]]
-    except (KeyError, TypeError, ValueError):
+    except (LookupError, RecursionError, TypeError, ValueError):
         raise ProtocolError(f"{what} has no head") from None
     return head, blocks
 

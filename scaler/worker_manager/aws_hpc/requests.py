@@ -10,7 +10,6 @@ container's variables, and the parameters of a job that is no array, which the j
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import platform
@@ -112,7 +111,7 @@ class JobSpec:
             if document["input_from"] not in get_args(InputFrom):
                 raise ValueError(document["input_from"])
             return cls(**document)
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
@@ -123,7 +122,7 @@ def from_text(text: str) -> bytes:
     """Return the bytes of a call that travels inside a request. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
