@@ -2,6 +2,7 @@
 # make test   runs the tests
 # make check  format, lint, types, import rules and tests: what CI runs
 # make soak   the long simulations
+# make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
 # make mutants  changes single expressions of the pure cores, and prints the share that tests notice
 # make clean  removes what the others have made
 
@@ -18,7 +19,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check soak mutants clean
+.PHONY: demo test check soak fuzz mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -37,6 +38,13 @@ check: $(VENV)/.installed-dev
 
 soak: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -m long --soak
+
+# Coverage guides it where atheris can be installed.
+FUZZ_SECONDS ?= 3600
+FUZZ_TARGETS ?=
+fuzz: $(VENV)/.installed-dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3' || true
+	$(BIN)/python -m tests.fuzz.run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

@@ -1,0 +1,86 @@
+"""One message of every kind, with something in every field: made from the declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin
+
+from scaler.ids import TASK_KIND, content_id
+from scaler.protocol import fields as f
+from scaler.protocol import messages as m
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """What messages are filled with.
+
+    peer: owner of the ids of tasks and objects. data: every field of bytes, and payload. text: every text. rows: of
+    every column. choice: which of the values of an enumeration, or of the structs of a union.
+    """
+
+    peer: bytes = b"hostile."
+    data: bytes = b"\x80data"
+    text: str = "text"
+    rows: int = 2
+    choice: int = 0
+
+    def message(self, kind: type[m.Message], **given: Any) -> m.Message:
+        made: m.Message = self._struct(kind, given)
+        return made
+
+    def id(self, number: int = 0) -> bytes:
+        return self.peer + TASK_KIND + number.to_bytes(6, "big")
+
+    def _struct(self, kind: type[Any], given: dict[str, Any]) -> Any:
+        hints = {each.name: each.type for each in fields(kind)} if is_dataclass(kind) else kind.__annotations__
+        values = {name: given[name] if name in given else self._value(hint, name) for name, hint in hints.items()}
+        return kind(**values)
+
+    def _value(self, hint: Any, name: str) -> Any:
+        for known, make in _SPECIAL.items():
+            if hint == known:
+                return make(self)
+        if marks := getattr(hint, "__metadata__", ()):
+            mark = marks[0]
+            if isinstance(mark, f.PartList):
+                return self._parts(mark)
+            if isinstance(mark, f.Numbers):
+                ones: list[Any] = [mark.make(1)] * self.rows
+                return ones
+            return self.text if isinstance(mark, f.Text) else 1
+        if isinstance(hint, UnionType):
+            choices = [each for each in get_args(hint) if each is not NoneType]
+            return self._struct(choices[self.choice % len(choices)], {})
+        if get_origin(hint) is list:
+            return [self._struct(get_args(hint)[0], {})]
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            members = list(hint)
+            return members[self.choice % len(members)]
+        if isinstance(hint, type) and is_dataclass(hint):
+            return self._struct(hint, {})
+        return {bool: True, bytes: self.data, str: self.text}[hint]
+
+    def _parts(self, mark: f.PartList) -> Any:
+        if mark.element is m.AnnouncedFunction:
+            return [(content_id(self.data), self.data)]
+        if mark.element is m.UnitId:
+            return [self.text]
+        return ((self.text, 1.0),) if mark.from_wire is f.needs_of else {self.text: 1.0}
+
+
+_SPECIAL: dict[Any, Callable[[Sampler], Any]] = {
+    f.Id: lambda made: made.id(),
+    f.OptionalId: lambda made: made.id(),
+    f.PeerId: lambda made: made.peer,
+    f.Ids: lambda made: [made.id(number) for number in range(made.rows)],
+    f.Payloads: lambda made: [made.data] * made.rows,
+    f.RaggedIds: lambda made: [(made.id(),)] * made.rows,
+    f.RaggedPayloads: lambda made: [(made.data,)] * made.rows,
+}
+
+
+def every_message(sampler: Sampler) -> list[m.Message]:
+    return [sampler.message(kind) for kind in m.MESSAGES]

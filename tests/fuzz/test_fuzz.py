@@ -1,0 +1,93 @@
+"""A short fuzzing run from a fixed seed, in a process of its own whose memory is measured. `make fuzz` is the long one.
+
+All targets together run more than a hundred thousand mutated messages: bit flips, truncation, splices, wrong sessions,
+replays, wrong roles, pointers that amplify, lists that claim 2^29 elements. See `targets.py` for what must hold.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import ProtocolError
+from scaler.protocol import fields as f
+from scaler.protocol import messages as m
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.structs import struct_codec
+from tests.fuzz.samples import Sampler
+from tests.fuzz.targets import TARGETS
+
+MAX_GROWN_BYTES = 64 * 1024 * 1024
+SEED = 20_261_122
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_kept_input_is_borne(name: str) -> None:
+    target = TARGETS[name]
+    for data in target.seeds():
+        target.run(data)
+
+
+def test_a_hundred_thousand_mutated_messages_harm_nobody_and_take_little_memory() -> None:
+    command = [sys.executable, "-m", "tests.fuzz.walk", "1", str(SEED)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=55, check=False, cwd=Path(__file__).parents[2]
+    )
+    assert done.returncode == 0, done.stderr[-4_000:]
+    report = json.loads(done.stdout)
+    assert report.keys() == TARGETS.keys()
+    assert sum(each["messages"] for each in report.values()) >= 100_000
+    assert sum(each["grown_bytes"] for each in report.values()) <= MAX_GROWN_BYTES
+
+
+# -- amplification: what a small body can make of its reader
+
+
+def claiming(count: int) -> Iterator[bytes]:
+    """Yield bodies of every kind in which one list claims this many elements."""
+    for kind in m.MESSAGES:
+        body = encode(Sampler(rows=64).message(kind))
+        decode(body)
+        for at in range(24, len(body) - 8, 8):
+            word = int.from_bytes(body[at : at + 8], "little")
+            if word & 3 == 1 and word >> 35:
+                yield body[:at] + (word & 2**35 - 1 | count << 35).to_bytes(8, "little") + body[at + 8 :]
+
+
+@pytest.mark.parametrize("count", [2**29 - 1, 2**28, 65_537, 8_192])
+def test_a_list_that_claims_more_elements_than_came_costs_nothing(count: int) -> None:
+    refused = 0
+    bodies = list(claiming(count))
+    tracemalloc.start()
+    for body in bodies:
+        try:
+            decode(body)
+        except ProtocolError:
+            refused += 1
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert refused > 50
+    assert peak_bytes < 256 * 1024
+
+
+def test_entries_without_words_are_no_cheaper_than_full_ones() -> None:
+    """A list of structs without any word takes none, whatever it claims: 48 bytes must not keep a server busy."""
+    codec = struct_codec(m.WorkerHeartbeat)
+    head = [0] * codec.words
+    entries = 8_000
+    head[codec.data_words] = f.list_pointer(0, f.STRUCTS, codec.pointer_words - 1)
+    words = [0, 1 << 48 | 1 << 32, m.MESSAGES.index(m.WorkerHeartbeat)]
+    words += [f.struct_pointer(codec.data_words, codec.pointer_words, 0), *head, entries << 2]
+    words[0] = len(words) - 1 << 32
+    body = struct.pack(f"<{len(words)}Q", *words)
+    with pytest.raises(ProtocolError, match="would take too much memory"):
+        decode(body)
+    few = struct.pack(f"<{len(words)}Q", *words[:-1], 5 << 2)
+    assert decode(few) == m.WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [m.ProcessorStatus(0, 0.0, 0, False, False)] * 5)

@@ -1,0 +1,59 @@
+"""Runs targets with mutations from a seed, without coverage: the short form, and what memory it takes.
+
+`python -m tests.fuzz.walk SHARE SEED TARGET ...` prints a JSON object: messages, seconds and peak memory by target.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import resource
+import sys
+import time
+from random import Random
+
+from tests.fuzz.targets import TARGETS, Target
+
+
+class FoundError(Exception):
+    """An input that a target does not bear."""
+
+
+def walk(target: Target, inputs: int, seed: int) -> int:
+    """Run this number of mutated inputs; return how many messages they had. Raises FoundError for a bad one."""
+    random = Random(f"{target.name}-{seed}")
+    seeds = target.seeds()
+    messages = 0
+    for _ in range(inputs):
+        data = target.mutate(random, seeds[random.randrange(len(seeds))])
+        try:
+            messages += target.run(data)
+        except Exception as error:
+            raise FoundError(f"{target.name}: {error!r} from the input {data.hex()}") from error
+    return messages
+
+
+def peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    share, seed, *names = sys.argv[1:]
+    report = {}
+    for name in names or TARGETS:
+        target = TARGETS[name]
+        for data in target.seeds():
+            target.run(data)
+        gc.collect()
+        before, began = peak_bytes(), time.perf_counter()
+        messages = walk(target, round(float(share) * target.share), int(seed))
+        report[name] = {
+            "messages": messages,
+            "seconds": round(time.perf_counter() - began, 2),
+            "grown_bytes": peak_bytes() - before,
+        }
+    print(json.dumps(report))
+
+
+if __name__ == "__main__":
+    main()
