@@ -12,6 +12,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from scaler.cluster.ports import ReservedPorts
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
 from tests.examples.blocks import SCRIPTS, STOP_SECONDS, Services, blocks_of
 
 BLOCKS = blocks_of("docs/deployment.md")
@@ -51,13 +53,26 @@ def on_this_machine(command: str, ports: ReservedPorts) -> str:
     return f"{command} --port 0" if command.startswith("scaler_ui") else command
 
 
+def with_keys(command: str, folder: Path, keys: KeysDirectory) -> str:
+    """Return the command with keys in a folder in place of those in the page's."""
+    before, flag, after = command.partition("--credentials ")
+    assert flag, f"without keys, this does not start on other machines: {command}"
+    file = Path(after.split()[0])
+    own = folder / file.name
+    if file.suffix == ".credentials":
+        role = "monitor" if command.startswith("scaler_ui") else "manager"
+        write_private(own, keys.add(file.stem, role).to_text())
+    return f"{before}{flag}{after.replace(str(file), str(own))}"
+
+
 @pytest.mark.parametrize("commands", [commands_of_units(), commands_of_containers()], ids=["units", "containers"])
 def test_the_commands_start_and_end_in_time(commands: list[str], tmp_path: Path) -> None:
     ports = ReservedPorts(4)
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
     try:
         with Services(tmp_path) as services:
             for command in commands:
-                services.start(shlex.split(on_this_machine(command, ports)))
+                services.start(shlex.split(with_keys(on_this_machine(command, ports), tmp_path, keys)))
     finally:
         ports.release()
 
