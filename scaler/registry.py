@@ -131,6 +131,12 @@ def page_at(address: str) -> str:
         return ""
 
 
+def private_path(name: str) -> Path:
+    """Return the path of a file in this user's private directory. Raises UsageError when that is not private."""
+    with private_directory():
+        return _path() / name
+
+
 def _listed(clusters: list[RunningCluster]) -> str:
     if not clusters:
         return "none of this user runs on this host (`scaler local` starts one)"

@@ -23,6 +23,7 @@ from scaler.config.monitors import WebUiConfig
 from scaler.config.setting import SettingsModel
 from scaler.errors import UsageError
 from scaler.monitor.web.listening import listen, page_of
+from scaler.monitor.web.token import link_to_show
 from scaler.policy.load import check_managers, load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 from scaler.registry import Registration
@@ -57,7 +58,8 @@ def run(request: LauncherConfig | LocalRequest) -> int:
         listening = None if config.webui is None else _listen(config.webui)
         if listening is not None:
             when_started.enter_context(listening)
-        page = "" if listening is None else page_of(listening)
+        is_encrypted = config.webui is not None and config.webui.web_certificate_file is not None
+        page = "" if listening is None else page_of(listening, is_encrypted=is_encrypted)
 
         def on_ready() -> None:
             when_started.close()
@@ -105,6 +107,7 @@ def _publish(config: LauncherConfig, registration: Registration, page: str) -> N
         _print(ReportLine(registration.problem, is_failure=True))
     elif name != config.name:
         _print(ReportLine(f"the name {config.name} is taken, so this cluster is {name}"))
+    page = page if config.webui is None else link_to_show(config.webui, page)
     by_name = "" if registration.problem else f'Client("{name}") or '
     _print(ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -61,7 +62,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     section = "webui"
 
     web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
-    """Where it listens. Every client that can connect there can read everything: there are no passwords.
+    """Where it listens. Beyond this machine, the page asks for a token.
 
     gui_address, host:port, gives web_host and web_port together.
     """
@@ -71,12 +72,23 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
         Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
     ] = 50001
     """The port of the page, or the next free one when it is in use; 0: any free one."""
+    web_token_file: Annotated[str | None, Setting(default_text="a file of this user's own", metavar="FILE")] = None
+    """File with the token that logs in, of 22 or more characters; only its owner may read it."""
+    web_certificate_file: Annotated[str | None, Setting(default_text="none: HTTP", metavar="FILE")] = None
+    """File with the certificate of this server and those that it depends on (PEM), for HTTPS."""
+    web_key_file: Annotated[str | None, Setting(metavar="FILE")] = None
+    """File with the private key of that certificate (PEM, without a password); only its owner may read it."""
     allowed_hosts: Annotated[Names, Setting(default_text="none", metavar="NAME")] = ()
     """Further names under which browsers reach it, such as that of a proxy; others are refused."""
     broadcast_interval_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 0.5
     """Minimum interval between updates to browsers."""
     task_log_max_size: Annotated[int, Range(ge=1, le=MAX_LISTED_TASKS), Setting(metavar="COUNT")] = 500
     """How many of the most recent tasks a page lists."""
+
+    def check(self) -> None:
+        super().check()
+        if (self.web_certificate_file is None) != (self.web_key_file is None):
+            raise ValueError("web_certificate_file and web_key_file go together: give both, or none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,3 +99,23 @@ class TopConfig(MonitorConfig):
 
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
     """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""
+
+
+def is_open_to_others(host: str) -> bool:
+    """Return whether other machines can connect to a server that listens on this host."""
+    name, is_loopback = parsed_host(host)
+    return not is_loopback and name != "localhost"
+
+
+def parsed_host(host: str) -> tuple[str, bool]:
+    """Return a host for comparisons, and whether it is a loopback address.
+
+    It has no brackets and no dot at the end, and addresses have their short form.
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name, False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return str(address), address.is_loopback

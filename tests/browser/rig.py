@@ -13,7 +13,8 @@ from scaler.errors import UnreachableError
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.web.listening import listen, page_of
-from scaler.monitor.web.server import WebApp, serve
+from scaler.monitor.web.server import WebApp
+from scaler.monitor.web.serving import serve
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.fake_cluster import FakeCluster
@@ -123,7 +124,7 @@ class WebServer:
             self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings)
             self._stop = asyncio.Event()
             started.set()
-            await serve(self._app, listening, self._stop)
+            await serve(self._app, listening, self._stop, self._app.close, None)
 
         with contextlib.closing(listening):
             asyncio.run(main())

@@ -37,6 +37,7 @@ SCHEDULER = "integration/test_settings_scheduler.py::"
 WORKERS = "integration/test_settings_workers.py::"
 MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
+WEB_LIMITS = "integration/test_web_limits.py::"
 WEB = "integration/test_web_ui.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
@@ -205,7 +206,9 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     WebUiConfig: {
         "monitor_address": WEB + "test_work_is_seen_as_json_events_and_metrics",
-        "web_host": WEB + "test_a_page_open_to_others_is_warned_about",
+        "web_host": WEB + "test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted",
+        "web_token_file": WEB + "test_a_terminal_shows_a_link_that_logs_in",
+        **seen_by(WEB_LIMITS + "test_with_a_certificate_the_page_is_encrypted", "web_certificate_file web_key_file"),
         "web_port": WEB + "test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it",
         "allowed_hosts": MONITORS + "test_browsers_may_know_the_server_by_the_names_it_was_told",
         "broadcast_interval_seconds": MONITORS + "test_browsers_are_told_no_more_often_than_the_interval",

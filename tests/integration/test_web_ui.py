@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import pty
+import re
+import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +27,8 @@ from scaler.errors import UsageError
 from scaler.monitor.model import Model
 from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.listening import listen, page_of
-from scaler.monitor.web.server import WebApp, serve
+from scaler.monitor.web.server import WebApp
+from scaler.monitor.web.serving import serve
 from tests.integration.settings_rig import Command, command, within
 from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
 
@@ -185,12 +191,45 @@ def test_nonsense_as_host_is_told_apart_from_a_port() -> None:
         listen("http://x", 0)
 
 
-def test_a_page_open_to_others_is_warned_about(ports: ReservedPorts, tmp_path: Path) -> None:
+def test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted(
+    ports: ReservedPorts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
     with command("ui", ports.address(2), "--web-host", "0.0.0.0", "--port", "0", directory=tmp_path) as running:
         address = running.addresses()["web page"]
         assert address.startswith("http://127.0.0.1:")
-        assert within(WAIT_SECONDS, lambda: "every machine that can reach 0.0.0.0" in running.output())
-        assert httpx.get(f"{address}/api/status").status_code == 200
+        assert within(WAIT_SECONDS, lambda: "the page at 0.0.0.0 is not encrypted" in running.output())
+        assert httpx.get(f"{address}/api/status").status_code == 401
+        file = tmp_path / "scaler" / "web-token"
+        assert f"the web page asks for the token in {file}" in running.output()
+        token = file.read_text().strip()
+        assert httpx.get(f"{address}/metrics", headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert token not in running.output() + running.errors()
+        assert token not in Path(f"/proc/{running.pid}/environ").read_text()
+
+
+def test_a_terminal_shows_a_link_that_logs_in(ports: ReservedPorts, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("a-token-of-this-test-1\n")
+    token.chmod(0o600)
+    flags = ("--web-host", "0.0.0.0", "--web-port", "0", "--web-token-file", str(token))
+    shown = ""
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execv(sys.executable, [sys.executable, "-m", "scaler.cli", "ui", ports.address(2), *flags])
+    try:
+        while "/?token=a-token-of-this-test-1\r\n" not in shown:
+            assert select.select([terminal], [], [], WAIT_SECONDS)[0], shown
+            shown += os.read(terminal, 4096).decode()
+        link = re.search(r"web-ui: log in with (\S+)", shown)
+        assert link is not None
+        with httpx.Client() as browser:
+            assert browser.get(link[1]).status_code == 200
+            assert browser.get(link[1].partition("?")[0] + "api/status").status_code == 200
+    finally:
+        os.kill(process, signal.SIGTERM)
+        os.waitpid(process, 0)
+        os.close(terminal)
 
 
 def test_nobody_at_the_address_is_said_in_the_log(ports: ReservedPorts, tmp_path: Path) -> None:
@@ -214,7 +253,7 @@ class Served:
         listening = listen("127.0.0.1", 0)
         self.port: int = listening.getsockname()[1]
         self.page = page_of(listening)
-        self.serving = asyncio.ensure_future(serve(self.app, listening, self.stop))
+        self.serving = asyncio.ensure_future(serve(self.app, listening, self.stop, self.app.close, None))
 
     async def close(self) -> None:
         self.stop.set()

@@ -13,7 +13,8 @@ import httpx
 from scaler.cluster.ports import ReservedPorts
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.listening import listen, page_of
-from scaler.monitor.web.server import WebApp, serve
+from scaler.monitor.web.server import WebApp
+from scaler.monitor.web.serving import serve
 from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
@@ -115,7 +116,7 @@ async def watched(address: str) -> AsyncIterator[Watched]:
     app = WebApp(monitor, web_config(broadcast_interval_seconds=0.02))
     listening, stop = listen("127.0.0.1", 0), asyncio.Event()
     page = page_of(listening)
-    serving = asyncio.ensure_future(serve(app, listening, stop))
+    serving = asyncio.ensure_future(serve(app, listening, stop, app.close, None))
     async with httpx.AsyncClient(base_url=page, timeout=WAIT_SECONDS) as client:
         page_open = Watched(monitor, client)
         browsing = asyncio.ensure_future(page_open.browse())

@@ -5,11 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import ssl
+from pathlib import Path
 
 from scaler.config.addresses import MAX_PORT
-from scaler.errors import UsageError
+from scaler.config.monitors import WebUiConfig
+from scaler.errors import ConfigError, UsageError
 from scaler.net.address import cannot_bind
 from scaler.processes import LISTENING_FD_VARIABLE
+from scaler.security.private_files import read_private
 
 BACKLOG = 256
 MAX_PORTS = 100
@@ -47,8 +51,25 @@ def inherited() -> socket.socket | None:
     return socket.socket(fileno=int(descriptor))
 
 
-def page_of(listening: socket.socket) -> str:
+def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
+    """Return what encrypts the page, None without a certificate. Raises ConfigError when a file does not fit."""
+    certificate, key = config.web_certificate_file, config.web_key_file
+    if certificate is None or key is None:
+        return None
+    read_private(Path(key))  # refuses one that others can read
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:  # also what OpenSSL finds wrong
+        raise ConfigError(
+            f"web_certificate_file {certificate}, web_key_file {key}: {error.strerror or error}"
+        ) from None
+    return context
+
+
+def page_of(listening: socket.socket, *, is_encrypted: bool = False) -> str:
     """Return the link of the page."""
+    scheme = "https" if is_encrypted else "http"
     host, port = listening.getsockname()[:2]
     shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (these are replaced, not bound)
-    return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
+    return f"{scheme}://[{shown}]:{port}" if ":" in shown else f"{scheme}://{shown}:{port}"

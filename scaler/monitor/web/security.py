@@ -7,14 +7,16 @@ names and addresses of this server are accepted, and no other page's `Origin`.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 from collections.abc import Iterable
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from scaler.config.monitors import parsed_host
+from scaler.monitor.web.login import LOGIN, Login
 from scaler.monitor.web.views import refusal
 
 METHODS = ("GET", "HEAD")
@@ -26,10 +28,15 @@ HEADERS = {
     "Content-Security-Policy": CONTENT_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # without any, the form of the login page would be sent with `Origin: null`
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
 }
+
+LIMIT = "limit"
+"""Key of a connection's state: a function that sets the time limit of the request in seconds; None: no limit."""
+REQUEST_SECONDS = 300.0
+"""Limit of a request that may read: downloads to slow machines."""
 
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
@@ -38,10 +45,11 @@ _ORIGIN = re.compile(r"https?://(?P<host>[^/?#@\s]+)")
 class Guard:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, names: Iterable[str] = ()) -> None:
-        """names: of this server in URLs, besides its addresses and this machine's name."""
+    def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
+        """login: None when everyone may read. names: of this server, besides its addresses and this machine's name."""
         self._app = app
-        self._names = {_parsed(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}
+        self._login = login
+        self._names = {parsed_host(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -55,13 +63,24 @@ class Guard:
                 headers.setdefault("Cache-Control", "no-store")
             await send(message)
 
-        reason = self._objection(scope)
-        app = self._app if reason is None else refusal(*reason, headers={"Allow": ", ".join(METHODS)})
-        await app(scope, receive, send_with_headers)
+        answer: ASGIApp | None = None
+        if reason := self._objection(scope):
+            answer = refusal(*reason, headers={"Allow": ", ".join(METHODS)})
+        elif self._login is not None:
+            request = Request(scope, receive)
+            name, is_loopback = parsed_host(_host_of(request.headers["host"]))
+            try:
+                answer = await self._login.answer(request, is_local=is_loopback or name == "localhost")
+            except ClientDisconnect:
+                return
+        if answer is None:
+            scope.get("state", {}).get(LIMIT, lambda _seconds: None)(REQUEST_SECONDS)
+        await (answer or self._app)(scope, receive, send_with_headers)
 
     def _objection(self, scope: Scope) -> tuple[int, str] | None:
         """Return status and text of the error in a request; None for none."""
-        if scope["method"] not in METHODS:
+        is_login = scope["method"] == "POST" and scope["path"] == LOGIN and self._login is not None
+        if scope["method"] not in METHODS and not is_login:
             return 405, f"{scope['method']} is not allowed: everything here is read-only, ask with GET"
         headers = Headers(scope=scope)
         hosts = headers.getlist("host")
@@ -78,29 +97,12 @@ class Guard:
         return None
 
     def _is_ours(self, host: str, server: tuple[str, int | None] | None) -> bool:
-        found = _HOST.fullmatch(host)
-        if found is None:
-            return False
-        name, is_loopback = _parsed(found["host"])
+        name, is_loopback = parsed_host(_host_of(host))
         # An address cannot be made to lead elsewhere, so the one of this connection is this server's.
-        return is_loopback or name in self._names or (server is not None and name == _parsed(server[0])[0])
+        return is_loopback or name in self._names or (server is not None and name == parsed_host(server[0])[0])
 
 
-def is_open_to_others(host: str) -> bool:
-    """Return whether other machines can connect to a server that listens on this host."""
-    name, is_loopback = _parsed(host)
-    return not is_loopback and name != "localhost"
-
-
-def _parsed(host: str) -> tuple[str, bool]:
-    """Return a host for comparisons, and whether it is a loopback address.
-
-    It has no brackets and no dot at the end, and addresses have their short form.
-    """
-    name = host.strip("[]").rstrip(".").lower()
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return name, False
-    address = getattr(address, "ipv4_mapped", None) or address
-    return str(address), address.is_loopback
+def _host_of(header: str) -> str:
+    """Return the host of a `Host` header without its port, empty for a malformed one."""
+    found = _HOST.fullmatch(header)
+    return "" if found is None else found["host"]

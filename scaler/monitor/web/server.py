@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import logging
 import os
+import secrets
 import socket
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,20 +18,23 @@ from starlette.responses import Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler._version import __version__
 from scaler.component import Component, run_component
-from scaler.config.monitors import WebUiConfig
+from scaler.config.monitors import WebUiConfig, is_open_to_others
+from scaler.errors import UsageError
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
-from scaler.monitor.web.listening import inherited, listen, page_of
+from scaler.monitor.web.listening import inherited, listen, page_of, tls_of
+from scaler.monitor.web.login import Login
 from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
-from scaler.monitor.web.security import Guard, is_open_to_others
-from scaler.monitor.web.stream import ABORT, Broadcast
+from scaler.monitor.web.security import Guard
+from scaler.monitor.web.serving import rate_limited, serve
+from scaler.monitor.web.stream import Broadcast
+from scaler.monitor.web.token import link_to_show, load_token
 from scaler.monitor.web.views import answer, dump, refusal
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
@@ -48,9 +51,6 @@ CONTENT_TYPES = {
 }
 """Not the types of the machine's own tables: browsers run no module of another type."""
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
-KEEP_ALIVE_SECONDS = 60
-GRACE_SECONDS = 2
-"""Longest time of unfinished requests when the server ends."""
 WARN_SECONDS = 2.0
 """Time without an answer of the scheduler until a warning."""
 
@@ -60,7 +60,8 @@ _log = logging.getLogger(__name__)
 class WebApp:
     """An ASGI application, on the running loop. Its owner calls `changed` when the monitor reports a change."""
 
-    def __init__(self, monitor: MonitorConnection, config: WebUiConfig) -> None:
+    def __init__(self, monitor: MonitorConnection, config: WebUiConfig, token: str | None = None) -> None:
+        """token: what logs in; None: nothing does, so only this user on this machine may read."""
         self._monitor = monitor
         self._config = config
         self._loop = asyncio.get_running_loop()
@@ -70,7 +71,14 @@ class WebApp:
         self._connected = False
         encoder = DeltaEncoder(monitor.model, self.connection, config.task_log_max_size)
         self.broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
-        self._app: ASGIApp = Guard(self._routes(), (config.web_host, *config.allowed_hosts))
+        wrong = rate_limited(_log, logging.WARNING)
+        login = Login(
+            token or secrets.token_urlsafe(),
+            lambda address: wrong(f"a wrong token for the web page came from {address}"),
+            trusts_user=not is_open_to_others(config.web_host),
+        )
+        names = (config.web_host, *config.allowed_hosts)
+        self._app: ASGIApp = Guard(self._routes(), None if config.insecure_no_auth else login, names)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
@@ -156,7 +164,7 @@ def run(config: WebUiConfig) -> int:
         listening = inherited() or listen(config.web_host, config.web_port)
         with contextlib.closing(listening):
             if config.web_port not in (0, listening.getsockname()[1]):
-                page = page_of(listening)
+                page = page_of(listening, is_encrypted=config.web_certificate_file is not None)
                 _log.warning("port %d is in use, so the web page is at %s", config.web_port, page)
             await _serve(config, listening, component)
         return 0
@@ -165,15 +173,22 @@ def run(config: WebUiConfig) -> int:
 
 
 async def _serve(config: WebUiConfig, listening: socket.socket, component: Component) -> None:
-    if is_open_to_others(config.web_host):
-        _log.warning("there is no password: every machine that can reach %s can read everything", config.web_host)
+    tls = tls_of(config)
+    page = page_of(listening, is_encrypted=tls is not None)
+    token = _token(config, page)
+    if tls is None and is_open_to_others(config.web_host):
+        _log.warning(
+            "the page at %s is not encrypted: token and contents can be read on the way; "
+            "set web_certificate_file and web_key_file, or have a proxy encrypt it",
+            config.web_host,
+        )
 
     def changed() -> None:
         app.changed()
 
     monitor = MonitorConnection(config.monitor_address, changed, access=Access.of(config, Role.MONITOR, "web-page"))
-    app = WebApp(monitor, config)
-    component.ready({"web page": page_of(listening)})
+    app = WebApp(monitor, config, token)
+    component.ready({"web page": page})
 
     def warn() -> None:
         if not monitor.connected:
@@ -181,53 +196,29 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
 
     warning = asyncio.get_running_loop().call_later(WARN_SECONDS, warn)
     try:
-        await serve(app, listening, component.stop)
+        await serve(app, listening, component.stop, app.close, tls)
     finally:
         warning.cancel()
         monitor.close()
 
 
-async def serve(app: WebApp, listening: socket.socket, stop: asyncio.Event) -> None:
-    """Answer requests at a socket until `stop` is set; then end unfinished ones, and close the socket."""
-    config = uvicorn.Config(
-        app,
-        http=_Connection,
-        loop="none",
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS,
-    )
-    server = _Server(config)
-
-    async def end() -> None:
-        await stop.wait()
-        app.close()
-        server.should_exit = True
-
-    ending = asyncio.ensure_future(end())
+def _token(config: WebUiConfig, page: str) -> str | None:
+    """Return what logs in, and tell the user where it is; None when it cannot be kept and nothing depends on it."""
+    is_open = is_open_to_others(config.web_host)
+    if config.insecure_no_auth:
+        if is_open:
+            _log.warning("insecure_no_auth: everyone who can reach %s can read everything", config.web_host)
+        return None
     try:
-        await server.serve([listening])
-    finally:
-        ending.cancel()
-
-
-class _Connection(H11Protocol):
-    """A browser's connection, which the application can close at once."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, ABORT: transport.abort}
-
-
-class _Server(uvicorn.Server):
-    """Does not install signal handlers: the component has its own."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
+        token, file = load_token(config.web_token_file)
+    except UsageError as error:
+        if is_open or config.web_token_file is not None:
+            raise
+        _log.info("other users cannot log in to the web page: %s", error)
+        return None
+    if is_open:
+        _log.info("the web page asks for the token in %s", file)
+        if (link := link_to_show(config, page)) != page:
+            sys.stdout.write(f"web-ui: log in with {link}\n")
+            sys.stdout.flush()
+    return token

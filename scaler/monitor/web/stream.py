@@ -19,6 +19,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from scaler.monitor.web.delta import DeltaEncoder, Update
+from scaler.monitor.web.security import LIMIT
 from scaler.monitor.web.views import dump, refusal
 
 MAX_STREAMS = 100
@@ -107,7 +108,9 @@ class Broadcast:
         """Add a browser; yield its reader, and what to send first."""
         if self._writing is None or self._writing.done():
             self._start_log()
-        abort = request.scope.get("state", {}).get(ABORT, lambda: None)
+        state = request.scope.get("state", {})
+        abort = state.get(ABORT, lambda: None)
+        state.get(LIMIT, lambda _seconds: None)(None)
         following = self._following(request.headers.get("last-event-id", ""))
         first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
         if following is None:

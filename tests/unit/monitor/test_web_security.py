@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from scaler.monitor.web.security import is_open_to_others
+from scaler.config.monitors import is_open_to_others
 from tests.unit.monitor.web_rig import ask, web_config
 
 PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
@@ -28,15 +28,18 @@ def test_head_is_get_without_a_body(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "host",
+    ("host", "code"),
     [
-        "localhost", "localhost:50001", "LOCALHOST.:1", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:50001", "[::1]:50001",
-        "[0:0::1]", socket.gethostname(), "proxy.example:443", "web.example",
+        *[(host, 200) for host in (
+            "localhost", "localhost:50001", "LOCALHOST.:1", "127.0.0.1", "127.0.0.1:80", "127.1.2.3:50001",
+            "[::1]:50001", "[0:0::1]",
+        )],
+        *[(host, 401) for host in (socket.gethostname(), "proxy.example:443", "web.example")],
     ],
 )  # fmt: skip
-def test_a_host_that_is_this_server_is_accepted(host: str) -> None:
+def test_a_host_that_is_this_server_is_accepted_and_needs_a_login_beyond_loopback(host: str, code: int) -> None:
     settings = web_config(allowed_hosts=("Proxy.example", "web.example"))
-    assert ask("/api/status", headers={"host": host}, settings=settings).status_code == 200
+    assert ask("/api/status", headers={"host": host}, settings=settings).status_code == code
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import httpx
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import UnreachableError
@@ -18,6 +18,7 @@ from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
+from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
@@ -159,15 +160,24 @@ def run_jumping(scenario: Coroutine[Any, Any, R]) -> R:
         return runner.run(limited())
 
 
+def of_connection(app: ASGIApp, *, is_same_user: bool = True) -> ASGIApp:
+    """Return the application as it sees the requests of a connection."""
+
+    async def asked(scope: Scope, receive: Receive, send: Send) -> None:
+        await app({**scope, "state": {SAME_USER: lambda: is_same_user}}, receive, send)
+
+    return asked
+
+
 def ask(
     path: str, monitor: PreparedMonitor | None = None, *, method: str = "GET", headers: Mapping[str, str] | None = None,
-    settings: WebUiConfig | None = None,
+    settings: WebUiConfig | None = None, is_same_user: bool = True,
 ) -> httpx.Response:  # fmt: skip
     """Return what the application answers to one request."""
 
     async def scenario() -> httpx.Response:
         app = WebApp(monitor or PreparedMonitor(filled_model()), settings or web_config())
-        transport = httpx.ASGITransport(app)
+        transport = httpx.ASGITransport(of_connection(app, is_same_user=is_same_user))
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:50001") as client:
             return await client.request(method, path, headers=headers)
 
@@ -225,7 +235,7 @@ class Stream:
         self._scope = {
             "type": "http", "method": method, "path": "/events", "raw_path": b"/events", "root_path": "",
             "query_string": b"", "headers": headers, "server": ("127.0.0.1", 50001), "scheme": "http",
-            "http_version": "1.1", "state": {"abort": self._abort},
+            "http_version": "1.1", "state": {"abort": self._abort, SAME_USER: lambda: True},
         }  # fmt: skip
         self._gone = asyncio.Event()
         self._reads = asyncio.Event()

@@ -8,6 +8,12 @@ const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
 
+/** Load the page anew, which is then the login page, when the session is over. */
+async function loadLogin() {
+  const answer = await fetch("api/status").catch(() => null);
+  if (answer?.status === 401) location.reload();
+}
+
 export class Store {
   constructor() {
     this.connection = null;
@@ -94,7 +100,10 @@ export class Store {
       this._failed = true;
       this.open = false;
       // A browser reconnects by itself after a broken connection, but not after an error response.
-      if (source.readyState === EventSource.CLOSED) this._retry = setTimeout(() => this._connect(), AGAIN_MS);
+      if (source.readyState === EventSource.CLOSED) {
+        this._retry = setTimeout(() => this._connect(), AGAIN_MS);
+        loadLogin();
+      }
       this.onChange(["connection"]);
     });
   }

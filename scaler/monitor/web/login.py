@@ -1,0 +1,163 @@
+"""Who may read the page: its own user on this machine, and whoever has the token.
+
+The kernel knows whose socket the other end of a loopback connection is. So the user who runs the server needs no token
+there, and other users of the machine do; beyond loopback everyone does. The token comes in the header `Authorization:
+Bearer`, or once in the link `/?token=...` or the form of the login page, which set a signed cookie.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import html
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from scaler.monitor.web.views import refusal
+
+LOGIN = "/login"
+SAME_USER = "same_user"
+"""Key of a connection's state: a function that returns whether the other end is a process of this user."""
+SESSION_SECONDS = 7 * 86_400
+MAX_FORM_BYTES = 4096
+MAX_WRONG_PER_SECOND = 5
+"""Wrong tokens from one address. Further tokens from there are refused unseen for the rest of the second."""
+PUBLIC = ("/style.css", "/icon.svg")
+"""What the login page loads."""
+BEARER = {"WWW-Authenticate": "Bearer"}
+
+_WRONG = "This token is wrong, or the server has another one now. Copy it again, whole."
+_TOO_MANY = "Too many wrong tokens came from this address. Wait a second, then log in again."
+_HEAD = (
+    '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n{head}'
+    '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+    '<meta name="color-scheme" content="light dark">\n<title>Log in · Scaler</title>\n'
+    '<link rel="icon" href="icon.svg" type="image/svg+xml">\n<link rel="stylesheet" href="style.css">\n</head>\n'
+)
+# Not a redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
+_ENTER = _HEAD.format(head='<meta http-equiv="refresh" content="0; url=./">\n') + '<body><a href="./">Scaler</a></body>'
+_FORM = _HEAD.format(head="") + (
+    '<body class="login">\n<main>\n<h1><img src="icon.svg" alt="" width="24" height="24"> Scaler</h1>\n{problem}'
+    '<form method="post" action="login">\n<label for="token">Token</label>\n'
+    '<input id="token" name="token" type="password" autocomplete="current-password" required autofocus>\n'
+    '<button type="submit">Log in</button>\n</form>\n'
+    "<p>The web server shows tasks and their output only to those who have its token. The token is in a file of the "
+    "user who started the server; the server's log names that file. When the server starts in a terminal, it prints "
+    "a link that logs in.</p>\n</main>\n</body>\n</html>\n"
+)
+
+
+class Login:
+    """Tells who may read, and answers everyone else. Its owner logs wrong tokens."""
+
+    def __init__(self, token: str, on_wrong: Callable[[str], None], *, trusts_user: bool) -> None:
+        """on_wrong: is called with an address that sent a wrong token. trusts_user: this user needs no token."""
+        self._token = token.encode()
+        self._on_wrong = on_wrong
+        self._trusts_user = trusts_user
+        self._second = 0
+        self._wrong: dict[str, int] = {}
+        """Wrong tokens in this second by address."""
+
+    async def answer(self, request: Request, *, is_local: bool) -> Response | None:
+        """Return the answer to a request that may not read, or that logs in; None for one that may read.
+
+        is_local: the request names this server by a loopback name.
+        """
+        path = request.url.path
+        link = request.query_params.get("token") if path == "/" else None
+        if request.method == "POST" or link is not None:
+            return self._log_in(request, await _token_of_form(request) if link is None else link)
+        if self._has_session(request):
+            return None
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            problem = self._problem(request, bearer.strip())
+            return refusal(*problem, headers=BEARER) if problem else None
+        if path in PUBLIC or (self._trusts_user and is_local and request.scope.get("state", {}).get(SAME_USER, bool)()):
+            return None
+        if path == "/":
+            return HTMLResponse(_FORM.format(problem=""), 401)
+        return refusal(401, "log in at / first, or send the header 'Authorization: Bearer TOKEN'", BEARER)
+
+    def _log_in(self, request: Request, token: str) -> Response:
+        if problem := self._problem(request, token):
+            status, text = problem
+            shown = f'<p class="banner" role="alert">{html.escape(text)}</p>\n'
+            return HTMLResponse(_FORM.format(problem=shown), status)
+        answer = HTMLResponse(_ENTER)
+        expires = str(int(time.time()) + SESSION_SECONDS)
+        session, is_secure = f"{expires}-{self._signature(expires)}", request.url.scheme == "https"
+        name = _cookie_of(request)
+        answer.set_cookie(name, session, SESSION_SECONDS, httponly=True, samesite="strict", secure=is_secure)
+        return answer
+
+    def _has_session(self, request: Request) -> bool:
+        expires, _, signature = request.cookies.get(_cookie_of(request), "").partition("-")
+        return _is_same(signature, self._signature(expires)) and int(expires) > time.time()
+
+    def _signature(self, text: str) -> str:
+        return hmac.new(self._token, text.encode(), hashlib.sha256).hexdigest()
+
+    def _problem(self, request: Request, token: str) -> tuple[int, str] | None:
+        """Return status and text of the error with a token; None when it is right."""
+        address, second = request.client.host if request.client else "", int(time.monotonic())
+        if second != self._second:
+            self._second, self._wrong = second, {}
+        wrong = self._wrong.get(address, 0)
+        if wrong >= MAX_WRONG_PER_SECOND:
+            return 429, _TOO_MANY
+        if _is_same(token, self._token.decode()):
+            return None
+        self._wrong[address] = wrong + 1
+        self._on_wrong(address)
+        return 401, _WRONG
+
+
+def is_same_user(peer: tuple[str, int], own: tuple[str, int]) -> bool:
+    """Return whether the other end of a loopback connection is a process of this user, by the kernel's table.
+
+    peer, own: address and port of both ends. True on systems without that table.
+    """
+    table = Path("/proc/net/tcp6" if ":" in peer[0] else "/proc/net/tcp")
+    ends = b" %s %s " % (_in_table(*peer), _in_table(*own))
+    try:
+        rows = (table.read_bytes().partition(ends)[2] for _ in range(2))  # it may miss a row when others change
+        found = next((row for row in rows if row), b"")
+    except OSError:
+        return True
+    return found.split(None, 5)[4:5] == [b"%d" % os.geteuid()]
+
+
+def _in_table(address: str, port: int) -> bytes:
+    kind = socket.AF_INET6 if ":" in address else socket.AF_INET
+    data = socket.inet_pton(kind, address.partition("%")[0])
+    words = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in range(0, len(data), 4))
+    return b"%s:%04X" % ("".join(f"{word:08X}" for word in words).encode(), port)
+
+
+def _is_same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "replace"), other.encode())
+
+
+def _cookie_of(request: Request) -> str:
+    # Browsers send cookies to every port of a host.
+    server = request.scope.get("server")
+    return f"scaler-{server[1] if server else 0}"
+
+
+async def _token_of_form(request: Request) -> str:
+    form = b""
+    async for part in request.stream():
+        form += part
+        if len(form) > MAX_FORM_BYTES:
+            return ""
+    return parse_qs(form.decode("latin-1")).get("token", [""])[0].strip()

@@ -1,0 +1,207 @@
+"""Serves HTTP at a socket, with limits: how many connections there are, how long each may wait, and what it may send.
+
+A connection has `HEADER_SECONDS` for the header of each request, and as long for the rest until the application admits
+it. When there are too many connections, one that waits for a request makes room for a new one, so that silent ones
+keep no browser out. All descriptors that connections can take are at most half of those that the process may have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import resource
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from scaler.logs import RateLimitedLog
+from scaler.monitor.web.login import SAME_USER, is_same_user
+from scaler.monitor.web.security import LIMIT
+from scaler.monitor.web.stream import ABORT
+
+MAX_CONNECTIONS = 256
+"""With TLS, each takes 256 KiB in asyncio, as soon as it is open."""
+MAX_HEADER_BYTES = 16 * 1024
+HEADER_SECONDS = 10.0
+KEEP_ALIVE_SECONDS = 60
+GRACE_SECONDS = 2
+"""Longest time of unfinished requests when the server ends."""
+PAUSE_SECONDS = 0.5
+"""Until the next attempt, after a connection could not be accepted."""
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(
+    app: ASGIApp, listening: socket.socket, stop: asyncio.Event, on_stop: Callable[[], None], tls: ssl.SSLContext | None
+) -> None:
+    """Answer requests at a socket until `stop` is set; then call `on_stop`, end the rest, and close the socket."""
+    config = uvicorn.Config(
+        app,
+        loop="none",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        h11_max_incomplete_event_size=MAX_HEADER_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+    server = _Server(config, listening, tls)
+
+    async def end() -> None:
+        await stop.wait()
+        on_stop()
+        server.should_exit = True
+
+    ending = asyncio.ensure_future(end())
+    try:
+        await server.serve([listening])
+    finally:
+        ending.cancel()
+
+
+def rate_limited(log: logging.Logger, level: int) -> Callable[[str], None]:
+    """Return a function that logs a text, on the running loop: the first at once, later ones counted."""
+    loop, limited = asyncio.get_running_loop(), RateLimitedLog(log, level)
+
+    def note(text: str) -> None:
+        flush_at = limited.add(text, loop.time())
+        if flush_at is not None:
+            loop.call_at(flush_at, limited.flush, flush_at)
+
+    return note
+
+
+class _Connection(H11Protocol):
+    """A browser's connection, which is closed when it is late, and which the application can close at once."""
+
+    def __init__(self, server: _Server) -> None:
+        super().__init__(server.config, server.server_state, {})
+        self._server = server
+        self._timer: asyncio.TimerHandle | None = None
+        self.waits = True
+        """It waits for a request."""
+        self.is_stream = False
+        """The application has lifted its limit of time."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        assert self.client is not None
+        assert self.server is not None
+        ends = self.client, (self.server[0], self.server[1] or 0)
+        is_same = functools.cache(lambda: is_same_user(*ends))
+        self.app_state = {ABORT: transport.abort, LIMIT: self._limit, SAME_USER: is_same}
+        self._limit(HEADER_SECONDS)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        self._server.forget(self)
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.waits and self._timer is None:
+            self._limit(HEADER_SECONDS)
+        super().data_received(data)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and not self.cycle.response_complete:
+            self.waits = False
+            self._limit(HEADER_SECONDS)
+
+    def on_response_complete(self) -> None:
+        self.waits, self.is_stream = True, False
+        self._stop_timer()  # uvicorn has one for idle connections
+        super().on_response_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._server.on_invalid(f"a connection sent no valid HTTP request: {self.client}")
+        super().send_400_response(msg)
+
+    def _limit(self, seconds: float | None) -> None:
+        """Have the connection closed after this time, unless a response ends before; None: never."""
+        self._stop_timer()
+        self.is_stream = seconds is None
+        if seconds is not None:
+            self._timer = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class _Server(uvicorn.Server):
+    """Accepts connections itself, and does not install signal handlers: the component has its own."""
+
+    def __init__(self, config: uvicorn.Config, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        super().__init__(config)
+        self._listening = listening
+        self._tls = tls
+        self._open: dict[_Connection, asyncio.Task[None]] = {}
+        """All connections, the oldest first, and what opens them: with TLS, this takes a while."""
+        self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self.on_invalid = rate_limited(_log, logging.INFO)
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:  # noqa: ARG002 (uvicorn's method)
+        self.servers = []
+        self._listening.setblocking(False)
+        self._accepting = asyncio.ensure_future(self._accept())
+        self.started = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._accepting.cancel()
+        await super().shutdown(sockets)
+
+    def forget(self, connection: _Connection) -> None:
+        self._open.pop(connection, None)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, _ = await loop.sock_accept(self._listening)
+            except OSError as error:
+                _log.warning("cannot accept a connection: %s", error.strerror)
+                await asyncio.sleep(PAUSE_SECONDS)
+                continue
+            if len(self._open) >= self._most:
+                self._make_room()
+            connection = _Connection(self)
+            self._open[connection] = loop.create_task(self._connect(accepted, connection))
+            await asyncio.sleep(0)  # `sock_accept` does not wait while there are more
+
+    async def _connect(self, accepted: socket.socket, connection: _Connection) -> None:
+        seconds = None if self._tls is None else HEADER_SECONDS
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection, accepted, ssl=self._tls, ssl_handshake_timeout=seconds
+            )
+        except OSError:  # it broke, or sent something else than TLS
+            accepted.close()
+            self.forget(connection)
+
+    def _make_room(self) -> None:
+        """Close the oldest connection that waits for a request; without one, the oldest that is no event stream."""
+        others = [connection for connection in self._open if not connection.is_stream]
+        closed = next((connection for connection in others if connection.waits), others[0])
+        opening = self._open.pop(closed)
+        if closed.transport is None:
+            opening.cancel()
+        else:
+            closed.transport.abort()

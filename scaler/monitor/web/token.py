@@ -1,0 +1,44 @@
+"""The token that logs in to the web page: where it is kept, and who is shown it."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from pathlib import Path
+
+from scaler.config.monitors import WebUiConfig, is_open_to_others
+from scaler.errors import ConfigError, UsageError
+from scaler.registry import private_path
+from scaler.security.private_files import read_private, write_private
+
+TOKEN_FILE = "web-token"  # noqa: S105 (a file's name)
+MIN_TOKEN_CHARACTERS = 22
+
+
+def load_token(path: str | None) -> tuple[str, Path]:
+    """Return the token and its file: the given one, or this user's own, which is made when it is missing.
+
+    Raises UsageError when the file cannot be read or made, when others can read it, or when its token is short.
+    """
+    file = private_path(TOKEN_FILE) if path is None else Path(path)
+    if path is None and not file.exists():
+        try:
+            write_private(file, f"{secrets.token_urlsafe()}\n")
+        except FileExistsError:  # another server has made it meanwhile
+            pass
+        except OSError as error:
+            raise UsageError(f"cannot write {file}: {error.strerror}; set web_token_file") from None
+    token = read_private(file).strip()
+    if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
+        raise ConfigError(f"the token in {file} must have {MIN_TOKEN_CHARACTERS} or more letters and digits")
+    return token, file
+
+
+def link_to_show(config: WebUiConfig, page: str) -> str:
+    """Return a link to the page that logs in where that is needed, but only for a terminal: others may read a log."""
+    if config.insecure_no_auth or not (is_open_to_others(config.web_host) and sys.stdout.isatty()):
+        return page
+    try:
+        return f"{page}/?token={load_token(config.web_token_file)[0]}"
+    except UsageError:  # the web server reports it
+        return page

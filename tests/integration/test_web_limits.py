@@ -1,0 +1,337 @@
+"""The web server's connections: who is at their other end, encryption, and limits of time, number and bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from scaler.errors import UsageError
+from scaler.monitor.model import Model
+from scaler.monitor.web import serving
+from scaler.monitor.web.listening import listen, page_of, tls_of
+from scaler.monitor.web.login import is_same_user
+from scaler.monitor.web.server import WebApp
+from scaler.monitor.web.serving import serve
+from scaler.monitor.web.token import load_token
+from tests.unit.monitor.web_rig import PreparedMonitor, run, web_config
+
+NOBODY = 65534
+ANSWERED = b"HTTP/1.1 200"
+
+
+class Served:
+    """A server in this process: where it is, and the connections that a test opened to it."""
+
+    def __init__(self, app: WebApp, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
+        self.app = app
+        self.page = page_of(listening, is_encrypted=tls is not None)
+        self.ends = listening.getsockname()
+        self.opened: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+
+    async def open(self, sent: bytes = b"") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection(*self.ends[:2])
+        self.opened.append((reader, writer))
+        writer.write(sent)
+        await writer.drain()
+        return reader, writer
+
+
+@asynccontextmanager
+async def served(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Served]:
+    app = WebApp(PreparedMonitor(Model()), web_config())
+    listening, stop = listen(host, 0), asyncio.Event()
+    found = Served(app, listening, tls)
+    serving_task = asyncio.ensure_future(serve(app, listening, stop, app.close, tls))
+    try:
+        yield found
+    finally:
+        for _, writer in found.opened:
+            writer.close()
+        stop.set()
+        await serving_task
+
+
+async def answer(where: Served, trust: ssl.SSLContext | bool = True) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=where.page, verify=trust) as client:
+        return await client.get("/api/status")
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Wait until the server has closed a connection."""
+    with suppress(ConnectionResetError):
+        while await reader.read(65_536):
+            pass
+    return True
+
+
+def _descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+# -- limits
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [b"", b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n",
+     b"POST /login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\ntoken=",
+     b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"],
+    ids=["silent", "half a header", "half a form", "TLS"],
+)  # fmt: skip
+def test_half_a_request_is_waited_for_only_so_long(sent: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.2)
+
+    async def scenario() -> None:
+        async with served() as where:
+            reader, _ = await where.open(sent)
+            assert await is_closed(reader)
+            assert (await answer(where)).status_code == 200
+
+    run(scenario())
+
+
+def test_a_header_that_comes_in_drops_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.3)
+
+    async def scenario() -> None:
+        async with served() as where:
+            reader, writer = await where.open(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).startswith(ANSWERED)
+            closed = asyncio.ensure_future(is_closed(reader))
+            while not closed.done():
+                with suppress(ConnectionError):
+                    writer.write(b"x")
+                    await writer.drain()
+                await asyncio.wait([closed], timeout=0.02)
+
+    run(scenario())
+
+
+def test_an_event_stream_has_no_limit_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.05)
+
+    async def scenario() -> None:
+        async with served() as where:
+            reader, _ = await where.open(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await reader.readline()).startswith(ANSWERED)
+            silent, _ = await where.open()
+            assert await is_closed(silent), "twice the limit of the stream's header is over"
+            assert where.app.broadcast.readers == 1
+
+    run(scenario())
+
+
+def test_silent_connections_make_room_for_browsers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 20)
+
+    async def scenario() -> None:
+        async with served() as where:
+            stream, _ = await where.open(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert (await stream.readline()).startswith(ANSWERED)
+            silent = [(await where.open(b"GET / HTTP/1.1\r\n"))[0] for _ in range(200)]
+            for _ in range(3):
+                assert (await answer(where)).status_code == 200
+            assert all([await is_closed(reader) for reader in silent[:180]])
+            assert (await stream.readline()) != b"", "the browser that was there stays"
+
+    run(scenario())
+
+
+def test_of_five_hundred_half_requests_few_stay_and_none_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 2.0)
+
+    async def scenario() -> None:
+        async with served() as where:
+            before = _descriptors()
+            half = [(await where.open(b"GET / HTTP/1.1\r\nX: "))[0] for _ in range(500)]
+            assert _descriptors() - before <= 500 + serving.MAX_CONNECTIONS
+            assert (await answer(where)).status_code == 200
+            await asyncio.gather(*map(is_closed, half))
+
+    run(scenario())
+
+
+def test_a_header_without_end_is_refused() -> None:
+    async def scenario() -> None:
+        async with served() as where:
+            reader, writer = await where.open(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: ")
+            with suppress(ConnectionError):
+                for _ in range(64):
+                    writer.write(b"x" * 16_384)
+                    await writer.drain()
+            assert await is_closed(reader)
+
+    run(scenario())
+
+
+def test_junk_is_one_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+
+    async def scenario() -> None:
+        async with served() as where:
+            for _ in range(50):
+                reader, _ = await where.open(b"\x00\x01junk\r\n\r\n")
+                assert await is_closed(reader)
+
+    run(scenario())
+    lines = [record.getMessage() for record in caplog.records if record.name.split(".")[0] in ("scaler", "uvicorn")]
+    assert len(lines) == 1
+    assert lines[0].startswith("a connection sent no valid HTTP request: ('127.0.0.1', ")
+
+
+# -- who is at the other end
+
+ASK = """
+import os, socket, sys
+"".encode("idna")  # loads what the other user may not read
+os.setgroups([]); os.setuid(int(sys.argv[2]))
+with socket.create_connection((sys.argv[3], int(sys.argv[1]))) as asking:
+    asking.sendall(b"GET /api/status HTTP/1.1\\r\\nHost: localhost\\r\\nConnection: close\\r\\n\\r\\n")
+    print(asking.makefile("rb").readline().decode())
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_another_user_of_this_machine_is_asked_for_the_token(host: str) -> None:
+    async def scenario() -> list[bytes]:
+        async with served(host=host) as where:
+            answers = []
+            for user in (os.geteuid(), NOBODY):
+                arguments = (str(where.ends[1]), str(user), host)
+                asking = await asyncio.create_subprocess_exec(
+                    sys.executable, "-c", ASK, *arguments, stdout=subprocess.PIPE
+                )
+                answers.append((await asking.communicate())[0].strip())
+            return answers
+
+    assert run(scenario()) == [b"HTTP/1.1 200 OK", b"HTTP/1.1 401 Unauthorized"]
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_the_kernel_knows_the_user_at_the_other_end(host: str) -> None:
+    with closing(listen(host, 0)) as listening, socket.create_connection(listening.getsockname()[:2]) as connected:
+        own, peer = listening.getsockname()[:2], connected.getsockname()[:2]
+        assert is_same_user(peer, own)
+        assert not is_same_user((host, 1), own), "there is no such connection"
+
+
+# -- the token's file
+
+
+def test_a_token_is_made_once_and_for_its_user_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    token, file = load_token(None)
+    assert file == tmp_path / "scaler" / "web-token"
+    assert (len(token), file.stat().st_mode & 0o777) == (43, 0o600)
+    assert load_token(None) == (token, file)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "problem"),
+    [("short", 0o600, "must have 22 or more"), ("é" * 30, 0o600, "must have 22 or more"),
+     ("a" * 30, 0o644, "chmod 600"), ("a" * 30, 0o640, "chmod 600"), (None, 0, "No such file")],
+)  # fmt: skip
+def test_a_token_that_others_can_read_or_guess_is_refused(
+    text: str | None, mode: int, problem: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "token"
+    if text is not None:
+        file.write_text(text)
+        file.chmod(mode)
+    with pytest.raises(UsageError, match=problem):
+        load_token(str(file))
+
+
+# -- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """Return the files of a certificate for this machine and of its key."""
+    directory = tmp_path_factory.mktemp("tls")
+    certificate, key = directory / "certificate.pem", directory / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost"
+    names = ("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1")
+    subprocess.run(
+        [*command.split(), *names, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True
+    )
+    return str(certificate), str(key)
+
+
+def test_with_a_certificate_the_page_is_encrypted(certificate: tuple[str, str]) -> None:
+    tls = tls_of(web_config(web_certificate_file=certificate[0], web_key_file=certificate[1]))
+
+    async def scenario() -> None:
+        async with served(tls) as where:
+            assert where.page.startswith("https://")
+            assert (await answer(where, ssl.create_default_context(cafile=certificate[0]))).status_code == 200
+            where.page = where.page.replace("https", "http")
+            with pytest.raises(httpx.HTTPError):
+                await answer(where)
+
+    run(scenario())
+
+
+def test_half_a_handshake_is_waited_for_only_so_long_and_makes_room(
+    certificate: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving, "HEADER_SECONDS", 0.5)
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 10)
+    tls = tls_of(web_config(web_certificate_file=certificate[0], web_key_file=certificate[1]))
+
+    async def scenario() -> None:
+        async with served(tls) as where:
+            silent = [(await where.open(b"\x16\x03\x01"))[0] for _ in range(50)]
+            trust = ssl.create_default_context(cafile=certificate[0])
+            assert (await answer(where, trust)).status_code == 200
+            assert all([await is_closed(reader) for reader in silent])
+
+    run(scenario())
+
+
+def _without_certificate(certificate: str, key: str, directory: Path) -> tuple[str, str]:
+    return str(directory / "none"), key
+
+
+def _open_key(certificate: str, key: str, directory: Path) -> tuple[str, str]:
+    copy = directory / "key"
+    copy.write_text(Path(key).read_text())
+    copy.chmod(0o640)
+    return certificate, str(copy)
+
+
+def _swapped(certificate: str, key: str, directory: Path) -> tuple[str, str]:
+    copy = directory / "key"
+    copy.write_text(Path(certificate).read_text())
+    copy.chmod(0o600)
+    return certificate, str(copy)
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [(_without_certificate, "web_certificate_file .*No such file"), (_open_key, "chmod 600"),
+     (_swapped, "web_certificate_file .*, web_key_file ")],
+)  # fmt: skip
+def test_files_for_tls_that_do_not_fit_are_named(
+    given: Callable[[str, str, Path], tuple[str, str]], problem: str, certificate: tuple[str, str], tmp_path: Path
+) -> None:
+    files = given(*certificate, tmp_path)
+    with pytest.raises(UsageError, match=problem):
+        tls_of(web_config(web_certificate_file=files[0], web_key_file=files[1]))
+
+
+def test_a_certificate_without_its_key_is_refused() -> None:
+    with pytest.raises(ValueError, match="web_certificate_file and web_key_file go together"):
+        web_config(web_certificate_file="x")
