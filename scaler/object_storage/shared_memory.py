@@ -53,9 +53,12 @@ class SharedMemory:
         """Raises ValueError when it is not a sealed memory file of these parts."""
         self._descriptor = descriptor
         self.sizes = sizes
-        size = os.fstat(descriptor.fileno()).st_size
-        if not size or size != _offsets(sizes)[-1] or not _is_sealed(descriptor.fileno()):
-            number = descriptor.fileno()
+        number = descriptor.fileno()
+        state = os.fstat(number)
+        size = state.st_size
+        # Readers would die of SIGBUS at pages that a full host cannot give: holes, and the scarce pages of hugetlbfs.
+        is_whole = 512 * state.st_blocks >= size and os.fstatvfs(number).f_bsize == mmap.PAGESIZE
+        if not size or size != _offsets(sizes)[-1] or not _is_sealed(number) or not is_whole:
             raise ValueError(f"descriptor {number} is not the sealed memory of an object of size {sum(sizes)}")
 
     @classmethod

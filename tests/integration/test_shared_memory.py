@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import fcntl
 import gc
 import mmap
 import os
@@ -84,6 +85,17 @@ def test_what_is_not_the_sealed_memory_of_such_parts_is_refused_and_closed(tmp_p
         SharedMemory(FileDescriptor(os.memfd_create("empty")), [])
     del memory
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("flags", [0, os.MFD_HUGETLB])
+def test_memory_whose_pages_the_kernel_may_not_have_when_a_reader_comes_is_refused(flags: int) -> None:
+    # Without this, a reader on a host without huge pages ends by SIGBUS.
+    sparse = os.memfd_create("sparse", os.MFD_ALLOW_SEALING | flags)
+    os.ftruncate(sparse, 2 * 2**20)
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+    fcntl.fcntl(sparse, fcntl.F_ADD_SEALS, seals)
+    with pytest.raises(ValueError, match="is not the sealed memory of an object"):
+        SharedMemory(FileDescriptor(sparse), [2 * 2**20])
 
 
 def test_a_mapping_needs_no_descriptor_and_goes_with_its_last_part() -> None:
