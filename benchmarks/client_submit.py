@@ -68,7 +68,7 @@ class Sink:
         """Nothing to end."""
 
 
-def no_storage(_address: str, _peer: bytes) -> StorageClient:
+def no_storage(_welcome: Welcome, _peer: bytes) -> StorageClient:
     raise AssertionError("nothing here is large")
 
 

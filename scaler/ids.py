@@ -5,8 +5,12 @@ A *peer id* is 8 random bytes that a process chooses once. Every task and object
     owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
 
 Kind 0 is a task, 0xFFFF an object that the client uploaded, and 1..0xFFFE the result that this attempt of the task with
-the same owner and counter left in the object storage. Content ids (functions and serializers) are BLAKE2b digests of
-their bytes and carry no owner.
+the same owner and counter left in the object storage. A second name that the scheduler gives
+an object begins with `SHARED_OWNER` and ends with 8 bytes that cannot be guessed.
+
+Content ids (functions and serializers) are BLAKE2b digests of their bytes and carry no owner. They never reach the
+object storage, whose ids all have an owner: a large function is an uploaded object and has that object's id. A receiver
+compares a function with its id before it keeps it (`messages.is_function_id`).
 
 Laws: ids are never reused; a result id names its task and attempt; ids of two peers never collide.
 """
@@ -24,6 +28,8 @@ PEER_ID_BYTES = 8
 ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFE
 
+SHARED_OWNER = bytes(PEER_ID_BYTES)
+"""Begins names of objects that all who know them may read. No peer has this id."""
 TASK_KIND = b"\x00\x00"
 """Bytes 8 and 9 of a task id."""
 _OBJECT_KIND = b"\xff\xff"
@@ -42,6 +48,11 @@ def owner_of(identifier: bytes) -> bytes:
 def is_task(identifier: bytes) -> bool:
     """Tell whether this id names a task (and not an object)."""
     return identifier[8:10] == TASK_KIND
+
+
+def is_result(identifier: bytes) -> bool:
+    """Tell whether this id names a task's result, or a task (and not an object that a client uploaded)."""
+    return identifier[8:10] != _OBJECT_KIND
 
 
 def result_id(task_id: bytes, attempt: int) -> bytes:

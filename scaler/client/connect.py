@@ -236,7 +236,7 @@ def _cpu_seconds() -> float:
 
 def _opened(
     connect: Callable[[bytes, OnEvents], Connector],
-    connect_storage: Callable[[str, bytes], StorageClient],
+    connect_storage: Callable[[Welcome, bytes], StorageClient],
     address: str,
     timeout_seconds: float,
     **options: Any,
@@ -251,16 +251,17 @@ def _opened(
     return loop
 
 
-def _connect_storage(role: Role, access: Access, address: str, peer: bytes) -> StorageClient:
-    """Return a client of the object storage on the running loop. role: inside a task, that of its worker.
+def _connect_storage(role: Role, access: Access, welcome: Welcome, peer: bytes) -> StorageClient:
+    """Return a client of the scheduler's object storage on the running loop. role: inside a task, that of its worker.
 
-    Raises UsageError when there is no address.
+    Raises UsageError when the scheduler has none.
     """
     from scaler.object_storage.client import StorageClient  # noqa: PLC0415
 
-    if not address:
+    if not welcome.object_storage_address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
-    return StorageClient(address, peer, role, access)
+    address = welcome.object_storage_address
+    return StorageClient(address, peer, role, access, owner_token=welcome.owner_token)
 
 
 def open_loops() -> list[ClientLoop]:

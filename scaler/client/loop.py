@@ -98,7 +98,7 @@ class ClientLoop:
         self,
         address: str,
         connect: Callable[[bytes, OnEvents], Connector],
-        connect_storage: Callable[[str, bytes], StorageClient],
+        connect_storage: Callable[[Welcome, bytes], StorageClient],
         timeout_seconds: float,
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
@@ -107,7 +107,7 @@ class ClientLoop:
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
-        connect: to the scheduler, given this client's peer id. connect_storage: given its address and the peer id. Both
+        connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
         are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. ended: called after the end
         of the connection, harmless when repeated.
         """
@@ -481,8 +481,8 @@ class ClientLoop:
 
     def _storage_client(self) -> StorageClient:
         if self._storage is None:
-            address = self._welcome.object_storage_address if self._welcome is not None else ""
-            self._storage = self._connect_storage(address, self.futures.ids.owner)
+            assert self._welcome is not None, "only what came from a scheduler, or goes to one, is stored"
+            self._storage = self._connect_storage(self._welcome, self.futures.ids.owner)
         return self._storage
 
     def _begin_put(self, upload: ObjectUpload, parts: Parts) -> None:

@@ -7,12 +7,14 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
 
 from scaler.config.addresses import is_loopback
 from scaler.config.security import SecurityConfig
 from scaler.errors import UsageError
+from scaler.ids import ID_BYTES
 from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.protocol.messages import Role, Server
 from scaler.security.allow_list import AllowList
@@ -82,10 +84,12 @@ class ServerAccess:
         self.keys: ServerKeys | None = None
         self.to_storage = Access(is_insecure=config.insecure_no_auth)
         self._run: RunKeys | None = None
+        self._owner_secret = ""
         if config.credentials is not None:
             directory = KeysDirectory.open(Path(config.credentials))
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
             self.keys = ServerKeys(pair, AllowList(directory))
+            self._owner_secret = directory.object_storage.secret
             self.to_storage = Access(
                 Credential(
                     name=Role.SCHEDULER.value,
@@ -112,6 +116,17 @@ class ServerAccess:
                 self._run.publish(addresses)
             except UsageError as error:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
+
+    def owner_token(self, peer: bytes) -> bytes:
+        """Return what shows the object storage that the scheduler has welcomed a client under this peer id.
+
+        Clients choose their peer ids, which begin the ids of their objects and are no secret. The scheduler gives a
+        client the token, and the storage asks for it. Both make it of the storage's secret key, so neither tells the
+        other anything, and either can be restarted. Empty where no configured keys tell users apart.
+        """
+        if not self._owner_secret:
+            return b""
+        return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()
 
     def close(self) -> None:
         if self._run is not None:

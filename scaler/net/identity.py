@@ -19,6 +19,11 @@ class Identity(NamedTuple):
     roles: frozenset[Role] = ALL_ROLES
     is_admin: bool = False
 
+    @property
+    def has_key(self) -> bool:
+        """Return whether a key authenticated this peer. Peers without one are one user: the server's own, or anyone."""
+        return self not in {LOCAL, ANYONE}
+
     def may_see(self, owner_key: str) -> bool:
         """Return whether this peer may know of what the peers with this key own."""
         return self.key == owner_key or self.is_admin

@@ -9,6 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
@@ -59,10 +60,11 @@ class StorageClient:
         role: Role,
         access: Access = LOCAL_ACCESS,
         *,
+        owner_token: bytes = b"",
         timeout_seconds: float = TIMEOUT_SECONDS,
         io_threads: int = 1,
     ) -> None:
-        """Begin to connect. Raises UsageError on a malformed address."""
+        """Begin to connect. Raises UsageError on a malformed address. owner_token: a client's, of its Welcome."""
         self._loop = asyncio.get_running_loop()
         self._requests = Requests(address, timeout_seconds, self._loop.time())
         self._inputs: list[RequestsInput] = []
@@ -74,7 +76,7 @@ class StorageClient:
         self._connector = SocketConnector(
             address,
             peer=peer,
-            hello=own_hello(role),
+            hello=replace(own_hello(role), owner_token=owner_token),
             on_events=self._on_events,
             io_threads=io_threads,
             keys=access.to(Server.OBJECT_STORAGE, address),

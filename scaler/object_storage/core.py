@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.ids import owner_of
+from scaler.ids import SHARED_OWNER, is_result, owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
 from scaler.object_storage.objects import Answer, Memory, Sending, StoragePeer, StorageTable, WaitingGet
@@ -35,6 +35,7 @@ MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
+NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """How often readers with unacknowledged bytes are measured: acknowledgements are no events."""
@@ -111,6 +112,7 @@ class StorageCore:
         self._objects = StorageTable(limit_bytes, max_object_bytes)
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
         self._senders: dict[StoragePeer, None] = {}  # those with bodies to send
+        self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are here or have objects
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
         self._poll_seconds = SHORTEST_POLL_SECONDS
@@ -134,9 +136,11 @@ class StorageCore:
                     peer = self._seen(name, clock)
                     if peer is not None:
                         self._received(peer, item, now)
-                case Opened(name, hello):
+                case Opened(name, hello, identity):
                     self._drop_peer(name)
-                    self._peers[name] = StoragePeer(name, hello.role, clock)
+                    self._peers[name] = StoragePeer(name, hello.role, identity, clock)
+                    if hello.role is Role.CLIENT and identity.has_key:
+                        self._owner_keys[name] = identity.key
                 case Resumed(name) | Broken(name):
                     self._seen(name, clock)
                 case Closed(name):
@@ -163,6 +167,8 @@ class StorageCore:
 
     def _received(self, peer: StoragePeer, event: Received, now: float) -> None:
         match event.message:
+            case PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
+                self._answer(peer, request, (StorageResult.INVALID, "a client puts and names its own objects only"))
             case PutObject(request=request, id=object_id) as put:
                 memory = event.memory if isinstance(event, ReceivedMemory) else None
                 if put.shared and memory is None:
@@ -172,6 +178,10 @@ class StorageCore:
                     self._serve_waiting(object_id)
             case GetObject() as get:
                 self._get(peer, get, now)
+            case LinkObject(request, object_id, target) if not (
+                self._may_put(peer, object_id) and self._may_put(peer, target)
+            ):
+                self._answer(peer, request, NOT_FOUND)
             case LinkObject(request, object_id, target):
                 result, text = self._objects.link(peer, object_id, target)
                 body = self._objects.body(object_id)
@@ -188,6 +198,8 @@ class StorageCore:
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 for object_id in self._objects.owned_by(owner):
                     self._miss(self._objects.drop(object_id), "it was forgotten")
+                if owner not in self._peers:
+                    self._owner_keys.pop(owner, None)
             case ForgetOwner():
                 self._report_ignored(peer, 1)
             case StatStorage(request):
@@ -199,8 +211,10 @@ class StorageCore:
 
     def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
         body = self._objects.body(message.id)
-        answer = StorageResult.MISSING, "there is no such object"
-        if len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
+        answer = NOT_FOUND
+        if not self._may_get(peer, message.id):
+            pass  # at once, whether the object is there or not: the answer says nothing about it
+        elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
             answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
             self._send_later(peer, Sending(message, body))
@@ -212,11 +226,34 @@ class StorageCore:
             return
         self._answer(peer, message.request, answer)
 
+    def key_of(self, owner: bytes) -> str:
+        """Return the name of the key of this client, as far as it is known; else an empty text."""
+        return self._owner_keys.get(owner, "")
+
+    def _may_get(self, peer: StoragePeer, object_id: bytes) -> bool:
+        # Workers run the tasks of all clients.
+        owner = owner_of(object_id)
+        return (
+            peer.role is not Role.CLIENT
+            or not peer.identity.has_key
+            or owner in (peer.id, SHARED_OWNER)
+            or peer.identity.may_see(self.key_of(owner))
+        )
+
+    def _may_put(self, peer: StoragePeer, object_id: bytes) -> bool:
+        # Workers put results for clients; one with a client inside a task connects for it under the client's peer id.
+        return (
+            owner_of(object_id) == peer.id
+            or peer.role is Role.SCHEDULER
+            or not peer.identity.has_key
+            or (peer.role is Role.WORKER and is_result(object_id))
+        )
+
     def _may_forget(self, peer: StoragePeer, object_id: bytes) -> bool:
         # Workers put objects that belong to clients: they may take back those that they put themselves.
         return (
             peer.role is Role.SCHEDULER
-            or (peer.role is Role.CLIENT and owner_of(object_id) == peer.id)
+            or (peer.role is Role.CLIENT and (owner_of(object_id) == peer.id or peer.identity.is_admin))
             or (peer.role is Role.WORKER and self._objects.is_from(object_id, peer))
         )
 
@@ -244,6 +281,8 @@ class StorageCore:
         peer = self._peers.pop(name, None)
         if peer is not None:
             self._objects.drop_peer(peer)
+            if not self._objects.owned_by(name):
+                self._owner_keys.pop(name, None)
             self._senders.pop(peer, None)
 
     def _answer(self, peer: StoragePeer, request: int, answer: Answer) -> None:

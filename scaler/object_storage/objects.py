@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from scaler.ids import owner_of
+from scaler.net.identity import Identity
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
 from scaler.protocol.messages import MAX_CHUNK_BYTES, GetObject, PutObject, Role, StorageResult
 
@@ -98,6 +99,7 @@ class StoragePeer:
 
     id: bytes
     role: Role
+    identity: Identity
     last_seen: float
     uploads: dict[bytes, UnfinishedUpload] = field(default_factory=dict)
     waiting: dict[WaitingGet, None] = field(default_factory=dict)

@@ -7,11 +7,13 @@ import logging
 import os
 import weakref
 from collections.abc import Sequence
+from hmac import compare_digest
 from typing import assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
+from scaler.ids import SHARED_OWNER
 from scaler.net.access import LOCAL_SECURITY, ServerAccess
 from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
@@ -89,7 +91,7 @@ class StorageServer:
         self._access.close()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
-    def _admit(self, _peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
         if hello.details is not None or hello.role is Role.MONITOR:
             # A peer with details of its role takes this for the scheduler, one port below, or one above.
             text = f"this is an object storage's address; {hello.role}s belong to the scheduler's"
@@ -97,6 +99,17 @@ class StorageServer:
         refused = check_versions(hello)
         if refused is not None:
             return refused
+        if hello.role is Role.CLIENT and identity.has_key:
+            token = self._access.owner_token(peer)
+            if peer == SHARED_OWNER or not token or not compare_digest(hello.owner_token, token):
+                text = (
+                    f"the scheduler has not welcomed the key {identity.key} as {peer.hex()}: are the keys of scheduler "
+                    "and object storage from one keys directory?"
+                )
+                return Refused(RefusalReason.CREDENTIAL, text)
+            if self._core.key_of(peer) not in {"", identity.key}:
+                text = f"the key {identity.key} claims the peer id {peer.hex()}, which has objects of another key"
+                return Refused(RefusalReason.DUPLICATE, text)
         return Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
     def _on_events(self, events: Sequence[ListenerEvent]) -> None:

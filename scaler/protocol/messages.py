@@ -262,6 +262,7 @@ class Hello(Message):
     hostname: f.Display
     pid: f.Count32
     details: Details = None
+    owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
@@ -283,6 +284,8 @@ class Welcome(Message):
     heartbeat_seconds: f.Seconds  # interval of the peer's heartbeats
     object_storage_address: str = ""  # empty: not known
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
+    owner_token: f.OptionalId = field(default=b"", repr=False)
+    """Shows the object storage that the client's peer id is its own; only where keys authenticate peers."""
 
 
 class RefusalReason(StrEnum):

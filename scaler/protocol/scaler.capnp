@@ -169,6 +169,7 @@ struct Hello {
   clientDetails @8 :ClientDetails;  # or not set
   workerDetails @9 :WorkerDetails;  # or not set
   managerDetails @10 :ManagerDetails;  # or not set
+  ownerToken @11 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
 }
 
 struct Welcome {
@@ -181,6 +182,9 @@ struct Welcome {
   heartbeatSeconds @3 :Float64;  # interval of the peer's heartbeats
   objectStorageAddress @4 :Text;  # empty: not known
   maxPendingTasks @5 :Int64;     # unfinished tasks that a client may have; -1: no limit
+  ownerToken @6 :Data;
+  # Shows the object storage that the client's peer id is its own; only where keys authenticate peers; 16 bytes, or
+  # empty
 }
 
 enum RefusalReason {

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
@@ -126,7 +127,7 @@ class SchedulerServer:
         policy = load_policy(config.policy_engine_type, config.policy_content)
         self._policy = GuardedPolicy(policy)
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
-        self._core = SchedulerCore(config, policy.allocation, self._loop.time())
+        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32))
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._storage: EmbeddedStorage | None = None
@@ -230,7 +231,8 @@ class SchedulerServer:
                     f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
                     f"scheduler: give this one another worker_manager_id",
                 )
-        return self._welcome(hello.role, self._advertised_storage)
+        welcome = self._welcome(hello.role, self._advertised_storage)
+        return replace(welcome, owner_token=self._access.owner_token(peer)) if hello.role is Role.CLIENT else welcome
 
     def _welcome(self, role: Role, storage_address: str) -> Welcome:
         is_service = role in (Role.WORKER, Role.MANAGER)

@@ -11,8 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from scaler.ids import IdFactory, owner_of
+from scaler.ids import IdFactory, is_result, owner_of, result_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
+from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage import core as storage_core
 from scaler.object_storage import layout, objects, requests
 from scaler.object_storage.core import (
@@ -39,6 +40,7 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     Hello,
+    LinkObject,
     PutObject,
     Role,
     StorageReply,
@@ -50,12 +52,32 @@ LIMIT_BYTES = 300
 CHUNK_BYTES = 16
 TIMEOUT_SECONDS = 10.0
 SERVER = bytes(8)
-PEERS = {b"client-A": Role.CLIENT, b"client-B": Role.CLIENT, b"worker-C": Role.WORKER, b"schedulr": Role.SCHEDULER}
-IDS = [factory.object() for factory in (IdFactory(b"client-A"), IdFactory(b"client-B")) for _ in range(3)]
+PEERS = {
+    b"client-A": (Role.CLIENT, Identity("alice")),
+    b"client-a": (Role.CLIENT, Identity("alice")),
+    b"client-B": (Role.CLIENT, Identity("bob")),
+    b"admin--D": (Role.CLIENT, Identity("root", is_admin=True)),
+    b"worker-C": (Role.WORKER, Identity("farm.units")),
+    b"schedulr": (Role.SCHEDULER, LOCAL),
+}
+OWNERS = [IdFactory(b"client-A"), IdFactory(b"client-B")]
+IDS = [name for made in OWNERS for name in (made.object(), made.object(), result_id(made.task(), 1))]
 
 peers = st.sampled_from(sorted(PEERS))
 ids = st.sampled_from(IDS)
 layouts = st.lists(st.integers(0, 40), max_size=5)
+
+
+def may_put(peer: bytes, object_id: bytes) -> bool:
+    role, _ = PEERS[peer]
+    is_for_workers = role is Role.WORKER and is_result(object_id)
+    return owner_of(object_id) == peer or role is Role.SCHEDULER or is_for_workers
+
+
+def may_get(peer: bytes, object_id: bytes) -> bool:
+    role, identity = PEERS[peer]
+    owner = owner_of(object_id)
+    return role is not Role.CLIENT or owner == peer or identity.may_see(PEERS[owner][1].key)
 
 
 def content_of(object_id: bytes, size: int) -> bytes:
@@ -125,6 +147,8 @@ class StorageAndPeers(RuleBasedStateMachine):
     @rule(peer=peers, object_id=ids, sizes=layouts, is_shared=st.booleans())
     def put(self, peer: bytes, object_id: bytes, sizes: list[int], is_shared: bool) -> None:
         data = content_of(object_id, sum(sizes))
+        if not may_put(peer, object_id):
+            data = bytes(255 - each for each in data)  # a foreign peer has something else in mind
         parts: list[memoryview] = []
         start = 0
         for size in sizes:
@@ -152,6 +176,11 @@ class StorageAndPeers(RuleBasedStateMachine):
     @rule(peer=peers, owner=st.sampled_from([b"client-A", b"client-B"]))
     def forget_owner(self, peer: bytes, owner: bytes) -> None:
         self.up[peer].append(SendRequest(ForgetOwner(owner)))
+
+    @rule(peer=peers, name=ids, of=ids)
+    def link(self, peer: bytes, name: bytes, of: bytes) -> None:
+        if not (may_put(peer, name) and may_put(peer, of)):  # what is its own has the content of its name
+            self.up[peer].append(SendRequest(LinkObject(0, name, of)))
 
     def begin(self, peer: bytes, call: StorageCall, wanted: bytes | None = None) -> None:
         self.pending[call] = wanted
@@ -212,8 +241,8 @@ class StorageAndPeers(RuleBasedStateMachine):
         self.down[peer].clear()
         self.expired.discard(peer)
         self.storage_step(Closed(peer, "test"))
-        hello = Hello(PEERS[peer], False, 1, "", "", "", "host", 1)
-        self.storage_step(Opened(peer, hello))
+        role, identity = PEERS[peer]
+        self.storage_step(Opened(peer, Hello(role, False, 1, "", "", "", "host", 1), identity))
         self.connected[peer] = True
         self.peer_step(peer, Broken(SERVER), Welcomed(Welcome(False, 1, 60.0, 2.0)), SharingChanged(is_sharing))
 
@@ -254,6 +283,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                 wanted = self.pending.pop(command.call)  # raises when a call ends twice
                 if isinstance(command.outcome, list):
                     assert wanted is not None
+                    assert may_get(peer, wanted)
                     data = b"".join(command.outcome)
                     assert data == content_of(wanted, len(data))
                 else:

@@ -21,7 +21,7 @@ MAX_LABEL = 100
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, secret: bytes = b"") -> None:
         self.now = now
         """The clock's time of the present step."""
         self.stalled_seconds = 0.0
@@ -45,7 +45,7 @@ class ClusterState:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""
         self.history = History()
-        self.failures = Failures(self.objects)
+        self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """What tasks printed that have not failed."""
 

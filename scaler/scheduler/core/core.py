@@ -58,8 +58,9 @@ _NOT_ITS_OWN = "it is a task of another client, which may ask for itself; monito
 class SchedulerCore:
     """Applies the rules to the state. `state` is for reading only."""
 
-    def __init__(self, config: SchedulerConfig, allocation: Allocation, now: float) -> None:
-        self.state = ClusterState(now)
+    def __init__(self, config: SchedulerConfig, allocation: Allocation, now: float, secret: bytes = b"") -> None:
+        """secret: see `Failures`."""
+        self.state = ClusterState(now, secret)
         self._config = config
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)

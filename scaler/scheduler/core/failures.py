@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
+from scaler.ids import SHARED_OWNER
 from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
 from scaler.scheduler.core.facts import Logs, TasksEnded
 from scaler.scheduler.core.objects import ObjectTable, functions_of
@@ -49,7 +51,9 @@ class _Pin:
 class Failures:
     """links: requests for the storage; the caller sends them and empties the list."""
 
-    def __init__(self, objects: ObjectTable) -> None:
+    def __init__(self, objects: ObjectTable, secret: bytes = b"") -> None:
+        """secret: makes the second names of objects, which nobody must guess. Replays and tests need none."""
+        self._secret = secret
         self.links: list[LinkObject] = []
         self.logs = Logs()
         """What these tasks printed."""
@@ -119,9 +123,9 @@ class Failures:
             pin = self._pins.get(target)
             if pin is None:
                 self._number += 1
-                # Of no client, and another one each time: a forgotten name cannot be used again.
-                kind = (self._number % 0xFFFE + 1).to_bytes(2, "big")
-                name = bytes(each ^ 0xFF for each in target[:8]) + kind + target[10:]
+                # Another one each time: a forgotten name cannot be used again.
+                digest = blake2b(self._number.to_bytes(8, "big"), key=self._secret, digest_size=8).digest()
+                name = SHARED_OWNER + digest
                 pin = self._pins[target] = self._linking[self._number] = _Pin(name)
                 self.links.append(LinkObject(self._number, name, target))
             pin.uses += 1

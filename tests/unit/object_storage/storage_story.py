@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage.core import (
     LONGEST_POLL_SECONDS,
     ExpirePeer,
@@ -91,8 +92,8 @@ class Story:
     def leaves(self, peer: bytes) -> list[SendToPeer]:
         return self.step(Closed(peer, "bye"))
 
-    def opens(self, peer: bytes, role: Role = Role.CLIENT) -> list[SendToPeer]:
-        return self.step(Opened(peer, hello(role)))
+    def opens(self, peer: bytes, role: Role = Role.CLIENT, identity: Identity = LOCAL) -> list[SendToPeer]:
+        return self.step(Opened(peer, hello(role), identity))
 
 
 def replies(sent: Sequence[SendToPeer]) -> list[tuple[bytes, int, str]]:

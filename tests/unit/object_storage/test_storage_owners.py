@@ -1,0 +1,124 @@
+"""Whose objects are whose: peers with keys read, name and delete what is theirs, and find nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import SHARED_OWNER, IdFactory, result_id
+from scaler.net.identity import Identity
+from scaler.protocol.messages import (
+    ForgetObjects,
+    ForgetOwner,
+    GetObject,
+    LinkObject,
+    Message,
+    Role,
+)
+from tests.unit.object_storage.storage_story import SCHEDULER, Story, contents, messages, replies
+
+ALICE, TWIN, MALLORY, WORKER, ADMIN = b"alice---", b"alice--2", b"mallory-", b"worker--", b"admin---"
+OF_ALICE, OF_MALLORY = Identity("alice", frozenset({Role.CLIENT})), Identity("mallory", frozenset({Role.CLIENT}))
+OF_WORKER = Identity("farm.units", frozenset({Role.WORKER}))
+OF_ADMIN = Identity("root", frozenset({Role.CLIENT, Role.ADMIN}), is_admin=True)
+MADE = IdFactory(ALICE)
+OBJECT, ABSENT, RESULT = MADE.object(), MADE.object(), result_id(MADE.task(), 1)
+
+
+@pytest.fixture
+def story() -> Story:
+    """Clients of two keys, two sessions of one of them, a worker and an admin; Alice has one object."""
+    story = Story(limit_bytes=10_000)
+    for peer, identity in ((ALICE, OF_ALICE), (TWIN, OF_ALICE), (MALLORY, OF_MALLORY), (ADMIN, OF_ADMIN)):
+        story.opens(peer, Role.CLIENT, identity)
+    story.opens(WORKER, Role.WORKER, OF_WORKER)
+    story.puts(ALICE, OBJECT, b"secret")
+    return story
+
+
+def got(story: Story, peer: bytes, object_id: bytes) -> list[bytes]:
+    return [data for _, _, data in contents(story.says(peer, GetObject(1, object_id, 0.0)))]
+
+
+@pytest.mark.parametrize("deadline_seconds", [0.0, 5.0])
+def test_what_another_key_owns_is_not_found_whether_it_is_there_or_not(story: Story, deadline_seconds: float) -> None:
+    story.says(ALICE, ForgetObjects([RESULT]))  # it was there
+    answers = [messages(story.says(MALLORY, GetObject(1, name, deadline_seconds))) for name in (OBJECT, ABSENT, RESULT)]
+    assert answers[0] == answers[1] == answers[2]
+    assert [(str(answer.result), answer.text) for answer in answers[0]] == [("missing", "there is no such object")]
+    story.says(MALLORY, GetObject(2, ABSENT, 5.0))
+    assert contents(story.puts(ALICE, ABSENT, b"later")) == []
+
+
+def test_what_another_client_stores_first_never_replaces_the_real_object(story: Story) -> None:
+    for name in (ABSENT, RESULT):
+        assert replies(story.puts(MALLORY, name, b"evil")) == [(MALLORY, 1, "invalid")]
+    story.puts(ALICE, ABSENT, b"real")
+    story.puts(WORKER, RESULT, b"value")
+    assert got(story, WORKER, ABSENT) == [b"real"]
+    assert got(story, ALICE, RESULT) == [b"value"]
+
+
+def test_a_client_deletes_and_names_its_own_objects_only(story: Story) -> None:
+    mine = IdFactory(MALLORY).object()
+    story.says(MALLORY, ForgetObjects([OBJECT]))
+    assert story.ignored == 1
+    for name, target in ((mine, OBJECT), (ABSENT, OBJECT), (mine, ABSENT)):
+        (answer,) = messages(story.says(MALLORY, LinkObject(1, name, target)))
+        assert (str(answer.result), answer.text, answer.parts) == ("missing", "there is no such object", [])
+    assert replies(story.says(ALICE, LinkObject(1, ABSENT, OBJECT))) == [(ALICE, 1, "ok")]
+    story.says(ALICE, ForgetObjects([OBJECT]))
+    assert got(story, ALICE, OBJECT) == []
+    assert got(story, ALICE, ABSENT) == [b"secret"]
+
+
+def test_a_worker_reaches_what_tasks_name_and_stores_results_but_no_uploads_of_clients(story: Story) -> None:
+    assert got(story, WORKER, OBJECT) == [b"secret"]
+    assert replies(story.puts(WORKER, ABSENT, b"evil")) == [(WORKER, 1, "invalid")]
+    assert replies(story.puts(WORKER, RESULT, b"value")) == [(WORKER, 1, "ok")]
+    story.says(WORKER, ForgetObjects([OBJECT]))
+    assert story.ignored == 1
+
+
+def test_a_client_inside_a_task_stores_its_own_objects_with_the_key_of_its_worker(story: Story) -> None:
+    nested = IdFactory(b"nested--")
+    story.opens(nested.owner, Role.WORKER, OF_WORKER)
+    name = nested.object()
+    assert replies(story.puts(nested.owner, name, b"input")) == [(nested.owner, 1, "ok")]
+    assert got(story, WORKER, name) == [b"input"]
+    assert got(story, MALLORY, name) == []
+
+
+def test_sessions_of_one_key_are_one_user_and_an_admin_reads_and_deletes_everything(story: Story) -> None:
+    story.puts(WORKER, RESULT, b"value")
+    for peer in (TWIN, ADMIN):
+        assert got(story, peer, OBJECT) == [b"secret"]
+        assert got(story, peer, RESULT) == [b"value"]
+    story.says(TWIN, ForgetObjects([OBJECT]))
+    assert got(story, ALICE, OBJECT) == [b"secret"]
+    story.says(ADMIN, ForgetObjects([OBJECT]))
+    assert got(story, ALICE, OBJECT) == []
+
+
+def test_a_name_that_the_scheduler_gave_is_read_by_those_who_know_it(story: Story) -> None:
+    name = SHARED_OWNER + b"guess it"
+    story.says(MALLORY, GetObject(7, name, 5.0))
+    assert contents(story.says(SCHEDULER, LinkObject(1, name, OBJECT))) == [(MALLORY, 7, b"secret")]
+    assert replies(story.puts(MALLORY, SHARED_OWNER + b"another.", b"x")) == [(MALLORY, 1, "invalid")]
+    story.says(MALLORY, ForgetObjects([name]))
+    assert got(story, MALLORY, name) == [b"secret"]
+    story.says(SCHEDULER, ForgetObjects([name]))
+    assert got(story, MALLORY, name) == []
+
+
+@pytest.mark.parametrize("end", [ForgetOwner(ALICE), None])
+def test_a_peer_id_belongs_to_its_first_key_while_it_has_a_session_or_objects(
+    story: Story, end: Message | None
+) -> None:
+    assert story.core.key_of(ALICE) == "alice"
+    story.leaves(ALICE)
+    assert story.core.key_of(ALICE) == "alice"
+    if end is not None:
+        story.says(SCHEDULER, end)
+        assert story.core.key_of(ALICE) == ""
+    story.leaves(TWIN)
+    assert story.core.key_of(TWIN) == ""
