@@ -35,6 +35,8 @@ MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
 MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
+UPLOAD_SECONDS = 60.0
+"""An upload of which nothing comes for this long is dropped: until then all of its size counts as used."""
 NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
@@ -152,6 +154,7 @@ class StorageCore:
                 case _:
                     assert_never(item)
         self._miss(self._objects.take_expired(now), "it was not put before the deadline")
+        self._objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
         for peer in list(self._senders):
             self._send_bodies(peer, is_measured=peer.id in measured)

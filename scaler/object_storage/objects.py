@@ -22,6 +22,11 @@ from scaler.protocol.messages import MAX_CHUNK_BYTES, GetObject, PutObject, Role
 
 MAX_OBJECTS = 10_000_000
 MAX_UPLOADS_PER_PEER = 1_000
+RECORD_BYTES = 1024
+"""What an id costs beside its bytes; its layout costs 8 bytes more for each part."""
+MIN_RECORDS_BYTES = 64 * 1024 * 1024
+MAX_RECORDS_SHARE = 0.25
+"""Records of objects and uploads have at least as much memory as the former, and this share of memory_limit_bytes."""
 MAX_FORGOTTEN_IDS = 65_536
 """How many forgotten ids are remembered, so that bytes that come late are refused."""
 
@@ -68,6 +73,8 @@ class UnfinishedUpload:
     size_bytes: int
     frames: list[memoryview] = field(default_factory=list)
     received_bytes: int = 0
+    moved_at: float = 0.0
+    """When its putter last sent something of it, on the core's own clock."""
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +129,9 @@ class StorageTable:
         self.used_bytes = 0
         self.waiting_gets = 0
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
+        self._records_bytes = 0
+        self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
+        """The longest unmoved one first."""
         self._max_object_bytes = math.inf if max_object_bytes < 0 else max_object_bytes
         self._objects: dict[bytes, StoredObject] = {}
         self._unfinished: dict[bytes, UnfinishedObject] = {}
@@ -169,6 +179,10 @@ class StorageTable:
             upload = peer.uploads[object_id] = UnfinishedUpload(message.parts, sum(message.parts))
             self._add_unfinished(object_id).putters[peer] = None
             self.used_bytes += upload.size_bytes
+            self._records_bytes += _record_bytes(upload.parts)
+        upload.moved_at = peer.last_seen
+        self._uploads[upload] = peer, object_id
+        self._uploads.move_to_end(upload)
         size = upload.size_bytes if memory is not None else sum(frame.nbytes for frame in attachments)
         end = upload.received_bytes + size
         fits = (
@@ -205,6 +219,14 @@ class StorageTable:
         self._store(object_id, body, peer)
         return DONE
 
+    def drop_stalled(self, before: float) -> None:
+        """Drop the uploads of which nothing has come since this time of the core's clock."""
+        while self._uploads:
+            upload, (peer, object_id) = next(iter(self._uploads.items()))
+            if upload.moved_at >= before:
+                return
+            self._drop_upload(peer, object_id)
+
     def wait(self, get: WaitingGet) -> None:
         """Add a get of an object that is not whole. O(log n)."""
         get.peer.waiting[get] = None
@@ -238,6 +260,7 @@ class StorageTable:
         stored = self._objects.pop(object_id, None)
         if stored is not None:
             body = stored.body
+            self._records_bytes -= _record_bytes(body.parts)
             body.names -= 1
             if not body.names:
                 self.used_bytes -= body.size_bytes
@@ -275,6 +298,11 @@ class StorageTable:
         if self.used_bytes + size > limit:
             text = f"there is no room for size {size}: {self.used_bytes} of memory_limit_bytes = {limit} are used"
             return StorageResult.FULL, text
+        if self._records_bytes > max(MIN_RECORDS_BYTES, MAX_RECORDS_SHARE * limit):
+            text = (
+                f"{len(self._objects)} objects and their layouts use {self._records_bytes} bytes beside their content"
+            )
+            return StorageResult.FULL, text
         if len(peer.uploads) >= MAX_UPLOADS_PER_PEER:
             return StorageResult.FULL, f"a peer has at most {MAX_UPLOADS_PER_PEER} unfinished uploads"
         if len(self._objects) >= MAX_OBJECTS:
@@ -285,6 +313,7 @@ class StorageTable:
         self._objects[object_id] = StoredObject(body, putter.id)
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)
+        self._records_bytes += _record_bytes(body.parts)
         body.names += 1
         if body.names == 1:
             self.used_bytes += body.size_bytes
@@ -302,7 +331,10 @@ class StorageTable:
             self._drop_upload(peer, object_id)
 
     def _drop_upload(self, peer: StoragePeer, object_id: bytes) -> None:
-        self.used_bytes -= peer.uploads.pop(object_id).size_bytes
+        upload = peer.uploads.pop(object_id)
+        del self._uploads[upload]
+        self.used_bytes -= upload.size_bytes
+        self._records_bytes -= _record_bytes(upload.parts)
         del self._unfinished[object_id].putters[peer]
         self._tidy(object_id)
 
@@ -341,6 +373,9 @@ class StorageTable:
         uploads = [upload for peer in peers for upload in peer.uploads.values()]
         sizes = sum(body.size_bytes for body in names) + sum(upload.size_bytes for upload in uploads)
         assert self.used_bytes == sizes <= self._limit_bytes
+        assert self._uploads.keys() == set(uploads)
+        layouts = [stored.body.parts for stored in self._objects.values()] + [upload.parts for upload in uploads]
+        assert self._records_bytes == sum(map(_record_bytes, layouts))
         unfinished = self._unfinished.items()
         putting = {(key, peer) for key, each in unfinished for peer in each.putters}
         assert putting == {(key, peer) for peer in peers for key in peer.uploads}
@@ -352,3 +387,7 @@ class StorageTable:
         assert all(self._owners.values())
         assert set().union(*self._owners.values()) == self._objects.keys() | self._unfinished.keys()
         assert len(self._forgotten) <= MAX_FORGOTTEN_IDS
+
+
+def _record_bytes(parts: list[int]) -> int:
+    return RECORD_BYTES + 8 * len(parts)

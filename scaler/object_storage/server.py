@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import weakref
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.net.versions import check_versions
 from scaler.object_storage.core import (
+    MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
     ExpirePeer,
     MeasureOutbox,
     OutboxMeasured,
@@ -30,7 +32,7 @@ from scaler.object_storage.core import (
     StorageCore,
     StorageInput,
 )
-from scaler.object_storage.shared_memory import SharedMemory, max_memories
+from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, Role, Server, Welcome
 from scaler.protocol.session import Descriptor
 
@@ -64,8 +66,11 @@ class StorageServer:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._memories: weakref.WeakSet[SharedMemory] = weakref.WeakSet()
+        self._memory_count = self._memory_bytes = 0
         self._max_memories = max_memories()
+        # Memory of forgotten objects lives on until slow readers have taken their descriptors.
+        no_limit = memory_limit_bytes < 0
+        self._max_memory_bytes = math.inf if no_limit else memory_limit_bytes + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
         self._access = ServerAccess(security, Server.OBJECT_STORAGE, [address])
         self._listener = SocketListener(
             [address],
@@ -142,14 +147,21 @@ class StorageServer:
         return event
 
     def _memory(self, descriptors: Sequence[Descriptor], sizes: Sequence[int]) -> SharedMemory | None:
-        if len(descriptors) != 1 or len(self._memories) >= self._max_memories:
+        size = sum(sizes)
+        is_full = self._memory_count >= self._max_memories or self._memory_bytes + size > self._max_memory_bytes
+        if len(descriptors) != 1 or size < MIN_SHARED_BYTES or is_full:
             return None
         try:
             memory = SharedMemory(descriptors[0], sizes)
         except ValueError:
             return None
-        self._memories.add(memory)
+        self._count_memory(1, size)
+        weakref.finalize(memory, self._count_memory, -1, -size).atexit = False
         return memory
+
+    def _count_memory(self, count: int, size_bytes: int) -> None:
+        self._memory_count += count
+        self._memory_bytes += size_bytes
 
     def _set_timer(self, wake_at: float) -> None:
         # A timer that fires too early does no harm, so most iterations leave it unchanged.

@@ -6,13 +6,17 @@ import pytest
 
 from scaler.ids import SHARED_OWNER, IdFactory, result_id
 from scaler.net.identity import Identity
+from scaler.object_storage.core import UPLOAD_SECONDS
+from scaler.object_storage.objects import MIN_RECORDS_BYTES
 from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     GetObject,
     LinkObject,
     Message,
+    PutObject,
     Role,
+    StatStorage,
 )
 from tests.unit.object_storage.storage_story import SCHEDULER, Story, contents, messages, replies
 
@@ -122,3 +126,33 @@ def test_a_peer_id_belongs_to_its_first_key_while_it_has_a_session_or_objects(
         assert story.core.key_of(ALICE) == ""
     story.leaves(TWIN)
     assert story.core.key_of(TWIN) == ""
+
+
+def test_room_for_an_upload_that_does_not_go_on_is_given_back(story: Story) -> None:
+    def used_bytes() -> int:
+        return int(messages(story.says(SCHEDULER, StatStorage(1)))[0].bytes)
+
+    alive = (ALICE, MALLORY, SCHEDULER)
+    mine = IdFactory(MALLORY).object()
+    story.says(MALLORY, PutObject(1, mine, [9_000], 0))
+    assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "full")]
+    story.wait(UPLOAD_SECONDS - 2.0, alive)
+    story.says(MALLORY, PutObject(2, mine, [9_000], 0), [bytes(10)])
+    story.wait(UPLOAD_SECONDS - 2.0, alive)
+    assert used_bytes() == 9_006
+    story.wait(4.0, alive)
+    assert used_bytes() == 6
+    assert replies(story.puts(ALICE, ABSENT, bytes(2_000))) == [(ALICE, 1, "ok")]
+    assert replies(story.says(MALLORY, PutObject(3, mine, [9_000], 10), [bytes(10)])) == [(MALLORY, 3, "missing")]
+
+
+def test_empty_objects_with_many_parts_do_not_take_memory_without_end(story: Story) -> None:
+    made = IdFactory(MALLORY)
+    parts = [0] * 100_000
+    kept = 0
+    while replies(story.says(MALLORY, PutObject(1, made.object(), parts, 0))) == [(MALLORY, 1, "ok")]:
+        kept += 1
+    assert kept * 8 * len(parts) <= MIN_RECORDS_BYTES + 8 * len(parts)
+    story.leaves(MALLORY)
+    story.says(SCHEDULER, ForgetOwner(MALLORY))
+    assert replies(story.puts(ALICE, ABSENT, b"x")) == [(ALICE, 1, "ok")]
