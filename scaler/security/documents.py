@@ -13,6 +13,7 @@ from scaler.errors import ConfigError
 
 PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 MAX_NAME_CHARACTERS = 60
+FIRST_YEAR, LAST_YEAR = 2000, 9000
 MAX_CHARACTERS = 64 * 1024
 UNITS = ".units"
 """Ends the name of the key of a manager's units. Names of peers have no dot."""
@@ -34,7 +35,7 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
     """
     try:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
-    except (tomllib.TOMLDecodeError, RecursionError):
+    except (ValueError, RecursionError):  # of the parser, and of numbers that are too long for Python
         values = {}  # the error may quote the text
     if not values:
         raise ConfigError(f"{where} is no credential or key of Scaler: `scaler keys add` writes one")
@@ -81,7 +82,8 @@ def _is(kind: str, value: Any) -> bool:
         case "key":
             return is_key(value)
         case _:
-            return value.tzinfo is not None
+            # Near the ends of time, a zone leads beyond them.
+            return value.tzinfo is not None and FIRST_YEAR <= value.year <= LAST_YEAR
 
 
 def _toml(value: str | datetime) -> str:

@@ -95,6 +95,10 @@ def broken_texts(text: str) -> list[str]:
         "\x00\xff" * 1000,
         "x" * 100_000,
         text + f"\nnote = {'[' * 20_000}",
+        text + f"\nexpires = {'1' * 5_000}",
+        text + "\nexpires = 0001-01-01T00:00:00+14:00",
+        text + "\nrevoked = 9999-12-31T23:59:59-14:00",
+        "\ud800" + text,
     ]
 
 
@@ -106,7 +110,7 @@ def test_a_broken_file_admits_nothing_takes_no_other_key_down_and_is_logged_once
     text = file.read_text()
     listed = AllowList(keys)
     for broken in broken_texts(text):
-        file.write_text(broken)
+        file.write_bytes(broken.encode(errors="surrogatepass"))
         caplog.clear()
         assert listed.refresh(), broken[:200]
         assert not listed.refresh()
@@ -128,7 +132,9 @@ def test_a_file_that_others_can_change_admits_nothing(keys: KeysDirectory) -> No
     assert listed.entry(alice.keys.public) is None
 
 
-@pytest.mark.parametrize("name", ["alice.admin.toml", "alice", "alice.toml~", "local.toml", ".hidden.toml", "x" * 200])
+@pytest.mark.parametrize(
+    "name", ["alice.admin.toml", "alice", "alice.toml~", "local.toml", ".hidden.toml", "x" * 200, "\udcff.toml", "a\nb"]
+)
 def test_a_file_with_another_name_than_its_key_admits_nothing(name: str, keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
     (keys.peers / "alice.toml").rename(keys.peers / name)

@@ -1,0 +1,55 @@
+"""Entry files with any change of their bytes: they admit what they admitted before, or nothing, and nothing fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from scaler.security.allow_list import AllowList, Entry
+from scaler.security.credential import Credential
+from scaler.security.directory import KeysDirectory
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[KeysDirectory, Credential, Credential, bytes]:
+    keys = KeysDirectory.create(tmp_path_factory.mktemp("properties") / "keys", "lab")
+    alice, bob = keys.add("alice", "monitor"), keys.add("bob", "client")
+    return keys, alice, bob, (keys.peers / "alice.toml").read_bytes()
+
+
+def spliced(text: bytes, start: int, length: int, other: bytes) -> bytes:
+    start %= len(text)
+    return text[:start] + other + text[start + length :]
+
+
+PIECES = st.one_of(
+    st.binary(max_size=8),
+    st.sampled_from(
+        [b'"', b"\n", b"=", b"[", b"[[x]]\n", b'role = "admin"\n', b"expires = 1\n", b"1979-05-27T07:32:00Z"]
+    ),
+    st.integers(1, 6000).map(lambda count: b"9" * count),
+)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(changes=st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 40), PIECES), min_size=1, max_size=4))
+def test_a_changed_file_never_gives_a_key_more_than_it_had(
+    made: tuple[KeysDirectory, Credential, Credential, bytes], changes: list[tuple[int, int, bytes]]
+) -> None:
+    keys, alice, bob, text = made
+    for change in changes:
+        text = spliced(text, *change)
+        if not text:
+            break
+    file: Path = keys.peers / "alice.toml"
+    file.write_bytes(text)
+    listed = AllowList(keys)
+    assert listed.entry(bob.keys.public) == Entry("bob", "client", "")
+    assert listed.refresh() is False
+    found = listed.entry(alice.keys.public)
+    assert found is None or found.name == "alice"
+    if found is not None and b'"admin"' not in text:
+        assert found.role == "monitor"
