@@ -80,7 +80,7 @@ def _plain(value: Any) -> Any:
     names = getattr(value, "_fields", getattr(value, "__dataclass_fields__", None))
     if names is not None:
         return {"record": type(value).__name__, **{name: _plain(getattr(value, name)) for name in names}}
-    if isinstance(value, list | tuple):
+    if isinstance(value, list | tuple | frozenset):
         return [_plain(item) for item in value]
     return value
 

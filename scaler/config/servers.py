@@ -77,6 +77,22 @@ class SchedulerConfig(LoggingConfig, SecurityConfig):
     """Refuse to shut down when a client asks for it."""
     max_number_of_tasks_waiting: Annotated[Limit, Setting("-mt", default_text="-1, no limit", metavar="COUNT")] = -1
     """Maximum number of unfinished tasks of all clients together; a task beyond it is rejected."""
+    max_tasks_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 10_000_000
+    """Maximum number of unfinished tasks of one key; a task beyond it is rejected. -1: no limit."""
+    max_bytes_per_client: Annotated[
+        Limit, Setting(default_text="a quarter of the machine's memory", metavar="BYTES")
+    ] = field(default_factory=lambda: default_memory_limit_bytes() // 2)
+    """Maximum bytes of arguments, functions and results that the scheduler itself keeps for one key; -1: no limit."""
+    max_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
+        default_factory=default_memory_limit_bytes
+    )
+    """The same of all keys together."""
+    max_connections_per_client: Annotated[Limit, Setting(metavar="COUNT")] = 20_000
+    """Maximum number of clients, workers and worker managers that one key has here at a time; -1: no limit."""
+    max_connections: Annotated[Limit, Setting(metavar="COUNT")] = 60_000
+    """The same of all keys together."""
+    max_sessions_per_hour: Annotated[Limit, Setting(metavar="COUNT")] = 100_000
+    """Maximum number of sessions that one key opens within an hour; reconnecting within the lease opens none."""
     client_timeout_seconds: Annotated[Seconds, Setting("-ct", metavar="SECONDS")] = 60.0
     """A client without contact for this long is lost: its tasks are cancelled and its objects are no longer kept."""
     worker_timeout_seconds: Annotated[Seconds, Setting("-wt", metavar="SECONDS")] = 60.0

@@ -31,7 +31,7 @@ class Identity(NamedTuple):
 
 LOCAL = Identity("local")
 """A process of the server's own user on its host: the kernel says so."""
-ANYONE = Identity("anyone")
+ANYONE = Identity("anyone", ALL_ROLES - {Role.ADMIN})
 """Every peer of a server that runs with insecure_no_auth."""
 NOBODY = Identity("nobody", frozenset())
 """A peer of which nothing has come, or whose key has been revoked since."""

@@ -381,6 +381,8 @@ class Cancel(Message):
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
+    client: f.OptionalPeerId = b""  # of an admin: the client that it means
+
 
 @message(to_scheduler=CLIENTS)
 class Pin(Message):
@@ -566,6 +568,7 @@ class Relay(Message):
 
     client: f.PeerId  # the nested client
     body: bytes  # A Body, framed as any other
+    task: f.OptionalId = b""  # from the worker: the task that the client's process runs, or empty
 
 
 @message(to_scheduler=(WORKER,))
@@ -797,7 +800,7 @@ class ReadFailure(Message):
 
 @message(from_scheduler=CLIENTS, batch=True)
 class FailedTask(Message):
-    """What a failed task ran, whoever submitted it."""
+    """What a failed task ran."""
 
     task: f.Id
     functions: Functions  # its function and serializer

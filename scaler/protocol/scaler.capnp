@@ -274,6 +274,7 @@ struct Cancel {
 struct Clear {
   # Cancels all tasks of the client and releases all its objects and functions.
   # client, admin -> scheduler.
+  client @0 :Data;               # of an admin: the client that it means; 8 bytes, or empty
 }
 
 struct Pin {
@@ -451,6 +452,7 @@ struct Relay {
   # scheduler -> worker.
   client @0 :Data;               # the nested client; 8 bytes
   body @1 :Data;                 # A Body, framed as any other
+  task @2 :Data;                 # from the worker: the task that the client's process runs, or empty; 16 bytes, or empty
 }
 
 struct RelayClosed {
@@ -653,7 +655,7 @@ struct ReadFailure {
 }
 
 struct FailedTask {
-  # What a failed task ran, whoever submitted it.
+  # What a failed task ran.
   # scheduler -> client, admin.
   task @0 :Data;                 # 16 bytes
   functions @1 :List(AnnouncedFunction);  # its function and serializer

@@ -15,15 +15,16 @@ from typing import Any, get_args
 from scaler import recorder
 from scaler.config.servers import SchedulerConfig
 from scaler.net.connection import Received
+from scaler.net.identity import Identity
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
-from scaler.protocol.messages import Done, Output, Printed, Relay, Submit
+from scaler.protocol.messages import Done, Output, Printed, Relay, Role, Submit
 from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 
-RECORDS = (*get_args(Input), Wanted)
+RECORDS = (*get_args(Input), Wanted, Identity, Role)
 """What the core's inputs are made of."""
 
 

@@ -35,8 +35,9 @@ from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
 from scaler.processes import Load, LoadMeter, give_memory_back
 from scaler.protocol.messages import (
+    CLIENTS,
+    FindTasks,
     Hello,
-    ManagerDetails,
     RefusalReason,
     Refused,
     Role,
@@ -44,6 +45,7 @@ from scaler.protocol.messages import (
     StatStorage,
     StorageReply,
     StorageStatus,
+    TasksFound,
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
@@ -65,6 +67,7 @@ from scaler.scheduler.core.facts import Fact, Incident
 from scaler.scheduler.core.state import ScalingDecided
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
+from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus
 
 HEARTBEAT_SECONDS = 2.0
@@ -211,28 +214,25 @@ class SchedulerServer:
 
     # -- admission
 
-    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
-        answer = self._admitted(peer, hello)
+    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
+        answer = self._admitted(peer, hello, identity)
         if isinstance(answer, Refused):  # the listener logs it
             self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])
         return answer
 
-    def _admitted(self, peer: bytes, hello: Hello) -> Welcome | Refused:
+    def _admitted(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        if hello.role not in (Role.CLIENT, Role.WORKER, Role.MANAGER):
-            return Refused(RefusalReason.ROLE, f"{hello.role}s do not belong on the scheduler's address")
-        if isinstance(hello.details, ManagerDetails):
-            record = self._core.state.manager_named(hello.details.manager_id)
-            if record is not None and record.id != peer and record.broken_at is None:
-                return Refused(
-                    RefusalReason.DUPLICATE,
-                    f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
-                    f"scheduler: give this one another worker_manager_id",
-                )
+        if hello.role is Role.MONITOR:
+            text = f"monitors do not belong on the scheduler's address, but on {self._monitors.address}"
+            return Refused(RefusalReason.ROLE, text)
+        refused = self._core.refusal(peer, hello, identity, self._loop.time())
+        if refused is not None:
+            return refused
         welcome = self._welcome(hello.role, self._advertised_storage)
-        return replace(welcome, owner_token=self._access.owner_token(peer)) if hello.role is Role.CLIENT else welcome
+        is_client = hello.role in CLIENTS
+        return replace(welcome, owner_token=self._access.owner_token(peer)) if is_client else welcome
 
     def _welcome(self, role: Role, storage_address: str) -> Welcome:
         is_service = role in (Role.WORKER, Role.MANAGER)
@@ -254,6 +254,11 @@ class SchedulerServer:
             if type(event) is Received:
                 self._received[type(event.message).__name__] += 1
         self._step(arrived)
+        for event in arrived:
+            if type(event) is Received and type(event.message) is FindTasks:  # of an admin
+                search = event.message.search
+                found = find(self._core.state, search, time.time(), self._loop.time())
+                self._listener.send(event.peer, TasksFound(search, found))
 
     def _step(self, inputs: Sequence[Input]) -> None:
         now = self._loop.time()

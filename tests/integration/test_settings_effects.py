@@ -34,6 +34,7 @@ CLOUDS = "integration/test_settings_clouds.py::"
 CLUSTERS = "integration/test_settings_clusters.py::"
 COMMANDS = "integration/test_settings_commands.py::"
 SCHEDULER = "integration/test_settings_scheduler.py::"
+ACCOUNTS = "unit/scheduler/test_accounts.py::"
 WORKERS = "integration/test_settings_workers.py::"
 MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
@@ -126,6 +127,17 @@ EFFECTS: dict[type, dict[str, str]] = {
         "protected": SCHEDULER + "test_only_an_unprotected_scheduler_ends_when_a_client_asks",
         "max_number_of_tasks_waiting": (
             SCHEDULER + "test_a_task_beyond_those_that_may_wait_is_rejected_with_the_limits_name"
+        ),
+        "max_tasks_per_client": ACCOUNTS + "test_tasks_are_limited_by_key_in_all_its_sessions",
+        **seen_by(
+            ACCOUNTS + "test_bytes_are_limited_before_anything_of_a_task_is_kept", "max_bytes_per_client max_bytes"
+        ),
+        "max_connections_per_client": (
+            ACCOUNTS + "test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back"
+        ),
+        "max_connections": ACCOUNTS + "test_connections_are_limited_in_all",
+        "max_sessions_per_hour": (
+            ACCOUNTS + "test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none"
         ),
         "client_timeout_seconds": SILENT_CLIENT,
         "worker_timeout_seconds": SCHEDULER + "test_a_silent_worker_is_given_up_after_its_timeout",

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from scaler.ids import owner_of
 from scaler.needs import Offers
 from scaler.protocol.messages import Outcome, TaskLog
+from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
@@ -21,11 +22,12 @@ MAX_LABEL = 100
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
 
-    def __init__(self, now: float, secret: bytes = b"") -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, secret: bytes = b"") -> None:
         self.now = now
         """The clock's time of the present step."""
         self.stalled_seconds = 0.0
         """Time that the shell did not step the core; the core's own time excludes it."""
+        self.accounts = accounts
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}
@@ -68,6 +70,14 @@ class ClusterState:
     def living_task(self, identifier: bytes) -> Task | None:
         client = self.clients.get(owner_of(identifier))
         return client.tasks.get(identifier) if client is not None else None
+
+    def may_see(self, client: ClientRecord, task: bytes) -> bool:
+        """Return whether a client may know of a task: its own, one of its key, or any as an admin.
+
+        This is the one rule; a task that it may not see is answered as one that does not exist.
+        """
+        owner = owner_of(task)
+        return owner == client.id or client.identity.may_see(self.accounts.owners.get(owner, ""))
 
     def read_log(self, task: bytes) -> TaskLog:
         """Return what a task wrote, and the traceback of one that failed."""

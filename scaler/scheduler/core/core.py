@@ -15,10 +15,12 @@ from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.identity import NOBODY, Identity
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
+from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
     Command,
@@ -31,7 +33,7 @@ from scaler.scheduler.core.commands import (
     Stop,
 )
 from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.facts import Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
@@ -52,7 +54,6 @@ JOINING_SECONDS = 2.0
 MAX_WARNED = 100
 """Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
-_NOT_ITS_OWN = "it is a task of another client, which may ask for itself; monitors may ask for all"
 
 
 class SchedulerCore:
@@ -60,7 +61,7 @@ class SchedulerCore:
 
     def __init__(self, config: SchedulerConfig, allocation: Allocation, now: float, secret: bytes = b"") -> None:
         """secret: see `Failures`."""
-        self.state = ClusterState(now, secret)
+        self.state = ClusterState(now, KeyAccounts(config), secret)
         self._config = config
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)
@@ -115,11 +116,28 @@ class SchedulerCore:
 
     # -- connections
 
+    def refusal(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> Refused | None:
+        """Return why this peer may not come in, if it may not. now: as in `step`."""
+        here = self.state.peer(peer)
+        text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if here is None else ""
+        if text:
+            return Refused(messages.RefusalReason.LIMIT, text)
+        if isinstance(hello.details, ManagerDetails):
+            record = self.state.manager_named(hello.details.manager_id)
+            is_other = record is not None and not identity.may_see(self.state.accounts.owners.get(record.id, ""))
+            if record is not None and record.id != peer and (record.broken_at is None or is_other):
+                return Refused(
+                    messages.RefusalReason.DUPLICATE,
+                    f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
+                    f"scheduler: give this one another worker_manager_id",
+                )
+        return None
+
     def _changed(self, item: Input, now: float) -> None:
         """Apply anything but a message."""
         match item:
-            case Opened(peer, hello):
-                self._opened(peer, hello, now)
+            case Opened(peer, hello, identity):
+                self._opened(peer, hello, identity, now)
             case Broken(peer) | Resumed(peer):
                 record = self.state.peer(peer)
                 if record is not None:
@@ -140,9 +158,10 @@ class SchedulerCore:
             case _:
                 assert_never(item)
 
-    def _opened(self, peer: bytes, hello: messages.Hello, now: float) -> None:
+    def _opened(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> None:
         self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
-        details, name = hello.details, f"{hello.hostname}|{hello.pid}"
+        account = self.state.accounts.opened(peer, identity, now)
+        details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
         record: ClientRecord | Worker | ManagerRecord
         try:
             match details:
@@ -164,12 +183,20 @@ class SchedulerCore:
                 case ClientDetails() | None:
                     self._retained_until.pop(peer, None)
                     title = details.name if details is not None else ""
-                    record = self.state.clients[peer] = ClientRecord(peer, title or name, now)
+                    if hello.role is messages.Role.ADMIN:
+                        identity = identity._replace(is_admin=True)
+                    record = ClientRecord(peer, title or name, now, None, identity)
+                    self._client_joined(record, account)
                 case _:
                     assert_never(details)
             self._outbox.publish(peer_incident("joined", record))
         except UsageError as error:
+            self.state.accounts.closed(peer)
             self._expel(peer, str(error))
+
+    def _client_joined(self, client: ClientRecord, account: KeyAccount) -> None:
+        client.account = self.state.objects.accounts[client.id] = account
+        self.state.clients[client.id] = client
 
     def _give_up(self, peer: bytes, why: str, now: float) -> None:
         """End the session of a peer that was out of contact for too long."""
@@ -181,6 +208,7 @@ class SchedulerCore:
 
     def _forget_peer(self, peer: bytes, why: str, now: float, kind: str, retain: bool) -> None:
         """kind: of the incident, left or lost."""
+        self.state.accounts.closed(peer)
         match self.state.peer(peer):
             case ClientRecord() as client:
                 self._client_left(client, why, now, kind, retain)
@@ -215,8 +243,8 @@ class SchedulerCore:
         self._outbox.discard(worker)
         self._outbox.publish(peer_incident(kind, worker, why))
 
-    def _expel(self, peer: bytes, why: str) -> None:
-        self._outbox.add(Expel(peer, Refused(messages.RefusalReason.EXPIRED, why)))
+    def _expel(self, peer: bytes, why: str, reason: messages.RefusalReason = messages.RefusalReason.EXPIRED) -> None:
+        self._outbox.add(Expel(peer, Refused(reason, why)))
 
     def _expire(self, now: float) -> None:
         """End the sessions of peers that were silent, or whose connection was broken, for too long."""
@@ -234,6 +262,7 @@ class SchedulerCore:
             del self._retained_until[owner]
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
         state.ready.drop_empty()
+        state.accounts.expire(now)
         if now >= self._warn_from:
             self._warn_clients()
 
@@ -273,23 +302,29 @@ class SchedulerCore:
             case messages.Submit():
                 for text in self._submission.submit(client, message):
                     self._protocol_error(client.id, text)
+                if client.via is None and self.state.accounts.is_flooded(client.account):
+                    why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
+                    self._expel(client.id, why, messages.RefusalReason.LIMIT)
+                    self._client_left(client, why, self.state.own_time(self.state.now), "lost")
+                    self.state.accounts.closed(client.id)
             case messages.AcknowledgeResults(number):
                 self._tasks.acknowledge(client, number)
             case messages.Cancel(ids):
-                self._tasks.cancel(client, ids)
+                self._cancel(client, ids)
             case messages.Release(ids):
                 for identifier in ids:
                     objects.release(identifier, client.id)
             case messages.Pin(ids):
-                for identifier in ids:
+                left, _ = self.state.accounts.bytes_left(client.account)
+                for identifier in ids[: max(0, left // ENTRY_BYTES)]:
                     if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                         objects.pin(identifier, client.id)
-            case messages.Clear():
-                self._tasks.cancel(client, list(client.tasks))
-                for identifier in objects.pinned_by(client.id):
-                    objects.release(identifier, client.id)
+            case messages.Clear(other):
+                self._clear(client, other)
             case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
                 self._outbox.send_to_client(client, self._answer(client, message))
+            case messages.FindTasks():
+                pass  # the shell answers admins
             case messages.Heartbeat():
                 pass  # it has extended the lease; the listener has answered
             case messages.ShutdownCluster():
@@ -297,23 +332,42 @@ class SchedulerCore:
             case _:
                 self._not_allowed(client.id, message)
 
+    def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
+        """Cancel tasks of a client; an admin's may be those of others."""
+        self._tasks.cancel(client, ids)
+        for task in ids if client.identity.is_admin else ():
+            self._tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
+
+    def _clear(self, client: ClientRecord, other: bytes) -> None:
+        """Clear a client; other: the one that an admin means."""
+        of = client if other in (b"", client.id) else self.state.clients.get(other)
+        if of is client or (of is not None and client.identity.is_admin):
+            self._tasks.cancel(of, list(of.tasks))
+            for identifier in self.state.objects.pinned_by(of.id):
+                self.state.objects.release(identifier, of.id)
+
     def _answer(
         self, client: ClientRecord, question: messages.Explain | messages.ReadLog | messages.ReadFailure
     ) -> Message:
-        task = question.task
-        is_its_own = task.startswith(client.id)
-        if isinstance(question, messages.ReadFailure):
-            if is_its_own and task not in self.state.failures:
-                why = explain(self.state, task, self.state.now)
+        task, state = question.task, self.state
+        is_known = state.may_see(client, task)
+        match question:
+            case messages.ReadFailure():
+                if is_known and task in state.failures:
+                    return state.failures.what_ran(task)
+                why = explain(state, task, state.now) if is_known else UNKNOWN
                 return messages.FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
-            return self.state.failures.what_ran(task)
-        if isinstance(question, messages.ReadLog):
-            return self.state.read_log(task) if is_its_own else messages.TaskLog(task, b"", b"", 0)
-        return messages.Explained(task, explain(self.state, task, self.state.now) if is_its_own else _NOT_ITS_OWN)
+            case messages.ReadLog():
+                return state.read_log(task) if is_known else messages.TaskLog(task, b"", b"", 0)
+            case messages.Explain():
+                return messages.Explained(task, explain(state, task, state.now) if is_known else UNKNOWN)
 
     def _shutdown(self, client: ClientRecord) -> None:
-        if self._config.protected:
-            text = "the scheduler is protected: start it with protected=False to allow clients to shut it down"
+        if self._config.protected and not client.identity.is_admin:
+            text = (
+                "the scheduler is protected: an admin's credential may shut it down, and so may every client when it "
+                "is started with protected=False"
+            )
             self._outbox.send_to_client(client, messages.ShutdownReply(False, text))
             return
         text = f"client {client.name} shut the cluster down"
@@ -378,14 +432,21 @@ class SchedulerCore:
             if client is None:
                 if len(self.state.clients) >= MAX_NESTED_CLIENTS:
                     raise ProtocolError(f"a nested client beyond MAX_NESTED_CLIENTS = {MAX_NESTED_CLIENTS}")
+                owner = worker.tasks[relay.task].group.client if relay.task in worker.tasks else None
+                key = NOBODY.key if owner is None else owner.account.key
+                if self.state.accounts.owners.get(relay.client, key) != key:
+                    raise ProtocolError("a message of a client whose task it does not run")
                 client = ClientRecord(relay.client, f"in a task on {worker.name}", now, worker)
-                self.state.clients[relay.client] = client
+                self._client_joined(client, self.state.accounts.joined(relay.client, key))
             elif not isinstance(client, ClientRecord) or client.via is not worker:
                 raise ProtocolError("a message of a client that is not in its tasks")
         except ProtocolError as error:
             self._protocol_error(worker.id, f"relayed {error}")
             return
         client.received(now)
+        running = worker.tasks.get(relay.task)
+        # Its process may run tasks of several keys, one after another; while it runs none, it sees what is its own.
+        client.identity = NOBODY if running is None else Identity(running.group.client.account.key)
         self._client_sent(client, message)
 
     def _quarantine(self, worker: Worker) -> None:

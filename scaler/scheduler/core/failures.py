@@ -105,10 +105,7 @@ class Failures:
         return log
 
     def what_ran(self, task: bytes) -> FailedTask:
-        """Return what a failed task was, for a client that runs it again."""
-        if task not in self._kept:
-            text = f"the scheduler has no such failed task: it keeps the last {MAX_FAILURES:,}"
-            return FailedTask(task, [], [], text)
+        """Return what a failed task that is kept here was, for a client that runs it again."""
         ran, pinned = self._kept[task].ran, self._pinned
         runs = [
             replace(run, payloads=[*map(pinned, run.payloads)], inputs=[tuple(map(pinned, run.inputs[0]))])

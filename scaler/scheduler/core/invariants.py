@@ -6,6 +6,7 @@ from collections import Counter
 from itertools import chain
 
 from scaler.ids import is_task, owner_of
+from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Waiting
@@ -19,6 +20,7 @@ def check(state: ClusterState) -> None:
     _check_workers(state)
     for client in state.clients.values():
         _check_dependencies(client)
+    _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
 
@@ -42,6 +44,25 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
             assert state.objects.functions.keys() >= {*functions_of(spec)}, (
                 f"function of {spec.name} was dropped too early"
             )
+
+
+def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
+    """What an account counts is what its clients have."""
+    tasks, size_bytes = Counter[KeyAccount](), Counter[KeyAccount]()
+    objects = state.objects
+    for client in clients:
+        account = client.account
+        tasks[account] += len(client.tasks)
+        size_bytes[account] += sum(map(spec_bytes, client.groups))
+        size_bytes[account] += sum(ENTRY_BYTES + len(each.payload) for each in client.retained.values())
+        for task in client.tasks.values():
+            size_bytes[account] += len(task.payload) + REFERENCE_BYTES * len(task.references)
+        if not client.terminated:
+            pinned = [objects.functions.get(each) for each in objects.pins.get(client.id, ())]
+            size_bytes[account] += sum(ENTRY_BYTES + (len(each.payload) if each else 0) for each in pinned)
+    for account in {client.account for client in clients}:
+        counted, found = (account.tasks, account.size_bytes), (tasks[account], size_bytes[account])
+        assert counted == found, f"account {account.key} counts {counted}, and has {found}"
 
 
 def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:

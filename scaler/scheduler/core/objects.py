@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
 from scaler.protocol.messages import Spec, is_function_id, is_stored
+from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount
 
 
 @dataclass(slots=True, eq=False)
@@ -44,6 +45,8 @@ class ObjectTable:
         self.stored: dict[bytes, ObjectUses] = {}
         self.pins: dict[bytes, dict[bytes, None]] = {}
         """What each client pins: one in a task comes and goes at no cost for the objects of others."""
+        self.accounts: dict[bytes, KeyAccount] = {}
+        """Of the clients; what they pin is counted there."""
         self.forgotten: list[bytes] = []
         self.withdrawn: list[tuple[bytes, set[bytes]]] = []
         """Functions without uses, and the workers that have them."""
@@ -73,7 +76,9 @@ class ObjectTable:
         pins = self.pins.setdefault(client, {})
         if identifier not in pins:
             pins[identifier] = None
-            self._entry(identifier).pins += 1
+            entry = self._entry(identifier)
+            entry.pins += 1
+            self._charge(client, entry, 1)
 
     def use(self, identifier: bytes, pinned: bool = True) -> None:
         """Count a use. pinned: an object that was never announced stays until its owner releases it."""
@@ -104,7 +109,13 @@ class ObjectTable:
                 del self.pins[client]
             entry = self._entry(identifier)
             entry.pins -= 1
+            self._charge(client, entry, -1)
             self._settle(identifier, entry)
+
+    def _charge(self, client: bytes, entry: ObjectUses, sign: int) -> None:
+        if client in self.accounts:
+            size = len(entry.payload) if isinstance(entry, FunctionUses) else 0
+            self.accounts[client].size_bytes += sign * (ENTRY_BYTES + size)
 
     def pinned_by(self, client: bytes) -> list[bytes]:
         return [identifier for identifier in self.pins.get(client, ()) if identifier in self.stored]
@@ -117,10 +128,12 @@ class ObjectTable:
         for identifier in self.pins.pop(client, ()):
             entry = self._entry(identifier)
             entry.pins -= 1
+            self._charge(client, entry, -1)
             if retain and not entry.uses and identifier in self.stored:
                 del self.stored[identifier]
             else:
                 self._settle(identifier, entry)
+        self.accounts.pop(client, None)
 
     def worker_left(self, worker: bytes) -> None:
         for function in self.functions.values():

@@ -1,7 +1,8 @@
 """Ready queues: one per requirement, so that a task that no worker can run blocks no other task.
 
 Requirements whose first tasks are of one rank (priority, then depth) go round robin. Within a requirement: rank, then
-clients go round robin, first in first out within a client. Adding, taking and dropping a task are O(1); dropped ones
+keys go round robin, then the clients of a key, first in first out within a client: so a key with many clients gets no
+more than one with a single client. Adding, taking and dropping a task are O(1); dropped ones
 stay as tombstones until a take meets them or a sweep removes them.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from scaler.needs import Needs
 from scaler.scheduler.core.state import READY, Group, Task
@@ -28,8 +29,8 @@ class ReadyQueue:
         self.needs = needs
         self.count = 0
         self.tombstones = 0
-        self._lanes: dict[Rank, OrderedDict[bytes, deque[Task]]] = {}
-        """Tasks by rank, then by client, the one whose turn it is first."""
+        self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
+        """Tasks by rank, then by key, then by client, the one whose turn it is first."""
         self._ranks: list[Rank] = []
 
     @property
@@ -41,10 +42,13 @@ class ReadyQueue:
         if lane is None:
             lane = self._lanes[group.rank] = OrderedDict()
             insort(self._ranks, group.rank)
-        client = group.client.id
-        tasks = lane.get(client)
+        client = group.client
+        clients = lane.get(client.account.key)
+        if clients is None:
+            clients = lane[client.account.key] = OrderedDict()
+        tasks = clients.get(client.id)
         if tasks is None:
-            tasks = lane[client] = deque()
+            tasks = clients[client.id] = deque()
         return tasks
 
     def put_back(self, task: Task) -> None:
@@ -54,25 +58,38 @@ class ReadyQueue:
         self.tasks_of(task.group).appendleft(task)
 
     def take(self) -> Task | None:
-        """Take the first ready task, and let the next client go first."""
+        """Take the first ready task, and let the next key and client go first."""
         while self._ranks:
             lane = self._lanes[self._ranks[0]]
             while lane:
-                client = next(iter(lane))
-                tasks = lane[client]
-                while tasks:
-                    task = tasks.popleft()
-                    if task.state is READY:
-                        if not tasks:
-                            del lane[client]
-                        elif len(lane) > 1:
-                            lane.move_to_end(client)
-                        self.count -= 1
-                        task.group.ready -= 1
-                        return task
-                    self.tombstones -= 1
-                del lane[client]
+                key = next(iter(lane))
+                clients = lane[key]
+                task = self._take_of(clients)
+                if not clients:
+                    del lane[key]
+                elif len(lane) > 1:
+                    lane.move_to_end(key)
+                if task is not None:
+                    return task
             del self._lanes[self._ranks.pop(0)]
+        return None
+
+    def _take_of(self, clients: OrderedDict[bytes, deque[Task]]) -> Task | None:
+        while clients:
+            client = next(iter(clients))
+            tasks = clients[client]
+            while tasks:
+                task = tasks.popleft()
+                if task.state is READY:
+                    if not tasks:
+                        del clients[client]
+                    elif len(clients) > 1:
+                        clients.move_to_end(client)
+                    self.count -= 1
+                    task.group.ready -= 1
+                    return task
+                self.tombstones -= 1
+            del clients[client]
         return None
 
     def drop(self) -> None:
@@ -80,37 +97,36 @@ class ReadyQueue:
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
-            for lane in self._lanes.values():
-                for client, tasks in lane.items():
-                    lane[client] = deque(task for task in tasks if task.state is READY)
+            for clients in self._by_key():
+                for client, tasks in clients.items():
+                    clients[client] = deque(task for task in tasks if task.state is READY)
             self.tombstones = 0
 
     def before(self, task: Task, limit: int) -> int:
         """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""
-        rank, own = task.group.rank, task.group.client.id
+        rank, own = task.group.rank, task.group.client
         count = 0
         for better in self._ranks[: self._ranks.index(rank)]:
-            for tasks in self._lanes[better].values():
-                count += _live(tasks, None, limit - count)
-        lane = self._lanes[rank]
-        ahead = _live(lane[own], task, limit - count)
-        count += ahead
-        extra = 1
-        for client, tasks in lane.items():
-            if client == own:
-                extra = 0
-            else:
-                count += _live(tasks, None, min(ahead + extra, limit - count))
-        return count
+            for clients in self._lanes[better].values():
+                for tasks in clients.values():
+                    count += _live(tasks, None, limit - count)
+        lane, key = self._lanes[rank], own.account.key
+        ahead = _live(lane[key][own.id], task, limit - count)
+        ahead += _between(((client, (tasks,)) for client, tasks in lane[key].items()), own.id, ahead, limit - count)
+        others = _between(((each, clients.values()) for each, clients in lane.items()), key, ahead, limit - count)
+        return min(limit, count + ahead + others)
 
     def clients(self) -> set[bytes]:
         """Return the clients that have tasks here, or had some a moment ago."""
-        return {client for lane in self._lanes.values() for client in lane}
+        return {client for clients in self._by_key() for client in clients}
+
+    def _by_key(self) -> Iterator[OrderedDict[bytes, deque[Task]]]:
+        return (clients for lane in self._lanes.values() for clients in lane.values())
 
     def __iter__(self) -> Iterator[Task]:
         """Iterate over the live tasks in no useful order (for checks and views)."""
-        for lane in self._lanes.values():
-            for tasks in lane.values():
+        for clients in self._by_key():
+            for tasks in clients.values():
                 yield from (task for task in tasks if task.state is READY)
 
 
@@ -118,6 +134,17 @@ def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
     """Count ready tasks, at most limit, that come before `until`."""
     live = (task for task in takewhile(lambda task: task is not until, tasks) if task.state is READY)
     return sum(1 for _ in islice(live, max(0, limit)))
+
+
+def _between(queues: Iterable[tuple[object, Iterable[deque[Task]]]], own: object, ahead: int, limit: int) -> int:
+    """Count the tasks of others that are taken while `ahead` of the own ones are: the queues go round robin."""
+    count, extra = 0, 1
+    for name, tasks in queues:
+        if name == own:
+            extra = 0
+        else:
+            count += _live(chain.from_iterable(tasks), None, min(ahead + extra, limit - count))
+    return count
 
 
 class ReadyQueues:

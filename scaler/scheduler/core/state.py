@@ -21,6 +21,7 @@ from typing import ClassVar, Final
 
 from scaler.errors import UsageError
 from scaler.needs import Needs, Offers
+from scaler.net.identity import LOCAL, Identity
 from scaler.policy.view import Wanted
 from scaler.protocol.messages import (
     Done,
@@ -33,6 +34,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
+from scaler.scheduler.core.accounts import KeyAccount
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
@@ -297,6 +299,9 @@ class ClientRecord(PeerRecord):
 
     role = "client"
     via: Worker | None = None
+    identity: Identity = LOCAL
+    """Whose it is. One inside a task may see what the client of the task may that its process runs now."""
+    account: KeyAccount = field(default_factory=lambda: KeyAccount(""))
     tasks: dict[bytes, Task] = field(default_factory=dict)
     groups: dict[Spec, Group] = field(default_factory=dict)
     retained: dict[bytes, RetainedResult] = field(default_factory=dict)

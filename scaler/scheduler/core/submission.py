@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
+from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
-MAX_TASKS_PER_CLIENT = 10_000_000
 MAX_TIMINGS = 10_000
 """Functions whose measured duration is remembered."""
 MAX_FUNCTIONS = 10_000
@@ -35,8 +35,12 @@ class Submission:
         """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
         wrong: list[str] = []
         objects = self._state.objects
+        no_room = ""
         for identifier, payload in message.functions:
-            if not objects.register(identifier, payload, client.id):
+            left, limit = self._state.accounts.bytes_left(client.account)
+            if len(payload) > left:
+                no_room = limit
+            elif not objects.register(identifier, payload, client.id):
                 wrong.append(f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
         for columns in message.groups:
@@ -44,7 +48,7 @@ class Submission:
                 self._take_in(client, columns, referencing, wrong)
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
-                self._reject(unlisted, columns.ids, "its function or serializer was never defined")
+                self._reject(unlisted, columns.ids, no_room or "its function or serializer was never defined")
         for task in referencing:
             self._tasks.resolve(task)
         self._tasks.acknowledge(client, message.acknowledged)
@@ -52,10 +56,10 @@ class Submission:
 
     def _take_in(self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
         """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
-        capacity = MAX_TASKS_PER_CLIENT - len(client.tasks)
-        if self._waiting_limit >= 0:
-            counted = self._state.waiting + self._state.ready.count + len(referencing)
-            capacity = min(capacity, self._waiting_limit - counted)
+        account = client.account
+        capacity, why = self._capacity(account, len(referencing))
+        left, no_bytes = self._state.accounts.bytes_left(account)
+        room = left
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
         retained = client.retained
@@ -74,10 +78,12 @@ class Submission:
             if len(payload) == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
                 wrong.append(f"the stored arguments of task {identifier.hex()} are not this client's")
                 continue
-            if capacity <= 0:
+            size = len(payload) + (REFERENCE_BYTES * len(references[index]) if references else 0)
+            if capacity <= 0 or size > left:
                 rejected.append(identifier)
                 continue
             capacity -= 1
+            left -= size
             task = Task(identifier, group, payload, references[index] if references else ())
             for earlier in departed:
                 if identifier in earlier.tasks:
@@ -88,17 +94,25 @@ class Submission:
             else:
                 ready.append(task)
         self._count(group, len(tasks) - before)
+        account.size_bytes += room - left
         if len(tasks) > before:
             group.arrived(task.id, self._state.now)
         if ready:
             self._state.ready.add(group, ready)
         if rejected:
-            why = f"MAX_TASKS_PER_CLIENT is {MAX_TASKS_PER_CLIENT}, and this client has as many"
-            if len(tasks) < MAX_TASKS_PER_CLIENT:
-                why = f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
-            self._reject(group, rejected, why)
+            self._reject(group, rejected, why if capacity <= 0 else no_bytes)
         if not group.live:
             self._tasks.drop_group(group)
+
+    def _capacity(self, account: KeyAccount, more: int) -> tuple[int, str]:
+        """Return how many tasks may come, and the limit in words. more: tasks that wait and are not counted yet."""
+        capacity = self._state.accounts.tasks_left(account)
+        why = f"max_tasks_per_client is {account.tasks + capacity}, and the key {account.key} has as many"
+        if self._waiting_limit >= 0:
+            waiting = self._waiting_limit - (self._state.waiting + self._state.ready.count + more)
+            if waiting < capacity:
+                return waiting, f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
+        return capacity, why
 
     def _reject(self, group: Group, ids: Iterable[bytes], why: str) -> None:
         """End tasks as they come."""
@@ -113,6 +127,7 @@ class Submission:
         group.live += tasks
         group.function.submitted += tasks
         group.client.submitted += tasks
+        group.client.account.tasks += tasks
 
     # -- groups
 
@@ -127,6 +142,7 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        client.account.size_bytes += spec_bytes(spec)
         for identifier in functions_of(spec):
             self._state.objects.use(identifier)
         return group

@@ -22,6 +22,7 @@ from scaler.backoff import Backoff
 from scaler.grammar import counted
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
+from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.objects import functions_of
@@ -392,6 +393,9 @@ class Tasks:
                 self._state.waiting -= 1
         del client.tasks[task.id]
         group.live -= 1
+        account = client.account
+        account.tasks -= 1
+        account.size_bytes -= len(task.payload)
         self._state.ended[outcome] += 1
         if outcome and outcome != _CANCELLED:
             group.function.failed += 1
@@ -407,6 +411,7 @@ class Tasks:
                 del self._state.departed[client]
         else:
             retained = client.retained[task.id] = RetainedResult(outcome, payload)
+            account.size_bytes += ENTRY_BYTES + len(payload)
             if outcome:
                 retained.failed_input = _failed_input_of(task)
             if task.dependents is not None:  # one use per reference in a dependent that lives
@@ -437,6 +442,7 @@ class Tasks:
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
+            group.client.account.size_bytes -= spec_bytes(group.spec)
             for identifier in functions_of(group.spec):
                 self._objects.unuse(identifier)
 
@@ -445,6 +451,7 @@ class Tasks:
     def _drop_references(self, task: Task) -> None:
         """Count what an ended task references as used once less. A dependency that is still alive loses nothing."""
         client = task.group.client
+        client.account.size_bytes -= REFERENCE_BYTES * len(task.references)
         for reference in task.references:
             if owner_of(reference) != client.id:
                 continue
@@ -460,6 +467,7 @@ class Tasks:
         if retained.uses or retained.unacknowledged:
             return
         del client.retained[identifier]
+        client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
         if is_stored(retained.payload):
             self._objects.unuse(retained.payload[1:17])
 
@@ -495,6 +503,7 @@ class Tasks:
         client.terminated = True
         client.unacknowledged.clear()
         for retained in client.retained.values():
+            client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
             if is_stored(retained.payload):
                 self._objects.unuse(retained.payload[1:17])
         client.retained.clear()

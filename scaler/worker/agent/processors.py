@@ -101,7 +101,7 @@ class ProcessorAgent(Agent):
         super().__init__(config, make_connector)
         self._fork_server = fork_server
         self._processors: dict[int, _Processor] = {}
-        self._relays = Relays(self._loop, self)
+        self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
         self._prints = PrintBuffer(self._loop, self.send_output)
         self._verbs = {
@@ -138,6 +138,12 @@ class ProcessorAgent(Agent):
     def _relay(self, message: Relay) -> None:
         if not self._relays.deliver(message.client, message.body):
             super()._relay(message)
+
+    def _running_task(self, number: int) -> bytes:
+        processor = self._processors.get(number)
+        if processor is None or not processor.pid:
+            return b""
+        return self._core.executor.statuses({number: processor.page.snapshot()}, 0.0)[number][2]
 
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         if self._prints.gathered:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import socket
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
@@ -76,9 +76,11 @@ class _Channel(NamedTuple):
 class Relays:
     """All channels of an agent, by the peer id of their client."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, agent: Agent, running_task: Callable[[int], bytes]) -> None:
+        """running_task: returns the id of the task that the processor of this number runs; empty when it runs none."""
         self._loop = loop
         self._agent = agent
+        self._running_task = running_task
         self._channels: dict[bytes, _Channel] = {}
 
     def open(self, client: bytes, number: int, descriptor: int) -> None:
@@ -129,4 +131,4 @@ class Relays:
                 self.close(client)
                 return
             self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
-            self._agent.send(Relay(client, body))
+            self._agent.send(Relay(client, body, self._running_task(channel.number)))

@@ -8,6 +8,7 @@ from typing import Any
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.identity import LOCAL, Identity
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
 from scaler.protocol.codec import decode, encode
@@ -122,11 +123,24 @@ class Cluster:
 
     # -- peers
 
-    def client(self, name: str = "client", title: str | None = None) -> str:
+    def client(
+        self,
+        name: str = "client",
+        title: str | None = None,
+        *,
+        identity: Identity = LOCAL,
+        role: Role = Role.CLIENT,
+    ) -> str:
         """A client joins, or comes back with a new session; title is what people see, its name unless given."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.step(Opened(self.peer(name), self._hello(Role.CLIENT, ClientDetails(title or name))))
+        self.step(Opened(self.peer(name), self._hello(role, ClientDetails(title or name)), identity))
         return name
+
+    def refusal(self, name: str, identity: Identity = LOCAL, details: ManagerDetails | None = None) -> str:
+        """Why a client, or a manager, may not come in; empty when it may."""
+        hello = self._hello(Role.MANAGER if details else Role.CLIENT, details or ClientDetails(name))
+        refused = self.core.refusal(self.peer(name), hello, identity, self.now)
+        return refused.text if refused is not None else ""
 
     def worker(
         self,
@@ -140,14 +154,14 @@ class Cluster:
         self.step(Opened(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
-    def nested(self, name: str, via: str) -> str:
+    def nested(self, name: str, via: str, task: bytes = b"") -> str:
         """A client inside a task speaks for the first time, through this worker."""
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.relay(name, via, Heartbeat(self.now))
+        self.relay(name, via, Heartbeat(self.now), task)
         return name
 
-    def relay(self, name: str, via: str, message: Message) -> None:
-        self.say(via, Relay(self.peer(name), encode(message)))
+    def relay(self, name: str, via: str, message: Message, task: bytes = b"") -> None:
+        self.say(via, Relay(self.peer(name), encode(message), task))
 
     def workers(self, names: Iterable[str], manager_id: str = "manager") -> None:
         """Many workers with one slot, in one batch."""

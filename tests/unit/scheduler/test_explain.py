@@ -6,8 +6,6 @@ import pytest
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol.messages import (
-    Explain,
-    Explained,
     ManagerStatus,
     Notice,
     Outcome,
@@ -110,21 +108,6 @@ def test_a_task_whose_client_left_while_it_ran_is_known_to_have_been_cancelled()
     cluster.leave(client)
     cluster.finish(worker, task, outcome=Outcome.CANCELLED, payload=b"killed")
     assert why(cluster, task) == "it was cancelled just now on worker manager-1"
-
-
-def test_a_client_may_ask_for_its_own_tasks_only_and_one_inside_a_task_too() -> None:
-    cluster = Cluster()
-    alice, bob, _ = cluster.client("alice"), cluster.client("bob"), cluster.worker("w")
-    (task,) = cluster.submit(alice)
-    (nested,) = cluster.submit(cluster.nested("inner", "w"), parent=task)
-    for asking, about in ((alice, task), (bob, task), ("inner", nested)):
-        cluster.say(asking, Explain(about))
-    answers = [(name, said.text) for name, said in cluster.said if isinstance(said, Explained)]
-    assert answers == [
-        ("alice", "it runs on worker manager-1 (host, pid 1)"),
-        ("bob", "it is a task of another client, which may ask for itself; monitors may ask for all"),
-        ("inner", "it waits on worker manager-1 (host, pid 1) behind 1 task"),
-    ]
 
 
 def test_without_any_worker_or_manager_it_says_so() -> None:

@@ -120,7 +120,7 @@ def test_what_cannot_run_again_says_why() -> None:
     cluster = Cluster(max_number_of_tasks_waiting=0)
     client = cluster.client()
     (rejected,) = cluster.submit(client)
-    for task, reason in ((rejected, "it never started"), (bytes(16), "the scheduler has no such failed task")):
+    for task, reason in ((rejected, "it never started"), (bytes(16), "no such task is known")):
         answer = ask(cluster, client, ReadFailure(task))
         assert isinstance(answer, FailedTask)
         assert (answer.runs, answer.text.startswith(reason)) == ([], True)

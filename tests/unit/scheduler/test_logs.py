@@ -69,15 +69,6 @@ def test_what_tasks_print_is_kept_and_goes_to_a_client_only_if_that_wants_it_as_
     assert (client, TaskLog(task, b"kept and shown", b"", 0)) in cluster.said
 
 
-def test_a_client_reads_the_logs_of_its_own_tasks_only() -> None:
-    cluster = Cluster()
-    alice, bob, worker = cluster.client("alice"), cluster.client("bob"), cluster.worker("w")
-    (task,) = cluster.submit(alice)
-    cluster.say(worker, Printed([task], [True], [0], [b"secret"]))
-    cluster.say(bob, ReadLog(task))
-    assert (bob, TaskLog(task, b"", b"", 0)) in cluster.said
-
-
 def test_what_a_worker_says_of_a_client_that_is_not_here_is_not_kept() -> None:
     cluster = Cluster()
     cluster.say(cluster.worker("w"), Output(TASK, False, b"nobody's"))

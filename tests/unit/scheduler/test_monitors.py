@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from scaler.monitor.rows import objects
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.identity import LOCAL
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
@@ -310,14 +311,14 @@ def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_
 
 def test_only_monitors_are_let_in_and_not_too_many() -> None:
     port = Port()
-    stranger = port.admit(ALICE, own_hello(Role.CLIENT))
+    stranger = port.admit(ALICE, own_hello(Role.CLIENT), LOCAL)
     assert isinstance(stranger, Refused)
     assert stranger.reason is RefusalReason.ROLE
     port.come(*(number.to_bytes(8, "big") for number in range(MAX_MONITORS)))
-    one_more = port.admit(ALICE, own_hello(Role.MONITOR))
+    one_more = port.admit(ALICE, own_hello(Role.MONITOR), LOCAL)
     assert isinstance(one_more, Refused)
     assert "MAX_MONITORS" in one_more.text
-    assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR)), Welcome)
+    assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR), LOCAL), Welcome)
 
 
 def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_are_not() -> None:

@@ -1,0 +1,120 @@
+"""What the peers of each key use of the scheduler, and the limits of it. Pure.
+
+An account is of a key, not of a session: a peer that connects again, or often, gets no more. All processes of the
+scheduler's own user are one account, and so are all peers of a scheduler without authentication, which cannot be told
+apart: there the limits protect the scheduler, not one peer from another.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from scaler.config.servers import SchedulerConfig
+from scaler.net.identity import Identity
+from scaler.protocol.messages import Spec
+
+HOUR_SECONDS = 3600.0
+MAX_OWNERS = 65_536
+"""Peer ids whose keys are remembered, those of present peers and the last of the others."""
+ENTRY_BYTES = 256
+"""What an object, a function or a group of tasks counts beside its own bytes."""
+REFERENCE_BYTES = 64
+"""What a task counts for each thing that it references."""
+
+
+@dataclass(slots=True, eq=False)
+class KeyAccount:
+    """What the peers of one key have now; opened counts their sessions since `hour_began_at`."""
+
+    key: str
+    sessions: int = 0
+    tasks: int = 0
+    size_bytes: int = 0
+    """Arguments, functions and results that are kept for them, and the names of what they use."""
+    hour_began_at: float = 0.0
+    opened: int = 0
+
+
+def spec_bytes(spec: Spec) -> int:
+    """Return what a group of tasks of this spec counts."""
+    return ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + sum(ENTRY_BYTES + len(name) for name, _ in spec.needs)
+
+
+class KeyAccounts:
+    """All accounts. `owners` says whose each peer id is or was."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self.owners: OrderedDict[bytes, str] = OrderedDict()
+        self._config = config
+        self._sessions: dict[bytes, KeyAccount] = {}
+        self._accounts: dict[str, KeyAccount] = {}
+
+    def refusal(self, peer: bytes, identity: Identity, now: float) -> str:
+        """Return why a peer that is not here may not open a session; empty when it may."""
+        if self.owners.get(peer, identity.key) != identity.key:
+            return f"the peer id {peer.hex()} is that of another client"
+        config, account = self._config, self._accounts.get(identity.key)
+        if 0 <= config.max_connections <= len(self._sessions):
+            return f"max_connections is {config.max_connections}, and the scheduler has as many peers"
+        if account is None:
+            return ""
+        if 0 <= config.max_connections_per_client <= account.sessions:
+            limit = config.max_connections_per_client
+            return f"max_connections_per_client is {limit}, and the key {identity.key} has as many peers here"
+        if 0 <= config.max_sessions_per_hour <= account.opened and now - account.hour_began_at < HOUR_SECONDS:
+            minutes = (HOUR_SECONDS - (now - account.hour_began_at)) / 60
+            limit = config.max_sessions_per_hour
+            text = f"max_sessions_per_hour is {limit}, and the key {identity.key} has opened as many"
+            return f"{text}: wait {minutes:.0f} minutes"
+        return ""
+
+    def opened(self, peer: bytes, identity: Identity, now: float) -> KeyAccount:
+        """Count a session that is open now, and return its account."""
+        account = self._sessions[peer] = self.joined(peer, identity.key)
+        account.sessions += 1
+        if now - account.hour_began_at >= HOUR_SECONDS or not account.opened:
+            account.hour_began_at, account.opened = now, 0
+        account.opened += 1
+        return account
+
+    def joined(self, peer: bytes, key: str) -> KeyAccount:
+        """Return the account of a peer, whose id is of this key from now on."""
+        self.owners[peer] = key
+        self.owners.move_to_end(peer)
+        if len(self.owners) > MAX_OWNERS:
+            self.owners.popitem(last=False)
+        return self._accounts.setdefault(key, KeyAccount(key))
+
+    def closed(self, peer: bytes) -> None:
+        account = self._sessions.pop(peer, None)
+        if account is not None:
+            account.sessions -= 1
+
+    def expire(self, now: float) -> None:
+        """Forget accounts that have nothing, and whose hour is over."""
+        for key, account in list(self._accounts.items()):
+            is_used = account.sessions or account.tasks or account.size_bytes
+            if not is_used and now - account.hour_began_at >= HOUR_SECONDS:
+                del self._accounts[key]
+
+    def tasks_left(self, account: KeyAccount) -> int:
+        limit = self._config.max_tasks_per_client
+        return limit - account.tasks if limit >= 0 else sys.maxsize
+
+    def bytes_left(self, account: KeyAccount) -> tuple[int, str]:
+        """Return how many bytes more the scheduler keeps for this key, and the limit in words."""
+        own, all_of_them = self._config.max_bytes_per_client, self._config.max_bytes
+        left, text = sys.maxsize, ""
+        if own >= 0:
+            left, text = own - account.size_bytes, f"max_bytes_per_client is {own}"
+        if all_of_them >= 0:
+            others = all_of_them - sum(each.size_bytes for each in self._accounts.values())
+            if others < left:
+                left, text = others, f"max_bytes is {all_of_them}"
+        return left, f"{text}, and the scheduler keeps as much already"
+
+    def is_flooded(self, account: KeyAccount) -> bool:
+        """Return whether a key goes on far beyond its limit, where even refusing its tasks takes memory."""
+        return 0 <= 2 * self._config.max_bytes_per_client < account.size_bytes

@@ -1,0 +1,176 @@
+"""Limits of what the peers of one key, and all together, take of the scheduler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.ids import content_id
+from scaler.net.identity import Identity
+from scaler.protocol.messages import AcknowledgeResults, Outcome, Pin, RefusalReason, Refused, Spec, Submit, TaskGroup
+from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, REFERENCE_BYTES
+from scaler.scheduler.core.commands import Expel
+from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
+
+ALICE, BOB = Identity("alice"), Identity("bob")
+
+
+def cluster_of(**limits: Any) -> Cluster:
+    """A cluster with one busy worker, two sessions of alice and one of bob."""
+    cluster = Cluster(**limits)
+    for name, identity in (("a1", ALICE), ("a2", ALICE), ("b", BOB)):
+        cluster.client(name, identity=identity)
+    return cluster
+
+
+def submit(cluster: Cluster, client: str, *payloads: bytes) -> list[Outcome | None]:
+    """Submit tasks with these arguments; return the outcomes, None of those that were taken."""
+    ids = [cluster.task_id(client) for _ in payloads]
+    cluster.say(client, Submit([(FUNCTION, CODE)], [TaskGroup(Spec(FUNCTION), ids, list(payloads))]))
+    return [cluster.outcome(client, task) for task in ids]
+
+
+def why(cluster: Cluster, client: str) -> str:
+    """The text of the last outcome of a client."""
+    return list(cluster.outcomes(client).values())[-1][1].decode()
+
+
+def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
+    cluster = cluster_of(max_tasks_per_client=3)
+    assert submit(cluster, "a1", b"1", b"2") == [None, None]
+    assert submit(cluster, "a2", b"3", b"4") == [None, Outcome.REJECTED]
+    assert why(cluster, "a2") == "max_tasks_per_client is 3, and the key alice has as many"
+    assert submit(cluster, "b", b"1", b"2", b"3") == [None] * 3
+    cluster.leave("a1")
+    assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]
+
+
+@pytest.mark.parametrize("limit", ["max_bytes_per_client", "max_bytes"])
+def test_bytes_are_limited_before_anything_of_a_task_is_kept(limit: str) -> None:
+    cluster = cluster_of(**{limit: 100_000})
+    assert submit(cluster, "a1", bytes(40_000), bytes(40_000)) == [None, None]
+    assert submit(cluster, "a2", bytes(40_000), b"small") == [Outcome.REJECTED, None]
+    assert why(cluster, "a2") == f"{limit} is 100000, and the scheduler keeps as much already"
+    of_others = Outcome.REJECTED if limit == "max_bytes" else None
+    assert submit(cluster, "b", bytes(40_000)) == [of_others]
+
+
+def test_results_count_until_they_are_acknowledged_and_functions_until_they_are_released() -> None:
+    cluster = cluster_of(max_bytes_per_client=100_000)
+    worker = cluster.worker("w")
+    account = cluster.state.clients[cluster.peer("a1")].account
+    (task,) = cluster.submit("a1")
+    before = account.size_bytes
+    assert before > len(CODE)
+    cluster.finish(worker, task, payload=bytes(90_000))
+    assert account.size_bytes > 90_000
+    assert submit(cluster, "a1", bytes(20_000)) == [Outcome.REJECTED]
+    cluster.say("a1", AcknowledgeResults(2))
+    assert account.size_bytes == ENTRY_BYTES + len(CODE)
+    cluster.leave("a1")
+    assert (account.size_bytes, account.tasks) == (0, 0)
+
+
+def test_references_names_and_pins_count_too() -> None:
+    cluster = cluster_of(max_bytes_per_client=1_000_000)
+    account = cluster.state.clients[cluster.peer("a1")].account
+    cluster.say("a1", Pin([cluster.object_id("a1") for _ in range(10_000)]))
+    assert account.size_bytes == 1_000_000 // ENTRY_BYTES * ENTRY_BYTES
+    cluster.leave("a1")
+    cluster.client("a1", identity=ALICE)
+    (first,) = cluster.submit("a1")
+    before = account.size_bytes
+    cluster.submit("a1", name="n" * 5_000, references=[(first,) * 100])
+    assert account.size_bytes >= before + 5_000
+
+
+def test_a_function_without_room_is_refused_with_the_name_of_the_limit() -> None:
+    cluster = cluster_of(max_bytes_per_client=10_000)
+    large = b"\x80" + bytes(20_000)
+    task = cluster.task_id("a1")
+    group = TaskGroup(Spec(content_id(large)), [task], [b"1"])
+    cluster.say("a1", Submit([(content_id(large), large)], [group]))
+    assert cluster.outcome("a1", task) is Outcome.REJECTED
+    assert why(cluster, "a1").startswith("max_bytes_per_client is 10000")
+
+
+def test_a_client_that_goes_on_at_its_limit_without_taking_results_is_cut_off() -> None:
+    cluster = cluster_of(max_bytes_per_client=100_000)
+    for _ in range(1_000):
+        submit(cluster, "a1", *[bytes(200_000)] * 10)
+        expelled = [command for command in cluster.commands if isinstance(command, Expel)]
+        if expelled:
+            break
+    [expel] = expelled
+    assert expel.peer == cluster.peer("a1")
+    assert isinstance(expel.reason, Refused)
+    assert expel.reason.reason is RefusalReason.LIMIT
+    assert expel.reason.text.startswith("max_bytes_per_client is exceeded twofold")
+    assert cluster.peer("a1") not in cluster.state.clients
+    assert submit(cluster, "a2", b"small") == [None]
+
+
+def test_references_count_and_are_given_back() -> None:
+    cluster = cluster_of()
+    worker, account = cluster.worker("w"), cluster.state.clients[cluster.peer("a1")].account
+    (first,) = cluster.submit("a1")
+    before = account.size_bytes
+    (second,) = cluster.submit("a1", references=[(first,) * 10])
+    assert account.size_bytes >= before + 10 * REFERENCE_BYTES
+    cluster.finish(worker, first)
+    cluster.finish(worker, second)
+    cluster.say("a1", AcknowledgeResults(9))
+    assert account.size_bytes == ENTRY_BYTES + len(CODE)
+
+
+# -- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_connections_are_limited_by_key_and_a_peer_that_is_here_comes_back() -> None:
+    cluster = cluster_of(max_connections_per_client=2)
+    assert cluster.refusal("a3", ALICE) == "max_connections_per_client is 2, and the key alice has as many peers here"
+    assert cluster.refusal("a1", ALICE) == cluster.refusal("b2", BOB) == ""
+    cluster.client("a1", identity=ALICE)
+    cluster.leave("a2")
+    assert cluster.refusal("a3", ALICE) == ""
+
+
+def test_connections_are_limited_in_all() -> None:
+    cluster = cluster_of(max_connections=4)
+    assert cluster.refusal("b2", BOB) == ""
+    cluster.client("b2", identity=BOB)
+    assert cluster.refusal("c", Identity("carol")) == "max_connections is 4, and the scheduler has as many peers"
+
+
+def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none() -> None:
+    cluster = cluster_of(max_sessions_per_hour=3)
+    cluster.break_connection("a1")
+    for _ in range(10):
+        assert cluster.refusal("a1", ALICE) == ""
+    cluster.leave(cluster.client("a3", identity=ALICE))
+    assert cluster.refusal("a4", ALICE).startswith("max_sessions_per_hour is 3, and the key alice has opened as many")
+    assert cluster.refusal("b2", BOB) == ""
+    cluster.now += HOUR_SECONDS
+    cluster.state.stalled_seconds = 0.0
+    assert cluster.refusal("a4", ALICE) == ""
+
+
+# -- a flood ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sessions", [1, 50])
+def test_a_single_task_waits_for_few_tasks_of_a_flood_of_another_key(sessions: int) -> None:
+    cluster = Cluster()
+    worker = cluster.worker("w", slots=2)
+    for number in range(sessions):
+        cluster.submit(cluster.client(f"f{number}", identity=ALICE), 2_000 // sessions)
+    for _ in range(20):  # it is measured by now: 10 ms each
+        cluster.finish(worker, *cluster.on(worker)[:2])
+    cluster.client("b", identity=BOB)
+    (task,) = cluster.submit("b")
+    ended = 0
+    while cluster.outcome("b", task) is None:
+        cluster.finish(worker, *cluster.on(worker)[:2])
+        ended += 2
+    assert ended <= 20

@@ -1,0 +1,187 @@
+"""What one key owns does not exist for another one; an admin sees and may change all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from scaler.net.identity import LOCAL, Identity
+from scaler.protocol.messages import (
+    Cancel,
+    Clear,
+    Explain,
+    Explained,
+    FailedTask,
+    Heartbeat,
+    ManagerDetails,
+    Message,
+    Outcome,
+    Pin,
+    Printed,
+    ReadFailure,
+    ReadLog,
+    Release,
+    Role,
+    Shutdown,
+    ShutdownCluster,
+    Spec,
+    Submit,
+    TaskGroup,
+    TaskLog,
+)
+from scaler.scheduler.core.commands import Stop
+from tests.unit.scheduler.driver import FUNCTION, Cluster
+
+ALICE, BOB, ROOT = Identity("alice"), Identity("bob"), Identity("root", is_admin=True)
+QUESTIONS: list[Callable[[bytes], Message]] = [Explain, ReadLog, ReadFailure]
+
+
+def asked(cluster: Cluster, client: str, question: Message) -> Message:
+    """Ask a question and return the answer."""
+    cluster.said.clear()
+    cluster.say(client, question)
+    [(_, answer)] = [said for said in cluster.said if said[0] == client]
+    return answer
+
+
+def failed_task(cluster: Cluster, client: str) -> bytes:
+    """Have a task of a client print something and fail."""
+    (task,) = cluster.submit(client)
+    cluster.say("w", Printed([task], [False], [0], [b"secret"]))
+    cluster.finish("w", task, outcome=Outcome.EXCEPTION, payload=b"\x80 error")
+    return task
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    cluster.worker("w", slots=8)
+    cluster.client("a1", identity=ALICE)
+    cluster.client("a2", identity=ALICE)
+    cluster.client("b", identity=BOB)
+    cluster.client("admin", identity=ROOT)
+    return cluster
+
+
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("has_left", [False, True])
+def test_tasks_of_another_key_are_answered_as_those_that_do_not_exist(
+    cluster: Cluster, question: Callable[[bytes], Message], has_left: bool
+) -> None:
+    task = failed_task(cluster, "a1")
+    never_submitted = cluster.task_id("a1")
+    if has_left:
+        cluster.leave("a1")
+    answers = [asked(cluster, "b", question(each)) for each in (task, never_submitted)]
+    texts = [
+        str(answer).replace(repr(each), "ID") for answer, each in zip(answers, (task, never_submitted), strict=True)
+    ]
+    assert texts[0] == texts[1]
+    assert "secret" not in texts[0]
+
+
+@pytest.mark.parametrize("asking", ["a1", "a2", "admin"])
+@pytest.mark.parametrize("has_left", [False, True])
+def test_the_same_key_and_admins_may_see_what_a_session_has_done(cluster: Cluster, asking: str, has_left: bool) -> None:
+    task = failed_task(cluster, "a1")
+    if has_left and asking != "a1":
+        cluster.leave("a1")
+    answers = [asked(cluster, asking, question(task)) for question in QUESTIONS]
+    match answers:
+        case [Explained(text=text), TaskLog(stdout=b"secret"), FailedTask(runs=[_])]:
+            assert "it raised" in text
+        case _:
+            pytest.fail(f"{answers}")
+
+
+def test_a_client_cancels_releases_and_clears_nothing_of_others(cluster: Cluster) -> None:
+    ours = cluster.object_id("a1")
+    cluster.say("a1", Pin([ours]))
+    tasks = cluster.submit("a1", 10)
+    cluster.commands.clear()
+    for other in ("a2", "b"):
+        for message in (Cancel(tasks), Release([ours, FUNCTION]), Pin([ours]), Clear(cluster.peer("a1")), Clear()):
+            cluster.say(other, message)
+    assert cluster.state.living_tasks == 10
+    assert cluster.recalls("w", kill=True) == []
+    assert cluster.state.objects.pins[cluster.peer("a1")].keys() >= {ours, FUNCTION}
+
+
+def test_an_admin_cancels_and_clears_what_others_have(cluster: Cluster) -> None:
+    first, *others = cluster.submit("a1", 10)
+    cluster.say("admin", Cancel([first]))
+    assert cluster.recalls("w", kill=True) == [first]
+    cluster.say("admin", Clear(cluster.peer("a1")))
+    assert set(cluster.recalls("w", kill=True)) | set(cluster.outcomes("a1")) == {first, *others}
+    assert not cluster.state.objects.pinned_by(cluster.peer("a1"))
+
+
+@pytest.mark.parametrize(
+    ("identity", "role", "may"),
+    [(ALICE, Role.CLIENT, False), (LOCAL, Role.CLIENT, False), (ROOT, Role.CLIENT, True), (LOCAL, Role.ADMIN, True)],
+)
+def test_only_an_admin_shuts_a_protected_cluster_down(
+    cluster: Cluster, identity: Identity, role: Role, may: bool
+) -> None:
+    cluster.client("c", identity=identity, role=role)
+    commands = cluster.say("c", ShutdownCluster())
+    assert any(isinstance(command, Stop) for command in commands) is may
+    assert any(isinstance(message, Shutdown) for _, message in cluster.said) is may
+
+
+def test_functions_and_inputs_of_another_key_cannot_be_named(cluster: Cluster) -> None:
+    (done,) = cluster.submit("a1")
+    cluster.finish("w", done)
+    unlisted, referring = cluster.task_id("b"), cluster.task_id("b")
+    cluster.say("b", Submit([], [TaskGroup(Spec(FUNCTION), [unlisted], [b"\x80"])]))
+    assert cluster.outcome("b", unlisted) is Outcome.REJECTED
+    for reference in (done, cluster.object_id("a1")):
+        referring = cluster.task_id("b")
+        cluster.submit("b", ids=[referring], references=[(reference,)])
+        assert cluster.outcome("b", referring) is Outcome.OBJECT_LOST
+
+
+def test_the_id_of_a_client_stays_with_its_key_when_it_has_left(cluster: Cluster) -> None:
+    task = failed_task(cluster, "a1")
+    cluster.leave("a1")
+    assert "is that of another client" in cluster.refusal("a1", BOB)
+    assert cluster.refusal("a1", ALICE) == ""
+    cluster.relay("a1", "w", ReadLog(task))
+    assert cluster.peer("a1") not in cluster.state.clients
+
+
+# -- clients inside tasks ---------------------------------------------------------------------------------------------
+
+
+def test_a_client_inside_a_task_sees_what_the_client_of_that_task_may(cluster: Cluster) -> None:
+    failed = failed_task(cluster, "a1")
+    (of_alice,), (of_bob,) = cluster.submit("a2"), cluster.submit("b")
+    cluster.nested("inner", "w", of_alice)
+    logs = []
+    for task in (of_alice, of_bob, b"", bytes(16)):
+        cluster.said.clear()
+        cluster.relay("inner", "w", ReadLog(failed), task)
+        logs += [answer.stdout for name, answer in cluster.said if name == "inner" and isinstance(answer, TaskLog)]
+    assert logs == [b"secret", b"", b"", b""]
+    assert cluster.state.clients[cluster.peer("inner")].account.key == "alice"
+
+
+def test_a_worker_gives_a_client_no_more_than_the_tasks_that_it_runs(cluster: Cluster) -> None:
+    failed = failed_task(cluster, "a1")
+    (elsewhere,) = cluster.submit("a1", needs=(("gpu", 1.0),))
+    cluster.worker("other", {"gpu": 1.0})
+    assert cluster.on("other") == [elsewhere]
+    cluster.nested("inner", "w", elsewhere)
+    cluster.said.clear()
+    cluster.relay("inner", "w", ReadLog(failed), elsewhere)
+    assert ("inner", TaskLog(failed, b"", b"", 0)) in cluster.said
+    cluster.say("w", Heartbeat(1.0))
+
+
+def test_a_manager_is_not_replaced_by_one_of_another_key(cluster: Cluster) -> None:
+    cluster.manager("m", manager_id="m")
+    cluster.break_connection("m")
+    details = ManagerDetails("m", "test", 1, 1, {})
+    assert cluster.refusal("m2", LOCAL, details) == ""
+    assert "'m' is in use" in cluster.refusal("m2", BOB, details)
