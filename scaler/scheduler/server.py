@@ -364,7 +364,8 @@ class SchedulerServer:
                 self._to_storage.send(StatStorage(0))
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
-        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, round(longest, 6))
+        longest, is_insecure = round(longest, 6), self._config.insecure_no_auth
+        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, longest, is_insecure)
         at = time.time()
         zero = at - time.monotonic()
         return ServerStatus(at, zero, self._incarnation, scheduler, self._storage_row, self._sent, self._received)

@@ -61,9 +61,17 @@ class FakeMonitor:
 class WebServer:
     """A web server on a thread of its own, which can be stopped and started again at its port."""
 
-    def __init__(self, monitor: FakeMonitor | None = None, interval_seconds: float = 0.1) -> None:
+    def __init__(
+        self,
+        monitor: FakeMonitor | None = None,
+        interval_seconds: float = 0.1,
+        token: str | None = None,
+        web_host: str = "127.0.0.1",
+    ) -> None:
+        """web_host: beyond loopback, the page asks for the token, although it listens on loopback here, too."""
         self.monitor = monitor or FakeMonitor()
-        self._settings = web_config(broadcast_interval_seconds=interval_seconds)
+        self._settings = web_config(broadcast_interval_seconds=interval_seconds, web_host=web_host)
+        self._token = token
         self._port = 0
         self.url = ""
         self.start()
@@ -121,7 +129,7 @@ class WebServer:
     def _serve(self, listening: socket.socket, started: threading.Event) -> None:
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
-            self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings)
+            self._app = WebApp(cast("MonitorConnection", self.monitor), self._settings, self._token)
             self._stop = asyncio.Event()
             started.set()
             await serve(self._app, listening, self._stop, self._app.close, None)

@@ -43,7 +43,8 @@ _HEAD = (
     '<link rel="icon" href="icon.svg" type="image/svg+xml">\n<link rel="stylesheet" href="style.css">\n</head>\n'
 )
 # Not a redirect: after a link on another site, a browser would follow it without a cookie of SameSite=Strict.
-_ENTER = _HEAD.format(head='<meta http-equiv="refresh" content="0; url=./">\n') + '<body><a href="./">Scaler</a></body>'
+_REFRESH = '<meta name="referrer" content="no-referrer">\n<meta http-equiv="refresh" content="0; url=./">\n'
+_ENTER = _HEAD.format(head=_REFRESH) + '<body><a href="./">Scaler</a></body>'
 _FORM = _HEAD.format(head="") + (
     '<body class="login">\n<main>\n<h1><img src="icon.svg" alt="" width="24" height="24"> Scaler</h1>\n{problem}'
     '<form method="post" action="login">\n<label for="token">Token</label>\n'

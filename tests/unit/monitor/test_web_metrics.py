@@ -60,6 +60,7 @@ def test_the_state_is_there_in_base_units() -> None:
         "scaler_messages_total{direction=received,kind=Finished}": 6,
         "scaler_scheduler_cpu_ratio": 0.5,
         "scaler_scheduler_resident_memory_bytes": 1000,
+        "scaler_insecure_no_auth": 1,
         "scaler_scheduler_step_seconds_max": 0.25,
         "scaler_scheduler_uptime_seconds": 10,
         "scaler_workers_cpu_ratio": 0.135,

@@ -45,7 +45,10 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
         "version": 1,
         "at": at,
         "incarnation": incarnation,
-        "scheduler": {"cpu_percent": 50.0, "rss_bytes": 1000, "uptime_seconds": 10.0, "step_seconds_max": 0.25},
+        "scheduler": {
+            "cpu_percent": 50.0, "rss_bytes": 1000, "uptime_seconds": 10.0, "step_seconds_max": 0.25,
+            "insecure_no_auth": True,
+        },
         "storage": {"address": "tcp://h:1", "objects": 3, "bytes": 4096, "limit_bytes": 8192},
         "tasks": {"waiting": 1, "ready": 2, "assigned": 5, "running": 3, "ended": {"done": 7, "exception": 2}},
         "messages": {"sent": {"Submit": 5}, "received": {"Finished": 6}},

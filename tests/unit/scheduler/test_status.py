@@ -91,6 +91,7 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
         "rss_bytes": 1 << 20,
         "uptime_seconds": 60.0,
         "step_seconds_max": 0.002,
+        "insecure_no_auth": False,
     }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
     assert told["storage"] == {"address": "tcp://127.0.0.1:8517", "objects": 0, "bytes": 0, "limit_bytes": 0}

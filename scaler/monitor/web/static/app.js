@@ -109,10 +109,11 @@ function drawState() {
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
 }
 
-/** Show across the page why there are no updates, and what to do. Drawn again only when its text changes. */
+/** Show across the page why there are no updates, and what to do, or that everyone may connect. Drawn again only when its text changes. */
 function drawBanner(state) {
   const trouble = store.connection?.trouble ?? "";
-  const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : "";
+  const open = store.status?.scheduler.insecure_no_auth ? "open" : "";
+  const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : open;
   if (wanted === banner) return;
   banner = wanted;
   at("banner").hidden = wanted === "";
@@ -121,7 +122,7 @@ function drawBanner(state) {
     const said = trouble || "the scheduler does not answer";
     fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), " The page goes on as soon as it does."),
       store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
-  }
+  } else if (open) fill(at("banner"), h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: everyone who can connect can run code on its workers and read everything, and nothing is encrypted."));
 }
 
 function announce(text) {

@@ -1,0 +1,85 @@
+"""The login page, and what the page says of a cluster that everyone may enter."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import Windows
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import WebServer
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+TOKEN = "a-token-of-this-test-1"
+PHONE = {"width": 390, "height": 760}
+
+
+@pytest.fixture
+def closed() -> Iterator[WebServer]:
+    """Yield a server that asks for a token."""
+    server = WebServer(token=TOKEN, web_host="0.0.0.0")
+    server.step(FakeCluster(workers=3, tasks_per_second=5, at=time.time()))
+    yield server
+    server.stop()
+
+
+def log_in(page: Page, token: str) -> None:
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+
+
+@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 860}], ids=["phone", "wide"])
+def test_the_form_leads_to_the_page_and_says_what_is_wrong(
+    closed: WebServer, windows: Windows, viewport: dict[str, int]
+) -> None:
+    windows.expected = ("401",)
+    page = windows.open(closed.url, viewport=viewport)
+    assert page.evaluate("document.activeElement.id") == "token"
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    log_in(page, "wrong")
+    page.get_by_role("alert").get_by_text("This token is wrong").wait_for()
+    log_in(page, TOKEN)
+    page.locator(".tile-done").wait_for()
+    assert page.url == f"{closed.url}/"
+    page.reload()
+    page.locator(".tile-done").wait_for()
+
+
+def test_it_needs_no_script(closed: WebServer, windows: Windows) -> None:
+    windows.expected = ("401",)
+    page = windows.open(closed.url, java_script_enabled=False)
+    log_in(page, TOKEN)
+    page.get_by_role("link", name="Workers").wait_for()
+
+
+def test_the_link_of_a_terminal_logs_in_and_leaves_no_token_behind(closed: WebServer, windows: Windows) -> None:
+    page = windows.open(f"{closed.url}/?token={TOKEN}")
+    page.locator(".tile-done").wait_for()
+    assert page.url == f"{closed.url}/"
+    assert page.evaluate("document.cookie") == "", "no script reads it"
+    assert TOKEN not in page.evaluate("document.referrer + JSON.stringify(history.state) + localStorage.length")
+
+
+def test_a_page_whose_session_ends_becomes_the_login_page(closed: WebServer, windows: Windows) -> None:
+    windows.expected = ("401", "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET")
+    page = windows.open(f"{closed.url}/?token={TOKEN}")
+    page.locator(".tile-done").wait_for()
+    page.context.clear_cookies()
+    closed.stop()
+    closed.start()
+    page.get_by_label("Token").wait_for()
+
+
+def test_a_cluster_without_authentication_says_so_on_every_page(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=3, tasks_per_second=5, at=time.time())
+    status = cluster.status()
+    server.tell({**status, "scheduler": {**status["scheduler"], "insecure_no_auth": True}})
+    page = windows.open(f"{server.url}/#/workers")
+    page.locator("#banner").get_by_text("everyone who can connect can run code").wait_for()
+    server.tell(cluster.status())
+    page.locator("#banner").wait_for(state="hidden")
