@@ -8,12 +8,12 @@ import sys
 
 from scaler.client.connect import open_loop
 from scaler.client.loop import ClientLoop
-from scaler.config.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE, SecurityConfig
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
 from scaler.registry import find, is_name, page_at
+from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
 """Names the cluster of clients that give none, by its address or name."""
@@ -47,8 +47,7 @@ def client_access(credentials: str | None, insecure_no_auth: bool | None) -> Acc
         insecure_no_auth = os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE
     if credentials and insecure_no_auth:
         raise UsageError("credentials and insecure_no_auth contradict each other: give one of them")
-    settings = SecurityConfig(credentials=credentials, insecure_no_auth=bool(insecure_no_auth))
-    return Access.of(settings, Role.CLIENT, "client")
+    return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client")
 
 
 def _connect(address: str, name: str, timeout_seconds: float, access: Access, *, is_given: bool = False) -> ClientLoop:

@@ -7,9 +7,7 @@ from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Name
-
-CREDENTIALS_VARIABLE = "SCALER_CREDENTIALS"
-INSECURE_VARIABLE = "SCALER_INSECURE_NO_AUTH"
+from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)

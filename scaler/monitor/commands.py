@@ -61,7 +61,7 @@ async def _main(request: TopRequest | Question) -> None:
     connection = MonitorConnection(
         config.monitor_address,
         changed.set,
-        access=Access.of(config, Role.MONITOR, "monitor"),
+        access=Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "monitor"),
         timeout_seconds=config.timeout_seconds,
     )
     try:

@@ -1,54 +1,49 @@
-"""How the components of this process authenticate: their settings `credentials` and `insecure_no_auth`, made usable."""
+"""How a peer proves itself to servers: its settings `credentials` and `insecure_no_auth`, made usable.
+
+What reads credentials is imported when a connection needs it: peers on the server's host need none of it.
+"""
 
 from __future__ import annotations
 
-import logging
-import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
-from shlex import quote
+from typing import TYPE_CHECKING
 
-from scaler.config.addresses import is_loopback
-from scaler.config.security import SecurityConfig
 from scaler.errors import UsageError
-from scaler.ids import ID_BYTES
-from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.protocol.messages import Role, Server
-from scaler.security.allow_list import AllowList
-from scaler.security.credential import Credential, load_credential
-from scaler.security.directory import KeysDirectory, default_directory
-from scaler.security.run import RunKeys, find
 
-LOCAL_SECURITY = SecurityConfig()
-"""Of one user on one machine: no settings."""
+if TYPE_CHECKING:
+    from scaler.net.keys import PeerKeys
+    from scaler.security.credential import Credential
+
 MAX_KEY_CHARACTERS = 60
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a peer proves itself to servers: by its credential, or by the keys of a run of the same user."""
+    """A credential, no authentication at all, or neither: then the keys of a run of the same user, if there are any."""
 
     credential: Credential | None = None
     is_insecure: bool = False
 
     @classmethod
-    def of(cls, config: SecurityConfig, role: Role, name: str) -> Access:
-        """Read the credential that the configuration names; in a keys directory, that of this component and role.
+    def of(cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str) -> Access:
+        """Read the credential at this path; in a keys directory, that of the component of this name and role.
 
-        Raises ConfigError when it cannot be read, other users can read it, or it is of another role.
+        Raises ConfigError when it cannot be read, or other users can read it.
         """
-        path = config.credentials
-        if path is None:
-            return cls(None, config.insecure_no_auth)
-        if Path(path).is_dir():
+        if credentials is None:
+            return cls(None, insecure_no_auth)
+        from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
+        from scaler.security.directory import KeysDirectory  # noqa: PLC0415
+
+        if Path(credentials).is_dir():
             # Names of keys have fewer characters than those of components, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_KEY_CHARACTERS]
-            return cls(KeysDirectory.open(Path(path)).credential(key, role.value))
-        return cls(load_credential(path))
+            return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value))
+        return cls(load_credential(credentials))
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
         """Return what finds the keys for each connection to this server: None without encryption."""
@@ -56,6 +51,9 @@ class Access:
         def keys() -> PeerKeys | None:
             if self.is_insecure:
                 return None
+            from scaler.net.keys import PeerKeys, without_credential  # noqa: PLC0415 (see the module)
+            from scaler.security.run import find  # noqa: PLC0415
+
             if (own := self.credential) is not None:
                 is_scheduler = server is Server.SCHEDULER
                 return PeerKeys(own.scheduler_key if is_scheduler else own.object_storage_key, own.keys, own.name)
@@ -70,74 +68,3 @@ class Access:
 
 LOCAL_ACCESS = Access()
 """Of a process of the server's user on its machine."""
-
-
-class ServerAccess:
-    """How a server authenticates its peers, and itself as a peer of the other server. keys: None for no one."""
-
-    def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
-        """Make or read the keys for a server that will listen at these addresses.
-
-        Raises UsageError when it may not listen there without keys, and ConfigError when the keys directory cannot be
-        used.
-        """
-        self.keys: ServerKeys | None = None
-        self.to_storage = Access(is_insecure=config.insecure_no_auth)
-        self._run: RunKeys | None = None
-        self._owner_secret = ""
-        if config.credentials is not None:
-            directory = KeysDirectory.open(Path(config.credentials))
-            pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
-            self.keys = ServerKeys(pair, AllowList(directory))
-            self._owner_secret = directory.object_storage.secret
-            self.to_storage = Access(
-                Credential(
-                    name=Role.SCHEDULER.value,
-                    role=Role.SCHEDULER.value,
-                    cluster=directory.cluster,
-                    scheduler_key=directory.scheduler.public,
-                    object_storage_key=directory.object_storage.public,
-                    keys=directory.scheduler,
-                )
-            )
-        elif not config.insecure_no_auth:
-            for address in addresses:
-                if not is_loopback(address):
-                    raise UsageError(_needs_keys(address, server))
-            self._run = RunKeys()
-            self.keys = ServerKeys(self._run.pair, self._run)
-            # Before anything listens there: a peer that waits for the address finds the keys with it.
-            self.publish(addresses)
-
-    def publish(self, addresses: Sequence[str]) -> None:
-        """Let other processes of this user find the keys of this run by the addresses at which the server listens."""
-        if self._run is not None:
-            try:
-                self._run.publish(addresses)
-            except UsageError as error:
-                _log.warning("only processes that reach the local listener can connect: %s", error)
-
-    def owner_token(self, peer: bytes) -> bytes:
-        """Return what shows the object storage that the scheduler has welcomed a client under this peer id.
-
-        Clients choose their peer ids, which begin the ids of their objects and are no secret. The scheduler gives a
-        client the token, and the storage asks for it. Both make it of the storage's secret key, so neither tells the
-        other anything, and either can be restarted. Empty where no configured keys tell users apart.
-        """
-        if not self._owner_secret:
-            return b""
-        return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()
-
-    def close(self) -> None:
-        if self._run is not None:
-            self._run.close()
-
-
-def _needs_keys(address: str, server: Server) -> str:
-    directory = default_directory(os.environ)
-    command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
-    make = "" if directory.exists() else "make some with `scaler keys init`, then "
-    return (
-        f"{address} can be reached from other hosts, and no keys are configured: {make}start it with "
-        f"`{command} {address} --credentials {quote(str(directory))}`; or listen on 127.0.0.1"
-    )

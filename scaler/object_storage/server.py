@@ -15,11 +15,11 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.ids import SHARED_OWNER
-from scaler.net.access import LOCAL_SECURITY, ServerAccess
 from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
+from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,

@@ -22,12 +22,12 @@ from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.logs import about, escaped
-from scaler.net.access import ServerAccess
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
+from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.policy.guard import GuardedPolicy

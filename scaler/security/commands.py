@@ -13,8 +13,8 @@ from pathlib import Path
 from shlex import quote
 
 from scaler.config.flags import bare_parser, parse_flags
-from scaler.config.security import CREDENTIALS_VARIABLE
 from scaler.errors import ConfigError, UsageError
+from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
 from scaler.security.entry import PeerEntry

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
 
-from scaler.config.security import CREDENTIALS_VARIABLE
 from scaler.errors import ConfigError, UsageError
+from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
 from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, parse, shown
 from scaler.security.entry import PeerEntry

@@ -357,7 +357,7 @@ def _connect(
     config: WorkerManagerConfig, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]
 ) -> Connector:
     hello = own_hello(Role.MANAGER, details)
-    access = Access.of(config, Role.MANAGER, config.worker_manager_id)
+    access = Access.of(config.credentials, config.insecure_no_auth, Role.MANAGER, config.worker_manager_id)
     return SocketConnector(
         config.scheduler_address,
         peer=new_peer_id(),

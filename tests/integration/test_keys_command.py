@@ -12,7 +12,7 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.config.commands import parse_object_storage_server, parse_scheduler
-from scaler.net.access import ServerAccess
+from scaler.net.server_access import ServerAccess
 from scaler.protocol.messages import Server
 from scaler.security.credential import Credential, load_credential
 from scaler.security.directory import KeysDirectory

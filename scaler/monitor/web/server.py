@@ -186,7 +186,8 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
     def changed() -> None:
         app.changed()
 
-    monitor = MonitorConnection(config.monitor_address, changed, access=Access.of(config, Role.MONITOR, "web-page"))
+    access = Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "web-page")
+    monitor = MonitorConnection(config.monitor_address, changed, access=access)
     app = WebApp(monitor, config, token)
     component.ready({"web page": page})
 

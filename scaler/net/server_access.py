@@ -1,0 +1,97 @@
+"""How a server authenticates its peers, and itself to the other server."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+from shlex import quote
+
+from scaler.config.addresses import is_loopback
+from scaler.config.security import SecurityConfig
+from scaler.errors import UsageError
+from scaler.ids import ID_BYTES
+from scaler.net.access import Access
+from scaler.net.keys import ServerKeys
+from scaler.protocol.messages import Role, Server
+from scaler.security.allow_list import AllowList
+from scaler.security.credential import Credential
+from scaler.security.directory import KeysDirectory, default_directory
+from scaler.security.run import RunKeys
+
+LOCAL_SECURITY = SecurityConfig()
+"""Of one user on one machine: no settings."""
+_log = logging.getLogger(__name__)
+
+
+class ServerAccess:
+    """The keys of one server, for its listeners (None lets everybody in) and for its connection to the storage."""
+
+    def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
+        """Make or read the keys for a server that will listen at these addresses.
+
+        Raises UsageError when it may not listen there without keys, and ConfigError when the keys directory cannot be
+        used.
+        """
+        self.keys: ServerKeys | None = None
+        self.to_storage = Access(is_insecure=config.insecure_no_auth)
+        self._run: RunKeys | None = None
+        self._owner_secret = ""
+        if config.credentials is not None:
+            directory = KeysDirectory.open(Path(config.credentials))
+            pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
+            self.keys = ServerKeys(pair, AllowList(directory))
+            self._owner_secret = directory.object_storage.secret
+            self.to_storage = Access(
+                Credential(
+                    name=Role.SCHEDULER.value,
+                    role=Role.SCHEDULER.value,
+                    cluster=directory.cluster,
+                    scheduler_key=directory.scheduler.public,
+                    object_storage_key=directory.object_storage.public,
+                    keys=directory.scheduler,
+                )
+            )
+        elif not config.insecure_no_auth:
+            for address in addresses:
+                if not is_loopback(address):
+                    raise UsageError(_needs_keys(address, server))
+            self._run = RunKeys()
+            self.keys = ServerKeys(self._run.pair, self._run)
+            # Before anything listens there: a peer that waits for the address finds the keys with it.
+            self.publish(addresses)
+
+    def publish(self, addresses: Sequence[str]) -> None:
+        """Let other processes of this user find the keys of this run by the addresses at which the server listens."""
+        if self._run is not None:
+            try:
+                self._run.publish(addresses)
+            except UsageError as error:
+                _log.warning("only processes that reach the local listener can connect: %s", error)
+
+    def owner_token(self, peer: bytes) -> bytes:
+        """Return what shows the object storage that the scheduler has welcomed a client under this peer id.
+
+        Clients choose their peer ids, which begin the ids of their objects and are no secret. The scheduler gives a
+        client the token, and the storage asks for it. Both make it of the storage's secret key, so neither tells the
+        other anything, and either can be restarted. Empty where no configured keys tell users apart.
+        """
+        if not self._owner_secret:
+            return b""
+        return blake2b(peer, key=self._owner_secret.encode(), digest_size=ID_BYTES, person=b"scaler owner").digest()
+
+    def close(self) -> None:
+        if self._run is not None:
+            self._run.close()
+
+
+def _needs_keys(address: str, server: Server) -> str:
+    directory = default_directory(os.environ)
+    command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
+    make = "" if directory.exists() else "make some with `scaler keys init`, then "
+    return (
+        f"{address} can be reached from other hosts, and no keys are configured: {make}start it with "
+        f"`{command} {address} --credentials {quote(str(directory))}`; or listen on 127.0.0.1"
+    )
