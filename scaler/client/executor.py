@@ -33,7 +33,7 @@ class ScalerExecutor(Executor):
     """
 
     @hiding_frames
-    def __init__(
+    def __init__(  # noqa: PLR0913 (most are the arguments of a client)
         self,
         client: Client | None = None,
         *,
@@ -44,6 +44,8 @@ class ScalerExecutor(Executor):
         serializer: Serializer | type[Serializer] | None = None,
         stream_output: bool = False,
         name: str = "",
+        credentials: str | None = None,
+        insecure_no_auth: bool | None = None,
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one: all arguments but max_workers are `Client`'s.
 
@@ -54,6 +56,7 @@ class ScalerExecutor(Executor):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
         options: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
         options |= {"serializer": serializer, "stream_output": stream_output, "name": name}
+        options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth}
         given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
         if client is not None and given:
             raise UsageError(

@@ -125,7 +125,9 @@ class ConnectorCore:
                 self._session.post(encode(replace(self._hello, resume=self._resume)))
             case t.LinkLost(link, reason, refused_after) if link is self._link:
                 self._refusals = self._refusals + 1 if refused_after else 0
-                if refused_after and self._refusals >= refused_after:
+                # After a Welcome, what looks like a refusal and is not certain may be a server that starts again.
+                is_certain = refused_after == 1 or self._welcome is None
+                if refused_after and self._refusals >= refused_after and is_certain:
                     self._refused(m.Refused(m.RefusalReason.CREDENTIAL, reason))
                 else:
                     self._hang_up(reason, now)

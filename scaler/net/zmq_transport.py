@@ -78,12 +78,15 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server does not let this peer in",
 }
+_SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 WRONG_SERVER_ATTEMPTS = 3
 """A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
-_MONITORED = int(sum(_BREAKS) | _NO_DETAIL | zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_MONITOR_STOPPED)
+_MONITORED = int(
+    sum(_BREAKS) | _NO_DETAIL | _SHAKEN | zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED | zmq.EVENT_MONITOR_STOPPED
+)
 _FAILURES = {
     _MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add)",
     _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
@@ -314,6 +317,8 @@ class ZmqConnection(_ZmqEnd):
         super().__init__(context, zmq.DEALER, wakeups)
         self._keys = keys
         self._refused_after = 0
+        self._is_shaken = False
+        """The handshake has succeeded."""
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
@@ -335,7 +340,11 @@ class ZmqConnection(_ZmqEnd):
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
             for kind, value in self._take_events():
-                if not self._broken:
+                if kind == _SHAKEN:
+                    self._is_shaken = True
+                elif kind == zmq.EVENT_DISCONNECTED and not (self._is_shaken or self._broken):
+                    self._broken = "the program that listens there does not speak ZeroMQ"
+                elif not self._broken:
                     self._broken, self._refused_after = _meaning(kind, value, self._keys)
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False

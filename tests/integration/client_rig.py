@@ -115,7 +115,7 @@ class RigScheduler:
 
     async def _listen(self, address: str) -> None:
         self._listener = SocketListener(
-            [address], server_kind="scheduler", admit=self._admit, on_events=self._on_events
+            [address], server_kind="scheduler", admit=self._admit, on_events=self._on_events, has_local_listener=True
         )
 
     def _admit(self, _peer: bytes, _hello: Hello, _identity: Identity) -> Welcome | Refused:

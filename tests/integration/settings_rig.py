@@ -20,10 +20,11 @@ import psutil
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import new_peer_id
 from scaler.monitor.rows import KEYS, objects
+from scaler.net.access import LOCAL_ACCESS
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Refused, Role, Welcome
+from scaler.protocol.messages import Details, Hello, Message, MonitorStatus, Refused, Role, Server, Welcome
 from scaler.scheduler.server import SchedulerServer
 
 WAIT_SECONDS = 15.0
@@ -136,7 +137,11 @@ class Peer:
         self._changed = asyncio.Event()
         self.id = new_peer_id()
         self.connector = SocketConnector(
-            address, peer=self.id, hello=hello or own_hello(role, details), on_events=self._on_events
+            address,
+            peer=self.id,
+            hello=hello or own_hello(role, details),
+            on_events=self._on_events,
+            keys=LOCAL_ACCESS.to(Server.SCHEDULER, address),
         )
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:

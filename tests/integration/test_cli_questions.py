@@ -58,7 +58,11 @@ class Teller:
         self._events = events
         self.asked: list[Message] = []
         self._listener = SocketListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._on_events
+            ["tcp://127.0.0.1:0"],
+            server_kind="scheduler",
+            admit=self._admit,
+            on_events=self._on_events,
+            has_local_listener=True,
         )
         self.address = self._listener.addresses[0]
         self.close = self._listener.close

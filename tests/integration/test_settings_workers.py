@@ -46,7 +46,9 @@ def addresses_in(directory: Path) -> dict[str, str]:
 class PlayedScheduler:
     """Welcomes every peer on two addresses, and records each peer's address and messages."""
 
-    def __init__(self, directory: Path, lease_seconds: float, heartbeat_seconds: float) -> None:
+    def __init__(
+        self, directory: Path, lease_seconds: float, heartbeat_seconds: float, *, is_local: bool = True
+    ) -> None:
         self.managers: dict[bytes, ManagerDetails] = {}
         self.workers: list[WorkerDetails] = []
         self.said: list[Message] = []
@@ -55,7 +57,11 @@ class PlayedScheduler:
         self.addresses = addresses_in(directory)
         self.listeners = {
             name: SocketListener(
-                [address], server_kind="scheduler", admit=self._admit, on_events=partial(self._on_events, name)
+                [address],
+                server_kind="scheduler",
+                admit=self._admit,
+                on_events=partial(self._on_events, name),
+                has_local_listener=is_local,
             )
             for name, address in self.addresses.items()
         }
@@ -96,15 +102,16 @@ def on_a_played_scheduler(
     lease_seconds: float = 60.0,
     heartbeat_seconds: float = 15.0,
     addressed: bool = True,
+    is_local: bool = True,
     **environment: str,
 ) -> None:
     """Run a story with a command whose manager and workers connect to a played scheduler on addresses of their own.
 
-    addressed: the command gets these addresses by flags.
+    addressed: the command gets these addresses by flags. is_local: they need no ZeroMQ.
     """
 
     async def main() -> None:
-        scheduler = PlayedScheduler(directory, lease_seconds, heartbeat_seconds)
+        scheduler = PlayedScheduler(directory, lease_seconds, heartbeat_seconds, is_local=is_local)
         addresses = (scheduler.addresses["manager"], "-wsa", scheduler.addresses["worker"]) if addressed else ()
         try:
             with command(name, *arguments, *addresses, directory=directory, **environment) as running:
@@ -160,7 +167,8 @@ def test_manager_and_workers_use_the_threads_they_were_told(tmp_path: Path) -> N
         await scheduler.until(lambda: scheduler.workers)
         await scheduler.until(lambda: threads() == [3, 3])  # a thread has its name a moment after it has begun
 
-    on_a_played_scheduler(tmp_path, story, *manager("--mode", "fixed", "-n", "1", "-it", "3"))
+    flags = ("--mode", "fixed", "-n", "1", "-it", "3", "--insecure-no-auth")
+    on_a_played_scheduler(tmp_path, story, *manager(*flags), is_local=False)
 
 
 @pytest.mark.parametrize(

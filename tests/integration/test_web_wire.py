@@ -42,7 +42,7 @@ class ToldScheduler:
         self._answers = answers
         self._peers: list[bytes] = []
         self._listener = SocketListener(
-            [address], server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._turn
+            [address], server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._turn, has_local_listener=True
         )
 
     def say(self, at: float, *rows: list[Any], **more: Any) -> None:

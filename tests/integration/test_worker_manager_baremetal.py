@@ -53,7 +53,11 @@ class Scheduler:
         self.refusal: Refused | None = None
         self._changed = asyncio.Event()
         self.listener = SocketListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._turn
+            ["tcp://127.0.0.1:0"],
+            server_kind="scheduler",
+            admit=self._admit,
+            on_events=self._turn,
+            has_local_listener=True,
         )
 
     @property

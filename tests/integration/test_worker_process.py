@@ -52,7 +52,11 @@ class Scheduler:
         self.reason: str | None = None
         self.ids = IdFactory(b"client--")
         self.listener = SocketListener(
-            ["tcp://127.0.0.1:0"], server_kind="scheduler", admit=self._admit, on_events=self._on_events
+            ["tcp://127.0.0.1:0"],
+            server_kind="scheduler",
+            admit=self._admit,
+            on_events=self._on_events,
+            has_local_listener=True,
         )
 
     def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:

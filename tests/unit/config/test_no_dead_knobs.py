@@ -24,7 +24,7 @@ from scaler.worker_manager.symphony.settings import SymphonyConfig
 PACKAGE = Path(scaler.__file__).parent
 
 LOGGING = ("component.py", "logs.py")
-SECURITY = "net/access.py"
+SECURITY = "net/server_access.py"
 MANAGER = ("worker_manager/", "cluster/", SECURITY)
 READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", SECURITY, *LOGGING),
