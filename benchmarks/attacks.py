@@ -39,6 +39,7 @@ SAMPLE_SECONDS = 0.02
 MEBIBYTE = 1024 * 1024
 PAUSE_SECONDS = 0.005
 """Between one connection of an attack and the next, when they do not stay."""
+ANSWER_SECONDS = 0.02
 
 SIGNATURE = b"\xff" + bytes(8) + b"\x7f"
 
@@ -73,12 +74,12 @@ def says(data: bytes, then_every_seconds: float = 0.0) -> Stream:
 
 
 def floods(*begin: bytes, frame_bytes: int = MEBIBYTE, frame: bytes = b"") -> Stream:
-    """Say the parts of `begin`, each after some answer, then send frames (or the bytes of one) without an end."""
+    """Say the parts of `begin`, then send frames (or the bytes of one) without an end."""
 
-    async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def flood(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for part in begin:
             writer.write(part)
-            await reader.read(1000)
+            await asyncio.sleep(ANSWER_SECONDS)
         data = frame + bytes(frame_bytes)
         while True:
             writer.write(data)

@@ -101,6 +101,7 @@ class Wakeups:
         self._loop = loop
         self._handle: asyncio.Handle | None = None
         self._timer: asyncio.Handle | None = None
+        self._repeated: asyncio.Handle | None = None
         # uvloop's handle of a time that has passed cannot be asked for it.
         self.due_at = math.inf
         self._watched: set[int] = set()
@@ -139,10 +140,19 @@ class Wakeups:
         self.due_at = when
         self._timer = self._loop.call_at(when, self._run_timer)
 
+    def repeat(self, seconds: float, check: Callable[[], bool]) -> None:
+        """Call `check` this often, until it returns False or this is closed. There is one at a time."""
+
+        def run() -> None:
+            if check():
+                self._repeated = self._loop.call_later(seconds, run)
+
+        self._repeated = self._loop.call_later(seconds, run)
+
     def close(self) -> None:
         for descriptor in list(self._watched):
             self.unwatch(descriptor)
-        for handle in (self._handle, self._timer):
+        for handle in (self._handle, self._timer, self._repeated):
             if handle is not None:
                 handle.cancel()
 

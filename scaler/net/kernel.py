@@ -3,12 +3,50 @@
 from __future__ import annotations
 
 import resource
+import socket
+import sys
+from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
 """File descriptors that connections without a session leave free, for files, pipes and peers: at most a quarter."""
+_MEMORY = Path("/proc/self/statm")
+_PAGE_BYTES = resource.getpagesize()
+_RECEIVED = slice(128, 136)
+"""Where tcpi_bytes_received lies in Linux's tcp_info."""
 
 
 def is_scarce(descriptor: int) -> bool:
     """Return whether few descriptors are left when a new connection has got this one, as the lowest free number."""
+    limit = max_descriptors()
+    return descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
+
+
+def max_descriptors() -> int:
+    """Return how many descriptors this process may have."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limit != resource.RLIM_INFINITY and descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def resident_bytes() -> int:
+    """Return the memory of this process; 0 where the kernel does not say."""
+    try:
+        with _MEMORY.open("rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def received_bytes(descriptor: int) -> int:
+    """Return how much has come over a TCP connection since its begin; 0 when the kernel does not say."""
+    option = getattr(socket, "TCP_INFO", None)
+    if option is None:
+        return 0
+    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        return int.from_bytes(
+            connection.getsockopt(socket.IPPROTO_TCP, option, _RECEIVED.stop)[_RECEIVED], sys.byteorder
+        )
+    except OSError:  # closed, or no TCP
+        return 0
+    finally:
+        connection.detach()

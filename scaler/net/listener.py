@@ -14,8 +14,9 @@ from scaler.net.address import advertised
 from scaler.net.connection import ListenerEvent
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.identity import Identity
+from scaler.net.kernel import max_descriptors
 from scaler.net.keys import ServerKeys
-from scaler.net.listener_core import ListenerCore
+from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.local import LocalListener, local_name
 from scaler.net.zmq_transport import ZmqListener
 from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
@@ -111,7 +112,8 @@ class SocketListener(Listener):
         """
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session)
+        most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most)
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._keys = keys
         self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys)

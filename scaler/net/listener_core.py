@@ -73,8 +73,11 @@ class _Link:
 
 
 class ListenerCore:
-    def __init__(self, server: m.Server, limits: OutboxLimits, first_session: int = 0) -> None:
+    def __init__(
+        self, server: m.Server, limits: OutboxLimits, first_session: int = 0, max_unidentified: int = MAX_UNIDENTIFIED
+    ) -> None:
         """first_session: number of the first session, 64 random bits: two listeners never give out the same ids."""
+        self._max_unidentified = max_unidentified
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._server = server
@@ -161,8 +164,11 @@ class ListenerCore:
                 self._cut_later(link, now + t.IDENTIFY_SECONDS)
                 self._unidentified.setdefault(source, {})[link] = None
                 self._unidentified_count += 1
-                if is_scarce or self._unidentified_count > MAX_UNIDENTIFIED:
+                if is_scarce or self._unidentified_count > self._max_unidentified:
                     self._make_room()
+                if is_scarce and transport in self._links:
+                    # Connections with low descriptors make room for others, and only they.
+                    self._give_up(link)
             case t.LinkLost(transport, reason, refused_after) if transport in self._links:
                 self._lost(self._links[transport], reason if refused_after else "")
             case t.WritingChanged(transport, is_blocked) if transport in self._links:
@@ -195,9 +201,11 @@ class ListenerCore:
     def _make_room(self) -> None:
         """Cut the oldest connection without a session, of the source that has most of them."""
         most: dict[_Link, None] = max(self._unidentified.values(), key=len)
-        oldest = next(iter(most))
-        self._lost(oldest)
-        self._commands.append(t.Cut(oldest.transport))
+        self._give_up(next(iter(most)))
+
+    def _give_up(self, link: _Link) -> None:
+        self._lost(link)
+        self._commands.append(t.Cut(link.transport))
 
     def _identified(self, link: _Link) -> None:
         """Note that a connection has a session, or is gone."""

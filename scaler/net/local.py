@@ -34,6 +34,7 @@ from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTR
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
 BACKLOG = 1024
+MAX_ACCEPTED_PER_ITERATION = 32
 READ_BYTES = 64 * 1024
 """What is read at once; an envelope that is not whole then gets memory of its own."""
 MAX_PARTIAL_BYTES = 1024 * 1024 * 1024
@@ -404,7 +405,7 @@ class LocalListener:
                 self._accept(self._listening[descriptor], inputs)
 
     def _accept(self, listening: socket.socket, inputs: list[t.Input]) -> None:
-        while True:
+        for _ in range(MAX_ACCEPTED_PER_ITERATION):
             try:
                 accepted, _ = listening.accept()
             except OSError as error:  # there is no other one, or no descriptor for it
@@ -416,6 +417,7 @@ class LocalListener:
             if transport is not None:
                 self._transports[descriptor] = transport
                 inputs.append(t.LinkOpened(transport, "this host", "this host", is_scarce=is_scarce(descriptor)))
+        self._poll.modify(listening, select.EPOLLIN | select.EPOLLET)  # announces again what there is
 
     def watch(self, descriptor: int) -> None:
         self._poll.register(descriptor, select.EPOLLIN)

@@ -16,7 +16,7 @@ import struct
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 import zmq
@@ -25,10 +25,11 @@ from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
 from scaler.net.identity import ANYONE, NOBODY, Identity
+from scaler.net.kernel import is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import REVOKED, PeerKeys, ServerKeys
 from scaler.net.zap import Authenticator
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
-from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_HELLO_BYTES
+from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope, OutboxLimits
 
 
 class LoopWaker(t.Watcher, Protocol):
@@ -40,6 +41,8 @@ class LoopWaker(t.Watcher, Protocol):
     def watch(self, descriptor: int, readable: Callable[[], None] | None = None) -> None: ...
 
     def soon(self, seconds: float = 0.0) -> None: ...
+
+    def repeat(self, seconds: float, check: Callable[[], bool]) -> None: ...
 
 
 Socket = zmq.Socket[bytes]
@@ -62,6 +65,18 @@ BLOCKED_RETRY_SECONDS = 0.02
 """ROUTER does not announce when a full connection has room again."""
 MAX_ITERATIONS_AFTER_BREAK = 8
 """The end of a connection is reported when all it brought has been read, or after this number of iterations."""
+MEMORY_CHECK_SECONDS = 0.05
+GROWTH_BYTES = 16 * 1024 * 1024
+"""While there are connections, and the process has grown by this, it is looked at what each of them has brought."""
+MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
+"""Most that a connection may bring before its welcome, with the handshakes below it."""
+MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
+"""Most that may have come of a message that is not whole: a message, and what waits in the kernel."""
+MAX_UNREAD_BYTES = OutboxLimits().size_bytes
+"""Most that may have come and not been read while this process is slow: no peer of ours sends more unacknowledged."""
+MESSAGE_OVERHEAD_BYTES = 256
+"""What ZeroMQ and encryption add to a message, at most, beside its bodies. (So is the header.)"""
+FRAME_OVERHEAD_BYTES = 64
 MONITOR_SECONDS = 2.0
 """Longer than ZeroMQ ever takes to close a socket after its linger time."""
 NEVER_MILLISECONDS = 24 * 3600 * 1000
@@ -166,7 +181,7 @@ def _receive(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.In
     if not header.more:
         return t.MalformedReceived(link, "an envelope has two frames at least"), len(header)
     body = socket.recv(_LAST, copy=False)
-    size = len(body)
+    size = len(body) + MESSAGE_OVERHEAD_BYTES
     if not body.more:
         return t.EnvelopeReceived(link, header.bytes, body.bytes), size
     attachments: list[memoryview] = []
@@ -177,7 +192,7 @@ def _receive(socket: Socket, link: t.Transport, header: zmq.Frame) -> tuple[t.In
         more = frame.more
         if len(attachments) < MAX_ATTACHMENTS:
             attachments.append(frame.buffer.toreadonly() if len(frame) > SHARED_BYTES else memoryview(frame.bytes))
-            size += len(frame)
+            size += len(frame) + FRAME_OVERHEAD_BYTES
         else:
             excess += 1
     if excess:
@@ -412,7 +427,21 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
 class ZmqLink:
     """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
 
-    __slots__ = ("_inode", "_listener", "descriptor", "identity", "is_limited", "origin", "refusal", "route", "unsent")
+    __slots__ = (
+        "_inode",
+        "_listener",
+        "_received_bytes",
+        "_unread_bytes",
+        "descriptor",
+        "identity",
+        "is_limited",
+        "origin",
+        "read_bytes",
+        "refusal",
+        "route",
+        "source",
+        "unsent",
+    )
 
     passes_descriptors = False
 
@@ -426,15 +455,19 @@ class ZmqLink:
         self.unsent: deque[Envelope] = deque()
         self._listener = listener
         self.is_limited = True
-        try:
-            with _duplicate(descriptor) as connection:
-                self._inode = os.fstat(connection.fileno()).st_ino
-                name = connection.getpeername()
-            self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else "a process of this host"
-        except OSError:
-            # It is closed again already; the event that says so comes next.
-            self._inode = -1
-            self.origin = "an unknown place"
+        self.read_bytes = 0
+        """Since `exceeds` was last called."""
+        self._received_bytes = self._unread_bytes = 0
+        self.source = "a process of this host"
+        self.origin = "an unknown place"
+        self._inode = -1
+        # It may be closed again already; then the event that says so comes next.
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+            self._inode = os.fstat(descriptor).st_ino
+            name = connection.getpeername()
+            if isinstance(name, tuple):
+                self.source = name[0]
+            self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else self.source
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self.unsent.extend(envelopes)
@@ -450,21 +483,43 @@ class ZmqLink:
         """Shut the connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
 
         A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
-        name another file.
+        name another file. With no descriptor left for that, closing comes first.
         """
-        with contextlib.suppress(OSError), _duplicate(self.descriptor) as connection:
-            if os.fstat(connection.fileno()).st_ino == self._inode:
-                connection.shutdown(sockets.SHUT_RDWR)
+        duplicate = None
+        try:
+            duplicate = os.dup(self.descriptor)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                return
+        checked = self.descriptor if duplicate is None else duplicate
+        try:
+            with contextlib.suppress(OSError), _borrowed(checked) as connection:
+                if os.fstat(checked).st_ino == self._inode:
+                    connection.shutdown(sockets.SHUT_RDWR)
+        finally:
+            if duplicate is not None:
+                os.close(duplicate)
+
+    def exceeds(self) -> bool:
+        """Return whether more has come than messages have brought and may bring yet. To be called now and then."""
+        received = received_bytes(self.descriptor)
+        # What is read counts a little more than it was, which must not add up to a credit.
+        self._unread_bytes = max(0, self._unread_bytes + received - self._received_bytes - self.read_bytes)
+        self._received_bytes = received
+        was_read, self.read_bytes = self.read_bytes > 0, 0
+        if self.is_limited:
+            return received > MAX_UNIDENTIFIED_BYTES
+        return self._unread_bytes > (MAX_UNREAD_BYTES if was_read else MAX_INCOMPLETE_BYTES)
 
 
-def _duplicate(descriptor: int) -> sockets.socket:
-    """Return a socket that is this descriptor's. Raises OSError when it is closed, and its number given to a file."""
-    duplicate = os.dup(descriptor)
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
+    """Give a socket of this descriptor, and leave that open. Raises OSError when it is closed, or a file's."""
+    connection = sockets.socket(fileno=descriptor)
     try:
-        return sockets.socket(fileno=duplicate)
-    except OSError:
-        os.close(duplicate)
-        raise
+        yield connection
+    finally:
+        connection.detach()
 
 
 class ZmqListener(_ZmqEnd):
@@ -499,6 +554,9 @@ class ZmqListener(_ZmqEnd):
         self._blocked: dict[ZmqLink, None] = {}
         self._inputs: list[t.Input] = []
         self._files: list[SocketFile] = []
+        self._is_checking = False
+        self._resident_bytes = resident_bytes()
+        """The least since it was last looked at what the connections have brought."""
         self.is_due = self.was_used = True
         """When to call `receive`, and `rest`."""
         try:
@@ -604,6 +662,7 @@ class ZmqListener(_ZmqEnd):
             return 0
         envelope, size = _receive(self._socket, link, header)
         self._inputs.append(envelope)
+        link.read_bytes += size
         return size
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
@@ -635,12 +694,29 @@ class ZmqListener(_ZmqEnd):
                 self._failure = _FAILURES.get(descriptor, "")
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
-                self._inputs.append(t.LinkOpened(link, link.origin))
+                self._inputs.append(t.LinkOpened(link, link.origin, link.source, is_scarce(descriptor)))
+                if not self._is_checking:
+                    self._is_checking = True
+                    self._wakeups.repeat(MEMORY_CHECK_SECONDS, self._check_memory)
             elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
                 link = self._links.pop(descriptor)
                 if self._failure:
                     link.refusal, self._failure = f"a peer at {link.origin}: {self._failure}", ""
                 self._breaking[link] = MAX_ITERATIONS_AFTER_BREAK
+
+    def _check_memory(self) -> bool:
+        """Shut down what fills the memory: ZeroMQ keeps the frames of a message, however many, until it is whole."""
+        resident = resident_bytes()
+        self._resident_bytes = min(self._resident_bytes, resident)
+        if resident >= self._resident_bytes + GROWTH_BYTES:
+            self._resident_bytes = resident
+            # What has come as a whole counts as read.
+            self._wake()
+            for link in list(self._links.values()):
+                if link.exceeds():
+                    link.shut_down()
+        self._is_checking = bool(self._links)
+        return self._is_checking
 
     def _wake(self) -> None:
         self.is_due = True

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import socket
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,13 +15,13 @@ import psutil
 import pytest
 import zmq
 
-from scaler.net import local
+from scaler.net import connector, local, transport, zmq_transport
 from scaler.net.connection import Broken, Closed, Opened
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES, Heartbeat, Role
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES, Heartbeat, PutObject, Role
 from scaler.protocol.session import Header
-from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, run, until
+from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
 from tests.integration.test_net_local import UnidentifiedPeer, name_of
 
 MEBIBYTE = 1024 * 1024
@@ -115,6 +118,90 @@ def test_a_heartbeat_with_attachments_is_dropped_as_malformed() -> None:
     run(test)
 
 
+# -- endless and incomplete messages over TCP -------------------------------------------------------------------------
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32)
+READY = b"\x04\x29\x05READY\x0bSocket-Type\0\0\0\x06DEALER\x08Identity\0\0\0\0"
+MORE = 1
+LARGE_FRAME = struct.pack(">BQ", MORE | 2, MEBIBYTE) + bytes(MEBIBYTE)
+
+
+class RawPeer:
+    """A peer that speaks ZeroMQ's protocol itself, and so can break its rules."""
+
+    def __init__(self, address: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+        made.append(self.socket.close)
+        self.socket.sendall(GREETING + READY)
+        # A frame that comes before the server is ready would be part of the handshake.
+        received = b""
+        while b"ROUTER" not in received:
+            received += self.socket.recv(1000)
+
+    def say(self, data: bytes, flags: int = 0) -> None:
+        self.socket.sendall(struct.pack(">BQ", flags | 2, len(data)) + data)
+
+    async def say_without_end(self) -> int:
+        """Say frames of one message until the connection ends; return the most memory that this took meanwhile."""
+        before, peak = resident_bytes(), 0
+        self.socket.setblocking(False)
+
+        async def say() -> None:
+            nonlocal peak
+            while True:
+                with contextlib.suppress(OSError):
+                    await asyncio.get_running_loop().sock_sendall(self.socket, LARGE_FRAME)
+                peak = max(peak, resident_bytes() - before)
+                await asyncio.sleep(0)
+
+        saying = asyncio.create_task(say())
+        with contextlib.suppress(ConnectionResetError):
+            while await asyncio.get_running_loop().sock_recv(self.socket, 1000):
+                pass
+        saying.cancel()
+        return peak
+
+
+@needs_linux
+@pytest.mark.parametrize("is_welcome", [False, True], ids=["before its welcome", "after it"])
+def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_the_memory(is_welcome: bool) -> None:
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        await client.ask(1)
+        peer = RawPeer(server.address)
+        if is_welcome:
+            peer.say(header(), MORE)
+            peer.say(encode(own_hello(Role.CLIENT)))
+            await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
+        # All that came while the process grew, was looked at, and shut the connection down.
+        assert await peer.say_without_end() < (512 if is_welcome else 256) * MEBIBYTE
+        await client.ask(2)
+        if is_welcome:
+            await until(lambda: server.saw(Broken))
+        assert not any(isinstance(event, Broken) for event in client.events)
+
+    run(test)
+
+
+@needs_linux
+def test_large_messages_that_come_whole_end_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zmq_transport, "GROWTH_BYTES", 0)
+    monkeypatch.setattr(zmq_transport, "MEMORY_CHECK_SECONDS", 0.001)
+
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        chunk = bytes(16 * MEBIBYTE)
+        for number in range(20):
+            client.connector.send(PutObject(number, bytes(16), [len(chunk)], 0), [chunk])
+            client.connector.send(PutObject(number, bytes(16), [1000] * 1000, 0), [bytes(1000)] * 1000)
+        await client.ask(1)
+        assert not server.saw(Broken)
+
+    run(test)
+
+
 # -- ipc --------------------------------------------------------------------------------------------------------------
 
 
@@ -140,5 +227,93 @@ def test_an_ipc_socket_is_its_owners_only_from_its_first_moment(
         assert modes == [0o600]
         assert path.stat().st_mode & 0o777 == 0o600
         await Asker(server.address).ask(1)
+
+    run(test)
+
+
+# -- many connections that say nothing --------------------------------------------------------------------------------
+
+WITH_FEW_DESCRIPTORS = """
+import asyncio, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+from tests.integration.net_rig import Servant
+
+async def main():
+    server = Servant("tcp://127.0.0.1:0", has_local_listener=True)
+    print(server.address, flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.read)
+    server.listener.close()
+
+asyncio.run(main())
+"""
+
+
+def connect(kind: str, address: str) -> socket.socket:
+    if kind == "local":
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(name_of(address))
+    else:
+        connection = socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])))
+    connection.setblocking(False)
+    made.append(connection.close)
+    return connection
+
+
+@needs_linux
+@pytest.mark.parametrize("kind", ["tcp", "local"])
+def test_silent_connections_leave_descriptors_for_new_peers(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "tcp":
+        monkeypatch.setattr(connector, "connect_local", lambda *_: None)
+
+    async def test() -> None:
+        known = Asker(address)
+        await known.ask(1)
+        for _ in range(600):
+            connect(kind, address)
+        new = Asker(address)
+        await new.ask(1)
+        await known.ask(2)
+        assert not any(isinstance(event, Broken) for event in known.events)
+        await until(lambda: psutil.Process(process.pid).num_fds() <= 256 - 64)
+
+    command = [sys.executable, "-c", WITH_FEW_DESCRIPTORS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        address = process.stdout.readline().strip()
+        try:
+            run(test)
+        finally:
+            process.stdin.close()
+
+
+@needs_linux
+@pytest.mark.long
+@pytest.mark.parametrize("said", [b"", GREETING[:10], GREETING], ids=["silent", "half a greeting", "no key"])
+def test_unidentified_connections_cost_little_and_are_closed_in_time(
+    said: bytes, soak: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 2000 if soak else 200
+    monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 1.0)
+
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0")
+        client = Asker(server.address)
+        await client.ask(1)
+        before = resident_bytes()
+        others = []
+        for _ in range(count):
+            other = connect("tcp", server.address)
+            await asyncio.get_running_loop().sock_sendall(other, said)
+            others.append(other)
+        await client.ask(2)
+        assert resident_bytes() - before < count * 64 * 1024
+        for other in others:
+            async with asyncio.timeout(4):
+                with contextlib.suppress(ConnectionResetError):
+                    while await asyncio.get_running_loop().sock_recv(other, 1000):
+                        pass
+        await client.ask(3)
+        assert not any(isinstance(event, Broken) for event in client.events)
 
     run(test)

@@ -165,13 +165,13 @@ def test_connections_with_a_session_or_gone_count_no_more_as_unidentified(core: 
     assert cuts(core.step([LinkOpened(Link())], 0.0)) == [links[2]]
 
 
-def test_when_descriptors_are_scarce_one_unidentified_connection_makes_room_for_each_new_one(
+def test_when_descriptors_are_scarce_the_oldest_unidentified_connection_and_the_new_one_are_cut(
     core: ListenerCore,
 ) -> None:
     member, silent, new = Link(), Link(), Link()
     performed(core, [LinkOpened(member), envelope(member, own_hello(Role.CLIENT)), LinkOpened(silent)])
-    assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [silent]
-    assert cuts(core.step([LinkOpened(Link(), is_scarce=True)], 0.0)) == [new]
+    assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [silent, new]
+    assert cuts(core.step([LinkOpened(new, is_scarce=True)], 0.0)) == [new]
 
 
 def test_what_is_no_hello_by_its_size_alone_is_not_decoded(core: ListenerCore) -> None:
