@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -47,6 +48,7 @@ _COMMANDS = {
     "logs": "print what a task has printed",
     "run-again": "run a failed task again",
     "trace": "write the timeline of a cluster for Perfetto",
+    "audit": "print who did what: connected, was refused, submitted, cancelled",
     "completion": "print a script that completes commands with the Tab key",
 }
 """What may stand behind `scaler` instead of a file."""
@@ -148,6 +150,18 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """The request of `scaler audit`. key, kind: of the records to print; empty for all. seconds: no older ones."""
+
+    config: TopConfig
+    key: str
+    kind: str
+    seconds: float
+    follow: bool
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgainRequest:
     """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
 
@@ -194,11 +208,32 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
     seconds = sources.flags.pop("seconds", 0.0)
     if not (isinstance(seconds, float) and math.isfinite(seconds) and seconds >= 0):
         raise UsageError(f"--seconds {seconds}: give a number of at least 0")
+    return Question(_monitored(sources), verb, arguments[0], seconds)
+
+
+def _monitored(sources: Sources) -> TopConfig:
+    """Return whom to ask: a cluster that was started from a file can be asked with the same file."""
     if sources.file is not None and (table := sources.file.tables.get(SchedulerConfig.section)):
-        # A cluster that was started from a file can be asked with the same file.
         scheduler = resolve(SchedulerConfig, replace(sources, flags={}, table=table))
         sources = replace(sources, implied={"monitor_address": local_address(scheduler.monitor_address)})
-    return Question(resolve(TopConfig, sources), verb, arguments[0], seconds)
+    return resolve(TopConfig, sources)
+
+
+def parse_audit(program: str, arguments: Sequence[str], environment: Environment) -> AuditRequest:
+    """Return the request of `scaler audit`."""
+    parser = flags_parser(program, TopConfig, "Print who did what: the latest records of a scheduler's audit log.")
+    parser.add_argument("--key", metavar="NAME", help="only what was done with this key")
+    parser.add_argument("--kind", metavar="KIND", help="only records of this kind, such as refused")
+    parser.add_argument("--since", metavar="TIME", help="only the last 90s, 15m, 1h or 2d")
+    parser.add_argument("--follow", action="store_true", help="print further records as they come; Ctrl-C ends it")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
+    sources = _sources(TopConfig, parser, arguments, environment)
+    key, kind, since, follow, as_json = (sources.flags.pop(f) for f in ("key", "kind", "since", "follow", "json"))
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(since or "0s"))
+    if found is None:
+        raise UsageError(f"--since {since}: give a number with a unit, such as 90s, 15m, 1h or 2d")
+    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]] if since else math.inf
+    return AuditRequest(_monitored(sources), str(key or ""), str(kind or ""), seconds, bool(follow), bool(as_json))
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:

@@ -116,6 +116,10 @@ class SchedulerConfig(LoggingConfig, SecurityConfig):
         Setting("-pc", aliases=(Alias("allocate_policy", _content_of_allocate_policy),), metavar="TEXT"),
     ] = "allocate=even_load; scaling=vanilla"
     """The policy's own settings, in its own syntax."""
+    audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
+    """File to which the audit log is appended, as JSON lines: who connected, was refused, submitted, cancelled. Only
+    its owner can read it. At 64 MiB it is renamed to PATH.1.
+    """
 
     def __post_init__(self) -> None:
         if not self.monitor_address:

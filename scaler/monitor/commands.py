@@ -1,4 +1,4 @@
-"""`scaler_top`, `scaler explain`, `scaler logs` and `scaler trace`: show what a scheduler reports."""
+"""`scaler_top`, `scaler explain`, `scaler logs`, `scaler trace` and `scaler audit`: show what a scheduler reports."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.commands import Question, TopForm, TopRequest
+from scaler.config.commands import AuditRequest, Question, TopForm, TopRequest
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.logs import escaped
@@ -22,6 +23,7 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
+from scaler.protocol.monitor_rows import AuditRow
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
@@ -30,7 +32,7 @@ PAST_SECONDS = 1.0
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
-def run(request: TopRequest | Question) -> int:
+def run(request: TopRequest | Question | AuditRequest) -> int:
     """Show or print, and return the exit code.
 
     Raises UsageError for a text that fits no task or several, a file that cannot be written, and a screen without a
@@ -55,7 +57,7 @@ def run(request: TopRequest | Question) -> int:
     return 0
 
 
-async def _main(request: TopRequest | Question) -> None:
+async def _main(request: TopRequest | Question | AuditRequest) -> None:
     changed = asyncio.Event()
     config = request.config
     connection = MonitorConnection(
@@ -71,6 +73,8 @@ async def _main(request: TopRequest | Question) -> None:
                 await _screen(connection)
             case TopRequest(form=form):
                 _print_once(connection, form)
+            case AuditRequest():
+                await _show_audit(connection, changed, request)
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
@@ -126,6 +130,37 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
     if not (log.stdout or log.stderr or log.truncated_bytes):
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
+
+
+async def _show_audit(connection: MonitorConnection, changed: asyncio.Event, request: AuditRequest) -> None:
+    """Print the records, oldest first; with `follow` also those that come until Ctrl-C."""
+    interrupted = asyncio.Event()
+
+    def interrupt() -> None:
+        interrupted.set()
+        changed.set()
+
+    if request.follow:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
+    after = time.time() - request.seconds
+    printed: set[AuditRow] = set()
+    while True:
+        changed.clear()
+        rows = [row for row in connection.model.audit if row not in printed]
+        printed = set(connection.model.audit)
+        for row in rows:
+            if row.at >= after and request.key in ("", row.key) and request.kind in ("", row.kind):
+                _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
+        sys.stdout.flush()
+        if not request.follow or interrupted.is_set():
+            return
+        await changed.wait()
+
+
+def _audit_line(row: AuditRow) -> str:
+    peer = " ".join(text for text in (row.key or "-", row.role, row.host) if text)
+    what = " ".join(text for text in (f"{row.times} x" if row.times else "", row.text) if text)
+    return f"{row.document()['time']} {row.kind:12} {peer}{': ' if what else ''}{what}"
 
 
 async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float) -> None:

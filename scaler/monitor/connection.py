@@ -142,7 +142,7 @@ class MonitorConnection:
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
-        if isinstance(document, MonitorEvents):  # the past, which follows the first status, comes first
+        if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
             self._answered.set()
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:

@@ -12,7 +12,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.protocol.monitor_rows import Column, FailureRow, ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_rows import AuditRow, Column, FailureRow, ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -206,5 +206,11 @@ def page_schema() -> View:
             for name, (column, _) in columns(row).items()
             if column.title
         ]
-        for kind, row in {"tasks": TaskRow, "processors": ProcessorRow, "failures": FailureRow, **LISTS}.items()
+        for kind, row in {
+            "tasks": TaskRow,
+            "processors": ProcessorRow,
+            "failures": FailureRow,
+            "audit": AuditRow,
+            **LISTS,
+        }.items()
     }

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 from scaler.net.identity import ALL_ROLES, LOCAL, Identity
+from scaler.net.transport import PeerRefused
 from scaler.protocol.messages import Role
 from scaler.security.allow_list import Entry
 from scaler.security.credential import KeyPair, new_key_pair
@@ -43,6 +45,8 @@ class Allowed(Protocol):
 
     def entry(self, public_key: str) -> Entry | None: ...
 
+    def entries(self) -> Mapping[str, Entry]: ...
+
     def refresh(self) -> bool: ...
 
 
@@ -51,7 +55,7 @@ class ServerKeys:
 
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
-        self.refusals: deque[str] = deque(maxlen=MAX_REFUSALS)
+        self.refusals: deque[PeerRefused] = deque(maxlen=MAX_REFUSALS)
         """Why keys were refused, until the listener has reported it."""
         self._allowed = allowed
         self._lock = threading.Lock()
@@ -73,10 +77,15 @@ class ServerKeys:
                 self._admitted[public_key] = identity_of(entry)
                 return "200"
         if entry is None:
-            self.refusals.append(f"a peer at {origin}: its key is not known here")
+            self.refusals.append(PeerRefused(f"a peer at {origin}: its key is not known here", "", origin))
             return REFUSED
-        self.refusals.append(f"{entry.role} {entry.name} at {origin}: its key {entry.problem}")
+        text = f"{entry.role} {entry.name} at {origin}: its key {entry.problem}"
+        self.refusals.append(PeerRefused(text, entry.name, origin))
         return REVOKED
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Return what each public key stands for."""
+        return self._allowed.entries()
 
     def identity(self, public_key: str) -> Identity | None:
         """Return whose key this is, None when the key no longer lets anybody in."""

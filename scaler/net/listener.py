@@ -41,6 +41,8 @@ class Listener(Shell[ListenerCore]):
     ) -> None:
         super().__init__(core, on_events, wakeups)
         self._admit = admit
+        self.on_refused: Callable[[t.Report], None] = lambda _report: None
+        """Is called for every peer that is not let in."""
 
     def send(
         self,
@@ -83,6 +85,8 @@ class Listener(Shell[ListenerCore]):
             self._inputs.append(t.Admitted(self._admit(command.peer, command.hello, command.identity)))
         else:
             super()._perform(command, now)
+            if isinstance(command, t.Report) and command.is_refusal:
+                self.on_refused(command)
 
     def _close_transports(self) -> None:
         raise NotImplementedError

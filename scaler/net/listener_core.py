@@ -178,12 +178,12 @@ class ListenerCore:
                     self._unsent[link.peer.id] = link.peer
             case t.MalformedReceived(transport, reason) if transport in self._links:
                 self._malformed(self._links[transport], reason, now)
-            case t.PeerRefused(reason):
-                self._commands.append(t.Report(reason, is_refusal=True))
+            case t.PeerRefused(reason, key, origin):
+                self._commands.append(t.Report(reason, True, key, origin))
             case t.AccessEnded(reasons):
                 for peer in [peer for peer in self._peers.values() if peer.identity in reasons]:
                     refused = m.Refused(m.RefusalReason.CREDENTIAL, reasons[peer.identity])
-                    self._commands.append(t.Report(f"{peer.role} {refused.text}", is_refusal=True))
+                    self._commands.append(t.Report(f"{peer.role} {refused.text}", True, peer.identity.key))
                     self._end(peer, refused, now)
                     self._events.append(Closed(peer.id, refused.text, is_orderly=False))
             case t.Admitted(answer):
@@ -284,7 +284,7 @@ class ListenerCore:
             self._disconnect(peer)
         elif peer is None and not link.is_closing:
             text = refusal or f"a connection from {link.origin} ended before anything of this protocol came"
-            self._commands.append(t.Report(text, is_refusal=bool(refusal)))
+            self._commands.append(t.Report(text, bool(refusal), "", link.origin))
 
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = Header.read(envelope.header)
@@ -390,7 +390,9 @@ class ListenerCore:
             self._close(link, Header(m.PROTOCOL_VERSION, 0, peer.session.id, 0, peer.session.received), reason, now)
 
     def _refuse(self, link: _Link, session_id: bytes, refused: m.Refused, now: float) -> None:
-        self._commands.append(t.Report(refused.text[:MAX_DISPLAY_CHARACTERS], is_refusal=True))
+        self._commands.append(
+            t.Report(refused.text[:MAX_DISPLAY_CHARACTERS], True, link.transport.identity.key, link.origin)
+        )
         self._close(link, Header(m.PROTOCOL_VERSION, 0, session_id, 0, 0), refused, now)
 
     def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye, now: float) -> None:

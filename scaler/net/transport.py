@@ -119,9 +119,11 @@ class MalformedReceived:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """A listener's transport let a peer not in."""
+    """A listener's transport let a peer not in. key: the name of its key, where that is known."""
 
     reason: str
+    key: str = ""
+    origin: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,15 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Log a refused peer, or a connection that ended before anything of this protocol came."""
+    """Log a refused peer, or a connection that ended before anything of this protocol came.
+
+    key: that the peer has proved to have; empty for none.
+    """
 
     text: str
     is_refusal: bool
+    key: str = ""
+    origin: str = ""
 
 
 Command = Transmit | Deliver | Admit | Dial | LiftLimits | Cut | Report

@@ -689,7 +689,7 @@ class ZmqListener(_ZmqEnd):
         for kind, descriptor in self._take_events():
             if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._keys is not None:
                 while self._keys.refusals:
-                    self._inputs.append(t.PeerRefused(self._keys.refusals.popleft()))
+                    self._inputs.append(self._keys.refusals.popleft())
             elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
                 self._failure = _FAILURES.get(descriptor, "")
             elif kind == zmq.EVENT_ACCEPTED:

@@ -8,16 +8,18 @@ Events are sent soon while there are few, and with the next status while there a
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import Identity
 from scaler.net.listener import Listener
+from scaler.net.transport import Report
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,
@@ -33,13 +35,14 @@ from scaler.protocol.messages import (
     TasksFound,
     Welcome,
 )
+from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Fact
-from scaler.scheduler.events import MAX_TASK_ROWS, Events
+from scaler.scheduler.core.facts import Action, Fact
+from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
 from scaler.scheduler.search import find
-from scaler.scheduler.status import ServerStatus, status
+from scaler.scheduler.status import ServerStatus, fitting, status
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
@@ -50,15 +53,20 @@ ANSWERS_PER_ITERATION = 4
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, while there are few."""
 CLOCK_TOLERANCE_SECONDS = 1e-4
+MAX_AUDIT = 2_000
+"""Records of the audit log that are kept for monitors."""
+AUDIT_BYTES = 768 * 1024
+"""Those in one message: the newest of them."""
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
 
 @dataclass(slots=True)
 class _Monitor:
-    """missed: ended tasks in reports that were left out for it."""
+    """missed: ended tasks in reports that were left out for it. lacks_audit: records were left out for it."""
 
     missed: int = 0
+    lacks_audit: bool = False
     broken_at: float = math.inf
 
 
@@ -73,17 +81,21 @@ class Monitors:
         welcome: Welcome,
         interval_seconds: float,
         server_status: Callable[[bool], ServerStatus],
+        note: Callable[[Sequence[ListenerEvent | Report]], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """listen: makes the listener from `admit` and `on_events`. welcome: the answer to monitors.
 
-        server_status: called with True once per report, with False for monitors that connect between two.
+        server_status: called with True once per report, with False for monitors that connect between two. note: takes
+        what the audit log records of monitors.
         """
         self._state = state
         self._step = step
         self._welcome = welcome
         self._interval_seconds = interval_seconds
         self._server_status = server_status
+        self._note = note
+        self._audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
@@ -91,6 +103,7 @@ class Monitors:
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._listener = listen(admit=self._admit, on_events=self._on_events)
+        self._listener.on_refused = lambda report: note([report])
         self._events_timer: asyncio.TimerHandle | None = None
         """Set while events wait that are to be sent before the next status."""
         self._pause_seconds = EVENTS_SECONDS
@@ -101,9 +114,22 @@ class Monitors:
         return self._listener.addresses[0]
 
     def add(self, facts: Iterable[Fact]) -> None:
+        """Take in facts to report; actions come with `add_audit`."""
+        facts = [fact for fact in facts if type(fact) is not Action]
         self._events.add(facts, time.time())
-        if self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
+        if facts and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)
+
+    def add_audit(self, rows: Sequence[AuditRow]) -> None:
+        """Send new records of the audit log; a monitor that is slow gets them all later."""
+        self._audit.extend(rows)
+        news = _audit_document(rows) if self._monitors else None
+        for peer, monitor in self._monitors.items():
+            if self._listener.outbox_bytes(peer) > MAX_WAITING_BYTES:
+                monitor.lacks_audit = True
+            elif news is not None:
+                self._listener.send(peer, _audit_document(self._audit) if monitor.lacks_audit else news)
+                monitor.lacks_audit = False
 
     def close(self) -> None:
         self._timer.cancel()
@@ -122,6 +148,7 @@ class Monitors:
         return self._welcome
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
+        self._note([event for event in arrived if not isinstance(event, Received)])
         for event in arrived:
             match event:
                 case Opened(peer, _):
@@ -153,6 +180,8 @@ class Monitors:
         if now - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
         self._listener.send(peer, self._status)
+        if self._audit:
+            self._listener.send(peer, _audit_document(self._audit))
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
 
@@ -172,6 +201,7 @@ class Monitors:
             if self._loop.time() - monitor.broken_at > self._welcome.lease_seconds:
                 self._listener.forget(peer)
                 self._forget(peer)
+                self._note([Closed(peer, "was out of contact", is_orderly=False)])
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
@@ -223,3 +253,9 @@ class Monitors:
                     self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
         if self._questions:
             self._loop.call_soon(self._answer)
+
+
+def _audit_document(rows: Collection[AuditRow]) -> MonitorEvents:
+    newest = ", ".join(reversed(fitting(reversed([*rows]), AUDIT_BYTES)))
+    table = f'{{"columns": {json.dumps(AuditRow._fields)}, "rows": [{newest}]}}'
+    return MonitorEvents(f'{{"version": {VERSION}, "audit": {table}}}'.encode())

@@ -50,6 +50,8 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
+from scaler.scheduler.audit import COUNT_SECONDS, Audit, AuditInput, Noted
+from scaler.scheduler.audit_file import AuditFile
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -133,6 +135,8 @@ class SchedulerServer:
         self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32))
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
+        self._audit = Audit()
+        self._audit_file = AuditFile(Path(config.audit_path)) if config.audit_path else None
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
@@ -154,6 +158,7 @@ class SchedulerServer:
             has_local_listener=True,
             keys=self._access.keys,
         )
+        self._listener.on_refused = lambda report: self._note([report])
         self._monitors = Monitors(
             self._core.state,
             self._step,
@@ -167,6 +172,7 @@ class SchedulerServer:
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
             self._server_status,
+            self._note,
             self._loop,
         )
         self._to_storage: Connector = SocketConnector(
@@ -178,6 +184,8 @@ class SchedulerServer:
         )
         self._access.publish([*self._listener.addresses, self._monitors.address])
         self._schedule(self._loop.time())
+        self._note([Noted("started")])
+        self._record_counts()
 
     def _embed_storage(self) -> str:
         bind_address = self._config.bind_address
@@ -203,10 +211,15 @@ class SchedulerServer:
 
     def close(self) -> None:
         self._is_closed = True
+        self._record_timer.cancel()
+        self._note([Noted("ended")])
+        self._record(is_due=True)
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()
         self._monitors.close()
+        if self._audit_file is not None:
+            self._audit_file.close()
         self._to_storage.close("the scheduler ends")
         if self._storage is not None:
             self._storage.close()
@@ -247,12 +260,38 @@ class SchedulerServer:
             max_pending_tasks=self._config.max_number_of_tasks_waiting,
         )
 
+    # -- the audit log
+
+    def _note(self, inputs: Sequence[AuditInput]) -> None:
+        """Record what has happened."""
+        self._audit.add(inputs, time.time())
+        self._record()
+
+    def _record(self, *, is_due: bool = False) -> None:
+        rows = self._audit.take(is_due=is_due)
+        if rows:
+            self._monitors.add_audit(rows)
+            if self._audit_file is not None:
+                self._audit_file.write(rows)
+
+    def _record_counts(self) -> None:
+        """Record what was added up, and again every `COUNT_SECONDS`."""
+        if self._access.keys is not None:
+            self._audit.add_keys(self._access.keys.entries(), time.time())
+        self._record(is_due=True)
+        self._record_timer = self._loop.call_later(COUNT_SECONDS, self._record_counts)
+
     # -- steps
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
+        changes: list[ListenerEvent] = []
         for event in arrived:
             if type(event) is Received:
                 self._received[type(event.message).__name__] += 1
+            else:
+                changes.append(event)
+        if changes:
+            self._audit.add(changes, time.time())
         self._step(arrived)
         for event in arrived:
             if type(event) is Received and type(event.message) is FindTasks:  # of an admin
@@ -279,6 +318,7 @@ class SchedulerServer:
                 self._listener.send(command.peer, command.message)
             else:
                 self._perform(command)
+        self._record()
         self._schedule(self._core.next_step_at(done_at))
 
     def _perform(self, command: Command) -> None:
@@ -286,6 +326,7 @@ class SchedulerServer:
         match command:
             case Expel(peer, reason):
                 self._listener.forget(peer, reason)
+                self._audit.add([command], time.time())
             case SendToStorage(message):
                 self._to_storage.send(message)
             case AskPolicy(view):
@@ -294,6 +335,7 @@ class SchedulerServer:
                 for fact in facts:
                     _log_fact(fact)
                 self._monitors.add(facts)
+                self._audit.add(facts, time.time())
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -49,6 +49,10 @@ class AllowList:
     def entry(self, public_key: str) -> Entry | None:
         """Return what a public key in z85 stands for as of the last `refresh`, or None for an unknown one."""
         return self._entries.get(public_key)
+
+    def entries(self) -> Mapping[str, Entry]:
+        """Return all of them by public key, as of the last `refresh`."""
+        return self._entries
 
     def refresh(self) -> bool:
         """Read what has changed: added, revoked, expired and removed keys. Return whether any entry has changed.

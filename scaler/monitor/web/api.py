@@ -16,11 +16,11 @@ from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
 from scaler.logs import escaped_lines
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.model import MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
+from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
-from scaler.protocol.monitor_rows import ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import AuditRow, ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -190,7 +190,7 @@ def _table(name: str, summary: str) -> ApiRoute:
 
 
 def _newest(name: str, summary: str, row: type, most: int) -> ApiRoute:
-    """Return the route of the model's decisions or incidents, the newest first."""
+    """Return the route of the model's decisions, incidents or audit log, the newest first."""
 
     def answered(source: Source, query: Query) -> View:
         rows = getattr(source.monitor.model, name)
@@ -295,6 +295,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),
     _newest("incidents", "Events worth an operator's attention", IncidentRow, MAX_INCIDENTS),
+    _newest("audit", "Who did what", AuditRow, MAX_AUDIT),
     ApiRoute(
         "/api/trace",
         "trace",

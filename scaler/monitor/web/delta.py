@@ -21,7 +21,8 @@ MAX_TASKS_SENT = 100
 MAX_TASKS_READ = 2000
 """Of the new tasks, for one delta: the newest."""
 MAX_LISTED = 100
-"""Decisions and incidents in a snapshot or a delta: the newest."""
+"""Decisions, incidents and records of the audit log in a snapshot or a delta: the newest."""
+NOTES = ("decisions", "incidents", "audit")
 
 Update = tuple[Literal["snapshot", "delta"], View]
 
@@ -46,8 +47,7 @@ class DeltaEncoder:
             "status": status_view(model),
             **{name: list(rows.values()) for name, rows in self._tables.items()},
             "tasks": [task_view(task) for task in model.tasks(limit=self._task_rows)],
-            "decisions": [view(row) for row in reversed(_since(model.decisions, None))],
-            "incidents": [view(row) for row in reversed(_since(model.incidents, None))],
+            **{name: [view(row) for row in reversed(_since(getattr(model, name), None))] for name in NOTES},
             "series": model.series.columns(model.status.at - FINE_SECONDS),
         }
 
@@ -63,7 +63,7 @@ class DeltaEncoder:
         if model.status is not self._status:
             delta |= self._changed_state()
         delta |= self._new_tasks()
-        for name in ("decisions", "incidents"):
+        for name in NOTES:
             if rows := _since(getattr(model, name), self._newest[name]):
                 delta[name] = [view(row) for row in rows]
                 self._newest[name] = rows[-1]
@@ -80,7 +80,7 @@ class DeltaEncoder:
         self._tables = {name: _keyed(model, name) for name in KEYS}
         self._updates = model.updates
         self._newest: dict[str, NamedTuple | None] = {
-            name: next(reversed(getattr(model, name)), None) for name in ("decisions", "incidents")
+            name: next(reversed(getattr(model, name)), None) for name in NOTES
         }
         self._steady = _steady(self._connection())
 

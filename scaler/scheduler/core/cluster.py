@@ -50,6 +50,8 @@ class ClusterState:
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """What tasks printed that have not failed."""
+        self.submitted: dict[tuple[ClientRecord, str], int] = {}
+        """New tasks by client and function, until the audit log is told."""
 
     def own_time(self, now: float) -> float:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""

@@ -34,7 +34,7 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import UNKNOWN, explain
-from scaler.scheduler.core.facts import Incident, peer_incident
+from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
@@ -223,6 +223,7 @@ class SchedulerCore:
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
     ) -> None:
         """Forget a client; with retain, its stored objects stay for a while, should it come back."""
+        self._tell_submitted()
         del self.state.clients[client.id]
         self._tasks.client_left(client)
         self.state.objects.client_left(client.id, retain)
@@ -263,6 +264,7 @@ class SchedulerCore:
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
         state.ready.drop_empty()
         state.accounts.expire(now)
+        self._tell_submitted()
         if now >= self._warn_from:
             self._warn_clients()
 
@@ -334,6 +336,9 @@ class SchedulerCore:
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
         """Cancel tasks of a client; an admin's may be those of others."""
+        is_admin, clients = client.identity.is_admin, self.state.clients
+        known = [task for task in ids if task in (clients.get(owner_of(task), client) if is_admin else client).tasks]
+        self._act("cancelled", client, "tasks", len(known))
         self._tasks.cancel(client, ids)
         for task in ids if client.identity.is_admin else ():
             self._tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
@@ -342,6 +347,7 @@ class SchedulerCore:
         """Clear a client; other: the one that an admin means."""
         of = client if other in (b"", client.id) else self.state.clients.get(other)
         if of is client or (of is not None and client.identity.is_admin):
+            self._act("cleared", client, f"{of.title} with {counted(len(of.tasks), 'unfinished task')}")
             self._tasks.cancel(of, list(of.tasks))
             for identifier in self.state.objects.pinned_by(of.id):
                 self.state.objects.release(identifier, of.id)
@@ -362,6 +368,23 @@ class SchedulerCore:
             case messages.Explain():
                 return messages.Explained(task, explain(state, task, state.now) if is_known else UNKNOWN)
 
+    def _act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
+        """Have the audit log note what a client did, after what it had submitted. count: of tasks; 0 is not noted."""
+        if kind != "submitted":
+            self._tell_submitted()
+        if count != 0:
+            if client.via is None:
+                self._outbox.publish(Action(kind, client.id, text, count or 0))
+            else:
+                key = client.account.key
+                self._outbox.publish(Action(kind, client.via.id, f"{text} (inside a task)", count or 0, key))
+
+    def _tell_submitted(self) -> None:
+        if self.state.submitted:
+            for (client, name), count in self.state.submitted.items():
+                self._act("submitted", client, name, count)
+            self.state.submitted.clear()
+
     def _shutdown(self, client: ClientRecord) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
@@ -369,8 +392,10 @@ class SchedulerCore:
                 "is started with protected=False"
             )
             self._outbox.send_to_client(client, messages.ShutdownReply(False, text))
+            self._act("refused", client, "to shut the cluster down: it is protected")
             return
         text = f"client {client.name} shut the cluster down"
+        self._act("shut down", client, "the cluster")
         self._outbox.send_to_client(client, messages.ShutdownReply(True, text))
         for peer in [*self.state.workers, *self.state.managers]:
             self._outbox.send(peer, messages.Shutdown(text))

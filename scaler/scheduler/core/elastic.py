@@ -17,7 +17,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
-from scaler.scheduler.core.facts import Incident, peer_incident
+from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
@@ -110,6 +110,7 @@ class Elastic:
         worker.drain(quarantined=quarantined)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
+        self._outbox.publish(Action("drained", worker.id, f"{worker.name}: {reason}"))
 
     # -- the decision
 

@@ -168,10 +168,25 @@ class Incident:
     ids: dict[str, str]
 
 
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What a peer did, or had done to it, for the audit log.
+
+    kind: submitted, cancelled, cleared, drained or shut down. peer: whose connection it came over. count: of tasks.
+    key: of the client when it is inside a task, where the connection is its worker's.
+    """
+
+    kind: str
+    peer: bytes
+    text: str
+    count: int = 0
+    key: str = ""
+
+
 ROUTINE = ("joined", "left")
 """Kinds of incidents that are no problem: the log has them, monitors do not list them."""
 
-Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident
+Fact = TasksStarted | SlotsWorked | TasksEnded | TaskRetried | ScalingDecided | Incident | Action
 
 
 def peer_incident(kind: str, peer: PeerRecord, text: str = "") -> Incident:

@@ -97,6 +97,8 @@ class Submission:
         account.size_bytes += room - left
         if len(tasks) > before:
             group.arrived(task.id, self._state.now)
+            submitted, key = self._state.submitted, (client, group.function.name)
+            submitted[key] = submitted.get(key, 0) + len(tasks) - before
         if ready:
             self._state.ready.add(group, ready)
         if rejected:

@@ -44,7 +44,17 @@ def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_ea
     assert reply.headers["content-type"] == "text/javascript; charset=utf-8"
     assert reply.headers["cache-control"] == "no-cache"
     schema = json.loads(reply.text.splitlines()[0].removeprefix("export const SCHEMA = ").removesuffix(";"))
-    assert set(schema) == {"tasks", "workers", "processors", "managers", "clients", "functions", "waiting", "failures"}
+    assert set(schema) == {
+        "tasks",
+        "workers",
+        "processors",
+        "managers",
+        "clients",
+        "functions",
+        "waiting",
+        "failures",
+        "audit",
+    }
     formats = re.search(r"const FORMATS = \{(.*)\};", (STATIC / "table.js").read_text())
     assert formats
     for column in (column for columns in schema.values() for column in columns):

@@ -27,7 +27,7 @@ from scaler.protocol.messages import (
     TaskLog,
     Welcome,
 )
-from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
+from scaler.protocol.monitor_rows import AuditRow, SchedulerRow, StorageRow
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
 from scaler.scheduler.events import MAX_TASK_ROWS
@@ -127,6 +127,7 @@ class Port:
         self.listener = Recording()
         self.looks: list[bool] = []
         self.is_watched = False
+        self.noted: list[object] = []
         self.monitors = Monitors(
             self.cluster.state,
             self._step,
@@ -134,6 +135,7 @@ class Port:
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
             self._server_status,
+            self.noted.extend,
             cast("asyncio.AbstractEventLoop", self.loop),
         )
         self.client = self.cluster.client()
@@ -378,6 +380,27 @@ def test_messages_of_reports_are_what_the_wire_knows() -> None:
     port.come(ALICE)
     kinds = [type(message) for _, message in port.listener.sent]
     assert kinds == [MonitorStatus, MonitorEvents]
+
+
+def test_a_monitor_gets_the_audit_log_and_a_slow_one_gets_all_of_it_later() -> None:
+    port = Port()
+    rows = [AuditRow(float(number), "connected") for number in range(4)]
+    port.monitors.add_audit(rows[:1])
+    port.come(ALICE)
+
+    def received() -> list[float]:
+        return [row["at"] for _, told in port.told(ALICE) for row in objects(told.get("audit"))]
+
+    assert received() == [0.0]
+    port.monitors.add_audit(rows[1:2])
+    assert received() == [1.0]
+    port.listener.waiting[ALICE] = MAX_WAITING_BYTES + 1
+    port.monitors.add_audit(rows[2:3])
+    assert received() == []
+    port.listener.waiting[ALICE] = 0
+    port.monitors.add_audit(rows[3:4])
+    assert received() == [0.0, 1.0, 2.0, 3.0], "monitors drop what they know"
+    assert [type(event).__name__ for event in port.noted] == ["Opened"]
 
 
 def test_closing_frees_the_address() -> None:

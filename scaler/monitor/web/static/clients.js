@@ -16,14 +16,17 @@ const FUNCTIONS = columns("functions", {
   name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
   failed: FAILED,
 });
+const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } }, { sortable: false });
 
 export function clients(store) {
   const noClients = h("div");
   const noFunctions = h("div");
   const clientTable = table("Clients", CLIENTS, (row) => row.id, { sort: [0, 1], empty: noClients });
   const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [3, -1], empty: noFunctions });
+  const auditTable = table("Who did what", AUDIT, (row) => row, { limit: 20, empty: h("p", {}, "Connections, refusals and submitted tasks appear here.") });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
-    panel("Clients", {}, clientTable.element), panel("Functions", {}, functionTable.element));
+    panel("Clients", {}, clientTable.element), panel("Functions", {}, functionTable.element),
+    panel("Who did what", {}, auditTable.element));
 
   function update(what) {
     const all = what.includes("all");
@@ -37,6 +40,7 @@ export function clients(store) {
       if (rows.length === 0) fill(noFunctions, h("p", {}, "Functions appear with the first tasks."));
       functionTable.update(rows);
     }
+    if (all || what.includes("audit")) auditTable.update(store.audit);
   }
   return { title: "Clients and functions", element, update, close() {} };
 }

@@ -23,6 +23,7 @@ export class Store {
     this.leftOut = 0;
     this.decisions = [];  // the newest first, as incidents
     this.incidents = [];
+    this.audit = [];
     this.series = { at: [] };
     this.receivedAt = null;  // of the monotonic clock, in ms
     this.open = false;
@@ -132,18 +133,20 @@ export class Store {
     this.tasks = new Map(received.tasks.reverse().map((task) => [task.id, task]));
     this.decisions = received.decisions;
     this.incidents = received.incidents;
+    this.audit = received.audit;
     this.series = received.series;
     return ["all"];
   }
 
   _change(received) {
     this.connection = received.connection;
-    const { status, tasks, decisions, incidents, series } = received;
+    const { status, tasks, decisions, incidents, audit, series } = received;
     if (status) this.status = status;
     for (const [name, key] of Object.entries(KEYS)) if (received[name]) this._rows(this.tables[name], key, received[name]);
     if (tasks) this._tasks(tasks);
     if (decisions) this.decisions = [...decisions.reverse(), ...this.decisions].slice(0, MAX_NOTES);
     if (incidents) this.incidents = [...incidents.reverse(), ...this.incidents].slice(0, MAX_NOTES);
+    if (audit) this.audit = [...audit.reverse(), ...this.audit].slice(0, MAX_NOTES);
     if (series) this._points(series);
     return Object.keys(received);
   }

@@ -1,0 +1,93 @@
+"""The audit log on disk: complete lines, for its owner alone, and no harm when it cannot be written."""
+
+from __future__ import annotations
+
+import json
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler.protocol.monitor_rows import AuditRow
+from scaler.scheduler.audit_file import AuditFile
+
+
+def row(number: int) -> AuditRow:
+    return AuditRow(float(number), "connected", "alice")
+
+
+def write(path: Path, *writes: list[AuditRow], max_bytes: int = 1_000_000) -> None:
+    file = AuditFile(path, max_bytes)
+    for rows in writes:
+        file.write(rows)
+    file.close()
+
+
+def lines(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_records_are_json_lines_of_a_file_that_only_its_owner_can_read(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    path.touch(0o666)
+    write(path, [row(1), row(2)], [row(3)])
+    assert [line["time"] for line in lines(path)] == [f"1970-01-01T00:00:0{second}.000Z" for second in (1, 2, 3)]
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_file_that_is_full_is_renamed_and_one_older_file_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    write(path, *([row(number)] for number in range(1, 8)), max_bytes=300)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["audit.jsonl", "audit.jsonl.1"]
+    newest = [line["time"] for file in ("audit.jsonl.1", "audit.jsonl") for line in lines(tmp_path / file)]
+    assert newest == [f"1970-01-01T00:00:0{second}.000Z" for second in (5, 6, 7)][-len(newest) :]
+    assert all(each.stat().st_size <= 300 for each in tmp_path.iterdir())
+
+
+def test_what_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "missing" / "audit.jsonl"
+    write(path, [row(1)], [row(2)], [row(3)])
+    text = f"audit_path: cannot write {path}: No such file or directory; records are lost"
+    assert [record.getMessage() for record in caplog.records] == [text]
+
+
+def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_were_lost(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "missing" / "audit.jsonl"
+    file = AuditFile(path)
+    file.write([row(1), row(2)])
+    deadline = time.monotonic() + 10
+    while not caplog.records and time.monotonic() < deadline:
+        time.sleep(0.001)  # another thread writes
+    path.parent.mkdir()
+    file.write([row(3)])
+    file.close()
+    assert [(line["kind"], line["times"]) for line in lines(path)] == [("lost", 2), ("connected", 0)]
+    assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, 2 records were lost"
+
+
+@pytest.fixture
+def file_limit() -> Iterator[None]:
+    """Let files grow to 200 bytes only: as a full disk, writes come back short and then fail."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("file_limit")
+def test_a_full_disk_leaves_complete_lines_only(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    write(path, [row(1)], [row(2)], [row(3)])
+    assert [line["time"] for line in lines(path)] == ["1970-01-01T00:00:01.000Z"]
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "audit.jsonl").symlink_to(tmp_path / "victim")
+    write(tmp_path / "audit.jsonl", [row(1)])
+    assert not (tmp_path / "victim").exists()
