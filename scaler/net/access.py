@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,8 +56,8 @@ class Access:
             from scaler.security.run import find  # noqa: PLC0415
 
             if (own := self.credential) is not None:
-                is_scheduler = server is Server.SCHEDULER
-                return PeerKeys(own.scheduler_key if is_scheduler else own.object_storage_key, own.keys, own.name)
+                proven = own.scheduler_key if server is Server.SCHEDULER else own.object_storage_key
+                return PeerKeys(proven, own.keys, own.name, own.ending(datetime.now(UTC)))
             try:
                 found = find(address)
             except UsageError:

@@ -25,6 +25,7 @@ _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 class PeerKeys(NamedTuple):
     """What a peer connects with. server: the public key that the server must prove. name: of the peer's own key.
+    ending: why a server that knows the key refuses it.
 
     Without a name, the pair is thrown away afterwards, and the connection can only fail: the way it fails tells whether
     the server asks for keys.
@@ -33,6 +34,7 @@ class PeerKeys(NamedTuple):
     server: str
     own: KeyPair
     name: str
+    ending: str = "was revoked"
 
 
 def without_credential() -> PeerKeys:

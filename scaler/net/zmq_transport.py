@@ -406,8 +406,8 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
     """Return what an event of a connection's end says, and how often in a row it means that this peer is refused."""
     key = "" if keys is None else keys.name
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
-        if str(value) == REVOKED:
-            return f"the server refuses the key {key}: it was revoked, or has expired; ask for a new credential", 1
+        if str(value) == REVOKED and keys is not None:
+            return f"the server refuses the key {key}: it {keys.ending}; ask for a new credential", 1
         return f"the server does not know the key {key}: its credential is of another cluster, or was removed", 1
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MISMATCH:
         if keys is None:

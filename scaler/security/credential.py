@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from scaler.errors import ConfigError
-from scaler.security.documents import UNITS, lines, parse
+from scaler.security.documents import UNITS, lines, parse, shown
 from scaler.security.private_files import read_private
 
+_CLOCKS_DIFFER_BY = timedelta(hours=1)
 _KINDS = {
     "name": "name",
     "role": "role",
@@ -61,6 +62,12 @@ class Credential:
         if self.units is None:
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
         return replace(self, name=self.name + UNITS, role="worker", keys=self.units, units=None)
+
+    def ending(self, now: datetime) -> str:
+        """Return why a server refuses this credential at this time, as far as a peer can know: clocks differ."""
+        if self.expires is None or self.expires > now + _CLOCKS_DIFFER_BY:
+            return "was revoked"
+        return f"expired on {shown(self.expires)}" if self.expires <= now else "was revoked, or has expired"
 
     def to_text(self) -> str:
         """Return the text of a credential file, with the secret keys."""

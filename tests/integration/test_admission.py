@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,18 @@ def test_revoking_a_key_ends_its_live_sessions_and_keeps_it_out(cluster: Cluster
             all(client.submit(abs, -3).result(30) for _ in iter(time.monotonic, began + 10))
         assert time.monotonic() < began + 2
     assert "the key leaver: it was revoked" in refusal_of(lambda: cluster.connect(path))
+
+
+def test_a_key_that_expires_ends_its_live_sessions_and_is_refused_as_expired(cluster: Cluster) -> None:
+    expires = datetime.now(UTC) + timedelta(seconds=3)
+    path = cluster.file(cluster.keys.add("guest", "client", expires))
+    with cluster.connect(path) as client:
+        with pytest.raises(ScalerError, match="the key guest expired on"):
+            all(client.submit(abs, -3).result(30) for _ in iter(time.monotonic, time.monotonic() + 20))
+        assert datetime.now(UTC) < expires + timedelta(seconds=2)
+    began = time.monotonic()
+    assert "the key guest: it expired on" in refusal_of(lambda: cluster.connect(path))
+    assert time.monotonic() < began + 2
 
 
 def test_a_cluster_that_others_can_reach_does_not_start_without_keys() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,15 @@ def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
     assert load_credential(written(tmp_path / "units", units.to_text())) == units
     with pytest.raises(ConfigError, match="only a manager has units"):
         credential("worker").for_units()
+
+
+def test_a_refused_credential_says_what_ended_it_as_far_as_clocks_tell() -> None:
+    expires = credential().expires
+    assert expires is not None
+    assert credential().ending(expires) == "expired on 2030-01-31 12:00 UTC"
+    assert credential().ending(expires - timedelta(minutes=30)) == "was revoked, or has expired"
+    assert credential().ending(expires - timedelta(hours=2)) == "was revoked"
+    assert replace(credential(), expires=None).ending(expires) == "was revoked"
 
 
 def test_new_keys_have_the_form_of_keys_and_differ() -> None:
