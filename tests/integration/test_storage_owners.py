@@ -1,0 +1,217 @@
+"""Clients of two keys and one object storage, which TCP reaches as if from another host."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler.errors import ObjectLostError, ProtocolError, RefusedError
+from scaler.ids import IdFactory, content_id, result_id
+from scaler.net.access import Access
+from scaler.net.address import beside
+from scaler.net.connection import ConnectorEvent, Received, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.versions import own_hello
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import (
+    ClientDetails,
+    Finished,
+    Outcome,
+    Role,
+    Server,
+    Spec,
+    Submit,
+    TaskGroup,
+    stored_reference,
+)
+from scaler.security.credential import load_credential
+from scaler.security.directory import KeysDirectory
+from tests.integration.test_admission import Cluster, free_address
+
+BIG = 2_000_000
+COMMAND = "import sys, scaler.cli; sys.exit(getattr(scaler.cli, sys.argv.pop(1))())"
+
+
+class FarCluster(Cluster):
+    """A scheduler with two workers, none of which finds a local listener: all have keys."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.keys = KeysDirectory.create(home / "keys", "test")
+        self.far = free_address("127.0.0.2")
+        self.storage = beside(self.far, 1, "")
+        everywhere = self.far.replace("127.0.0.2", "0.0.0.0")
+        farm = self.credential("farm", "manager")
+        commands = (
+            ("scheduler", everywhere, "-aosa", self.storage, "--credentials", str(self.keys.path)),
+            ("cluster", self.far, "-n", "2", "--credentials", farm),
+        )
+        units = load_credential(Path(farm)).for_units().to_text()
+        environment = {**os.environ, "SCALER_CREDENTIAL": units}
+        self.processes = [
+            subprocess.Popen([sys.executable, "-c", COMMAND, *each], env=environment) for each in commands
+        ]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FarCluster]:
+    made = FarCluster(tmp_path_factory.mktemp("owners"))
+    try:
+        yield made
+    finally:
+        for each in reversed(made.processes):
+            each.terminate()
+            each.wait(20)
+
+
+class Peer:
+    """A client of its own making, which says to scheduler and storage what a test wants."""
+
+    def __init__(self, cluster: FarCluster, name: str, peer: bytes) -> None:
+        path = cluster.home / f"{name}.credentials"
+        self.access = Access(load_credential(path) if path.exists() else cluster.keys.add(name, "client"))
+        if not path.exists():
+            assert self.access.credential is not None
+            cluster.file(self.access.credential)
+        self.ids = IdFactory(peer)
+        self.token = b""
+        self._storage_address = cluster.storage
+        self._arrived: asyncio.Queue[ConnectorEvent] = asyncio.Queue()
+        self.connector = SocketConnector(
+            cluster.far,
+            peer=peer,
+            hello=own_hello(Role.CLIENT, ClientDetails(name)),
+            on_events=self._on_events,
+            keys=self.access.to(Server.SCHEDULER, cluster.far),
+        )
+
+    def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
+        for event in events:
+            self._arrived.put_nowait(event)
+
+    async def welcomed(self) -> Peer:
+        while not isinstance(event := await self._arrived.get(), Welcomed):
+            pass
+        self.token = event.welcome.owner_token
+        return self
+
+    async def answer(self, message: Submit) -> Finished:
+        self.connector.send(message)
+        while not (isinstance(event := await self._arrived.get(), Received) and isinstance(event.message, Finished)):
+            pass
+        return event.message
+
+    def storage(self, peer: bytes | None = None, token: bytes | None = None) -> StorageClient:
+        token = self.token if token is None else token
+        return StorageClient(self._storage_address, peer or self.ids.owner, Role.CLIENT, self.access, owner_token=token)
+
+
+def run(main: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        await asyncio.wait_for(main(), 30)
+
+    asyncio.run(bounded())
+
+
+def test_what_one_key_stores_another_key_cannot_read_replace_or_delete(cluster: FarCluster) -> None:
+    async def main() -> None:
+        alice = await Peer(cluster, "alice", b"alice--1").welcomed()
+        bob = await Peer(cluster, "bob", b"bob----1").welcomed()
+        mine, theirs = alice.storage(), bob.storage()
+        secret, planned, absent = alice.ids.object(), alice.ids.object(), alice.ids.object()
+        await mine.put(secret, [b"secret", bytes(BIG)])
+        found = []
+        for name in (secret, absent):
+            with pytest.raises(ObjectLostError) as raised:
+                await theirs.get(name, 10.0)
+            found.append(str(raised.value).replace(name.hex(), "ID"))
+        assert found == ["object ID is not in the object storage: there is no such object"] * 2
+        for name in (secret, planned, result_id(alice.ids.task(), 1)):
+            with pytest.raises(ProtocolError, match="its own objects only"):
+                await theirs.put(name, [b"evil"])
+        theirs.forget([secret])
+        await theirs.stat()
+        assert [bytes(part[:6]) for part in await mine.get(secret, 1.0)] == [b"secret", bytes(6)]
+        with pytest.raises(ObjectLostError):
+            await mine.get(planned, 0.0)
+        for each in (mine, theirs, alice.connector, bob.connector):
+            each.close()
+
+    run(main)
+
+
+def test_a_peer_id_of_another_client_is_refused_by_the_storage(cluster: FarCluster) -> None:
+    async def main() -> None:
+        alice = await Peer(cluster, "alice", b"alice--2").welcomed()
+        bob = await Peer(cluster, "bob", b"bob----2").welcomed()
+        secret = alice.ids.object()
+        for token in (bob.token, b"", bytes(16)):
+            intruder = bob.storage(alice.ids.owner, token)
+            with pytest.raises(RefusedError, match="has not welcomed the key bob"):
+                await intruder.get(secret, 0.0)
+            intruder.close()
+        mine = alice.storage()  # the attempts took nothing from her
+        await mine.put(secret, [b"secret"])
+        mine.close()
+        thief = bob.storage(alice.ids.owner, alice.token)  # a token that leaked is of no use for another key
+        with pytest.raises(RefusedError, match="objects of another key"):
+            await thief.get(secret, 0.0)
+        for each in (thief, alice.connector, bob.connector):
+            each.close()
+
+    run(main)
+
+
+def test_tasks_of_one_key_get_no_objects_and_functions_of_another(cluster: FarCluster) -> None:
+    async def main() -> None:
+        alice = await Peer(cluster, "alice", b"alice--3").welcomed()
+        bob = await Peer(cluster, "bob", b"bob----3").welcomed()
+        mine = alice.storage()
+        arguments, code = pickle.dumps(((bytes(BIG),), {})), pickle.dumps(len)
+        secret, function = alice.ids.object(), alice.ids.object()
+        await mine.put(secret, [arguments])
+        await mine.put(function, [pickle.dumps(abs)])
+        own = content_id(code)
+
+        def submit(who: Peer, identifier: bytes, payload: bytes, references: tuple[bytes, ...] = ()) -> Submit:
+            task = TaskGroup(Spec(identifier), [who.ids.task()], [pickle.dumps((b"abc",))], [references])
+            return Submit([(identifier, payload)], [task])
+
+        def outcome(answer: Finished) -> tuple[Outcome, bytes]:
+            return Outcome(answer.outcomes[0]), answer.payloads[0]
+
+        evil = pickle.dumps(abs)
+        assert outcome(await bob.answer(submit(bob, own, evil)))[0] is Outcome.REJECTED
+        assert outcome(await alice.answer(submit(alice, own, code))) == (Outcome.SUCCESS, pickle.dumps(3, 5))
+        stored = stored_reference(function, 100)
+        assert outcome(await bob.answer(submit(bob, function, stored)))[0] is Outcome.REJECTED
+        assert outcome(await bob.answer(submit(bob, own, code, references=(secret,))))[0] is Outcome.OBJECT_LOST
+        for each in (mine, alice.connector, bob.connector):
+            each.close()
+
+    run(main)
+
+
+def total(*values: bytes) -> int:
+    return sum(map(len, values))
+
+
+def nested(client: Client) -> bytes:
+    """Submit with large arguments and results, from inside a task."""
+    return bytes(client.submit(bytes.__add__, bytes(BIG), bytes(BIG)).result())
+
+
+def test_workers_with_a_key_run_tasks_with_large_objects_also_from_inside_tasks(cluster: FarCluster) -> None:
+    with cluster.connect(cluster.credential("carol")) as client:
+        reference = client.send_object(bytes(BIG))
+        assert client.submit(total, reference, bytes(BIG)).result(30) == 2 * BIG
+        assert client.submit(total, client.submit(bytes, BIG)).result(30) == BIG
+        assert len(client.submit(nested, client).result(30)) == 2 * BIG
