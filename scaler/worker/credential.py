@@ -7,10 +7,12 @@ in a variable that a service fills from its store of secrets. Both are gone when
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from scaler.config.worker import WorkerConfig
+from scaler.security import CREDENTIALS_VARIABLE
 
 if TYPE_CHECKING:
     from scaler.net.access import Access
@@ -25,13 +27,29 @@ _text = ""
 
 
 def take_credential(environment: MutableMapping[str, str] = os.environ) -> None:
-    """Take the credential out of the environment. Call it before anything is forked."""
+    """Take the credential out of the environment. Call it before anything is forked.
+
+    A container's process starts once more: the kernel shows the variables that a program was started with for as long
+    as it runs, also those of every process that is forked from it.
+    """
     global _text  # noqa: PLW0603 (a worker process is one peer)
-    _text = environment.pop(CREDENTIAL_VARIABLE, "")
+    environment.pop(CREDENTIALS_VARIABLE, None)  # the manager's own, which is not for tasks
+    if text := environment.pop(CREDENTIAL_VARIABLE, ""):
+        reader = pipe_with(text)
+        os.set_inheritable(reader, True)
+        os.execve(sys.executable, sys.orig_argv, {**environment, CREDENTIAL_FD_VARIABLE: str(reader)})  # noqa: S606
     descriptor = environment.pop(CREDENTIAL_FD_VARIABLE, None)
     if descriptor is not None:
         with open(int(descriptor), "rb") as file:  # noqa: PTH123 (of a descriptor)
             _text = file.read(MAX_CREDENTIAL_BYTES).decode()
+
+
+def pipe_with(text: str) -> int:
+    """Return the reading end of a pipe that holds a credential, for a process that inherits it."""
+    reader, writer = os.pipe()
+    with open(writer, "wb") as file:  # noqa: PTH123 (of a descriptor)
+        file.write(text.encode())  # less than a pipe holds
+    return reader
 
 
 def own_access(config: WorkerConfig) -> Access:

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol, cast
 
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ScalerError
+from scaler.net.access import Access
 from scaler.plugins import load, worker_manager_type
-from scaler.protocol.messages import UnitState, UnitStatus
+from scaler.protocol.messages import Role, UnitState, UnitStatus
 
 ENDED = (UnitState.FAILED, UnitState.STOPPED)
 ENDED_SHOWN = 64
@@ -90,6 +92,25 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """End at once what is left and does not outlive the manager, and free everything."""
+
+
+def access_of(config: WorkerManagerConfig) -> Access:
+    """Return how a manager authenticates. A credential is read once, as it may come from a pipe. Raises ConfigError."""
+    return _access(config.credentials, config.insecure_no_auth, config.worker_manager_id)
+
+
+@cache
+def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str) -> Access:
+    return Access.of(credentials, insecure_no_auth, Role.MANAGER, manager_id)
+
+
+def units_credential(config: WorkerManagerConfig) -> str:
+    """Return the text of the worker credential that a manager gives its units; empty when it has none itself.
+
+    Then its units are processes of the scheduler's user on the same machine, or nobody needs one. Raises ConfigError.
+    """
+    own = access_of(config).credential
+    return "" if own is None else own.for_units().to_text()
 
 
 def load_backend(config: WorkerManagerConfig) -> Backend:

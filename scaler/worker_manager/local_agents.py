@@ -17,8 +17,10 @@ from collections.abc import Callable, Sequence
 
 from scaler.child_process import ChildProcess
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.errors import ScalerError
 from scaler.processes import describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
+from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
 from scaler.worker_manager.backend import BackendError, Capacity, EndedUnits, Unit
 
 STOP_GRACE_SECONDS = 6.5
@@ -36,15 +38,17 @@ class LocalAgents:
         command: Sequence[str],
         make_document: Callable[[str, int], WorkerConfig],
         *,
+        credential: Callable[[], str] = str,
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: begins the ids of the units. make_document: from unit id and slots. sizes: slots of each unit, when
-        they differ.
+        """label: begins the ids of the units. make_document: from unit id and slots. credential: returns the
+        text of the units' credential, empty for none. sizes: slots of each unit, when they differ.
         """
         self.capacity = capacity
         self._command = tuple(command)
         self._make_document = make_document
+        self._credential = credential
         self._sizes = tuple(sizes)
         self._stop_grace_seconds = stop_grace_seconds
         self._prefix = f"{re.sub('[^A-Za-z0-9_.-]', '_', label)}-{os.urandom(3).hex()}"
@@ -60,8 +64,9 @@ class LocalAgents:
             self._count += 1
             unit_id = f"{self._prefix}-{self._count}"
             try:
-                agent = AgentProcess(self._command, self._make_document(unit_id, slots), time.monotonic())
-            except OSError as error:
+                document, credential = self._make_document(unit_id, slots), self._credential()
+                agent = AgentProcess(self._command, document, credential, time.monotonic())
+            except (OSError, ScalerError) as error:
                 raise BackendError(f"cannot start a worker's process: {error}", started) from error
             self._alive[unit_id] = agent
             started.append(unit_id)
@@ -113,16 +118,23 @@ class LocalAgents:
 class AgentProcess(ChildProcess):
     """One agent process. Raises OSError when the system refuses."""
 
-    def __init__(self, command: Sequence[str], config: WorkerConfig, now: float) -> None:
+    def __init__(self, command: Sequence[str], config: WorkerConfig, credential: str, now: float) -> None:
         document = config.to_json()
         # A file, not a pipe: an agent that writes to it never waits for the reader.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
         environment = {WORKER_CONFIG_VARIABLE: document, LAST_WORDS_FD_VARIABLE: str(self._words)}
+        inherited = [self._words]
+        if credential:
+            inherited.append(pipe_with(credential))
+            environment[CREDENTIAL_FD_VARIABLE] = str(inherited[-1])
         try:
-            super().__init__(command, environment, pass_fds=(self._words,))
+            super().__init__(command, environment, pass_fds=inherited)
         except OSError:
             os.close(self._words)
             raise
+        finally:
+            if credential:
+                os.close(inherited[-1])
         self.unit_id = config.unit_id
         self.slots = config.slots
         self.mark = f"{WORKER_CONFIG_VARIABLE}={document}"

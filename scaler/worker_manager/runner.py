@@ -28,13 +28,12 @@ from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
-from scaler.net.access import Access
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, Refused, Role, Server, Shutdown, UnitState
-from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, load_backend
+from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 if TYPE_CHECKING:
@@ -357,7 +356,7 @@ def _connect(
     config: WorkerManagerConfig, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]
 ) -> Connector:
     hello = own_hello(Role.MANAGER, details)
-    access = Access.of(config.credentials, config.insecure_no_auth, Role.MANAGER, config.worker_manager_id)
+    access = access_of(config)
     return SocketConnector(
         config.scheduler_address,
         peer=new_peer_id(),

@@ -43,7 +43,7 @@ def scheduler(directory: Path) -> Iterator[str]:
 
 def manager_flags(address: str, aws: AwsEmulator, slots: int, *flags: str) -> tuple[str, ...]:
     size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2", "-his", "0.25", "-mtc", str(slots))
-    place = ("--ecs-subnets", "subnet-1", "--aws-endpoint-url", aws.endpoint_url)
+    place = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "emulated", "--aws-endpoint-url", aws.endpoint_url)
     return ("aws_raw_ecs", address, "-wmi", "burst", *place, *size, *flags)
 
 

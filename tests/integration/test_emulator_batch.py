@@ -364,6 +364,6 @@ def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator, servi
     )
     with pytest.raises(
         ClientError,
-        match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch, S3, IAM, CloudWatch Logs, STS and EC2",
+        match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch, S3, IAM, CloudWatch Logs, Systems",
     ):
         getattr(client, operation)()

@@ -115,6 +115,7 @@ def manager(
     config = model_of(
         BaremetalNativeConfig,
         {"scheduler_address": address, "worker_manager_id": "local", "worker_type": "box", "max_task_concurrency": 4}
+        | {"insecure_no_auth": True}
         | settings,
     )
     process = subprocess.Popen(

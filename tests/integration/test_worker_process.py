@@ -96,6 +96,7 @@ class Worker:
             worker_manager_id="manager",
             unit_id="unit",
             logging_paths=("/dev/stderr",),
+            insecure_no_auth=True,
             **config,
         )
         self.process = subprocess.Popen(

@@ -1,4 +1,5 @@
-"""S3, IAM, CloudWatch Logs, STS and EC2 of the emulator: moto answers, behind the same endpoint and fault script.
+"""S3, IAM, CloudWatch Logs, Systems Manager, STS and EC2 of the emulator: moto answers, behind the same endpoint and
+fault script.
 
 `docs/testing.md` says which behaviour comes from moto and which from the emulator.
 """
@@ -92,6 +93,13 @@ class Moto:
             backends = importlib.import_module("moto.backends").get_backend("s3")
             return sorted(backends[ACCOUNT]["aws"].buckets[bucket].keys)
 
+    def parameter(self, region: str, name: str) -> str | None:
+        """Return the value of a parameter of Systems Manager, None when there is none."""
+        with self._lock:
+            self._application("ssm")
+            found = importlib.import_module("moto.backends").get_backend("ssm")[ACCOUNT][region].get_parameter(name)
+            return None if found is None else str(found.response_object(decrypt=True)["Value"])
+
     def close(self) -> None:
         with self._lock:
             if self._applications:
@@ -118,7 +126,7 @@ class MotoService:
     """One service that moto answers."""
 
     def __init__(self, moto: Moto, name: str) -> None:
-        """name: as moto and the signatures of requests spell it: s3, iam, logs, sts or ec2."""
+        """name: as moto and the signatures of requests spell it: s3, iam, logs, ssm, sts or ec2."""
         self.name = name
         self._moto = moto
 
@@ -139,7 +147,7 @@ class MotoService:
         return self._moto.answer(self.name, call, headers)
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        if self.name == "logs":
+        if self.name in ("logs", "ssm"):
             body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
             return Answer(refusal.status, body, {"Content-Type": "application/x-amz-json-1.1"})
         error = f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"
@@ -154,7 +162,9 @@ class MotoService:
     def throttle(self) -> ServiceError:
         if self.name == "s3":
             return ServiceError("SlowDown", "Please reduce your request rate.", 503)
-        code = {"ec2": "RequestLimitExceeded", "logs": "ThrottlingException"}.get(self.name, "Throttling")
+        code = {"ec2": "RequestLimitExceeded", "logs": "ThrottlingException", "ssm": "ThrottlingException"}.get(
+            self.name, "Throttling"
+        )
         return ServiceError(code, "Rate exceeded")
 
     def close(self) -> None:

@@ -7,7 +7,8 @@ import contextlib
 import socket
 import threading
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self
 from xml.sax.saxutils import escape
 
@@ -28,7 +29,7 @@ from scaler.testing.aws.service import Answer, EmulatorContext, Service, Service
 
 REGION = "us-east-1"
 METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
-SERVICES = "ECS, Batch, S3, IAM, CloudWatch Logs, STS and EC2"
+SERVICES = "ECS, Batch, S3, IAM, CloudWatch Logs, Systems Manager, STS and EC2"
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 1
 """How long requests under way may take when the server ends."""
@@ -37,7 +38,7 @@ GRACE_SECONDS = 1
 class AwsEmulator:
     """AWS on loopback for real clients. A context manager; `close` ends everything it has started.
 
-    ECS and Batch are emulated here; S3, IAM, CloudWatch Logs, STS and EC2 are answered by moto.
+    ECS and Batch are emulated here; moto answers the rest: S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2.
 
     `endpoint_url` is what clients take as the endpoint of each service, and `environment` what boto3 needs in its
     environment. `faults` is the script of what goes wrong. Containers are processes of this machine.
@@ -62,12 +63,14 @@ class AwsEmulator:
             "AWS_ENDPOINT_URL": self.endpoint_url,
         }
         self.containers = Containers({**self.environment, **(container_environment or {})})
-        context = EmulatorContext(self.endpoint_url, REGION, self.containers)
+        self.on_request: Callable[[str, str, ServiceCall], object] = lambda *_: None
+        """Called with service, operation and request before each is answered."""
+        moto = Moto()
+        context = EmulatorContext(self.endpoint_url, REGION, self.containers, partial(moto.parameter, REGION))
         self.ecs = EmulatedEcs(context)
         self.batch = EmulatedBatch(context)
-        moto = Moto()
         self.s3 = MotoService(moto, "s3")
-        others = [MotoService(moto, name) for name in ("iam", "logs", "sts", "ec2")]
+        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ec2")]
         self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.s3, *others]
         """In the order in which they are asked whether a call is for them."""
         self._cut = _Cuts()
@@ -112,6 +115,7 @@ class AwsEmulator:
         for service in self._services:
             operation = service.name_of(call)
             if operation is not None:
+                self.on_request(service.name, operation, call)
                 fault = self.faults.take(service.name, operation)
                 try:
                     answer = await self._perform(service, operation, call, fault)

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
-from scaler.testing.aws.containers import Containers
+from scaler.testing.aws.containers import Containers, StartError
 from scaler.testing.aws.faults import Partial, ServiceError
 
 ACCOUNT = "123456789012"
@@ -47,6 +47,20 @@ class EmulatorContext:
     endpoint_url: str
     region: str
     containers: Containers
+    parameter: Callable[[str], str | None]
+    """Returns the value of a parameter of the Parameter Store by its name; None: there is none."""
+
+    def secrets(self, container: Mapping[str, Any]) -> dict[str, str]:
+        """Return the variables that a container gets from the Parameter Store. Raises StartError."""
+        found = {}
+        for secret in container.get("secrets") or ():
+            value = self.parameter(secret["valueFrom"].rpartition(":parameter")[2])
+            if value is None:
+                raise StartError(
+                    f"ResourceInitializationError: unable to pull secrets: {secret['valueFrom']}: not found"
+                )
+            found[str(secret["name"])] = value
+        return found
 
     def arn(self, service: str, resource: str) -> str:
         """Return the ARN of something in this account and region."""

@@ -29,7 +29,7 @@ READ_TIMEOUT_SECONDS = 10
 ATTEMPTS = 2
 CONNECTIONS = 16
 """Calls that one client can make at the same time."""
-_NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs"}
+_NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs", "ssm": "Systems Manager"}
 
 Fields = dict[str, Any]
 """Parameters of operations, and what they answer."""

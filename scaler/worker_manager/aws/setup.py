@@ -322,7 +322,9 @@ class IamRole(IamResource):
             self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
 
 
-def execution_role(account: Account, base: str, image: str | None, logs: LogGroup) -> IamRole:
+def execution_role(
+    account: Account, base: str, image: str | None, logs: LogGroup, credential_arn: Callable[[], str]
+) -> IamRole:
     """Return the role in which ECS itself acts for a task."""
     return IamRole(
         account,
@@ -330,7 +332,7 @@ def execution_role(account: Account, base: str, image: str | None, logs: LogGrou
         "execution",
         TASKS_SERVICE,
         "ECS, to pull the image and to write logs",
-        lambda: execution_statements(image or "", logs.arn(), account.partition),
+        lambda: execution_statements(image or "", logs.arn(), account.partition, credential_arn()),
     )
 
 
@@ -399,13 +401,15 @@ def _covers(found: object, wanted: object) -> bool:
     """Tell whether a described value has all that is wanted; the service adds defaults of its own."""
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(_covers(found.get(key), value) for key, value in wanted.items())
-    return found == wanted
+    return found == wanted or not (found or wanted)  # services show no empty list, or show one
 
 
-def execution_statements(image: str, log_group_arn: str, partition: str) -> list[Fields]:
-    """Return what ECS itself may do for a task: pull its image, and write its logs."""
+def execution_statements(image: str, log_group_arn: str, partition: str, credential_arn: str = "") -> list[Fields]:
+    """Return what ECS itself may do for a task: pull its image, write its logs, and read the units' credential."""
     logs = ["logs:CreateLogStream", "logs:PutLogEvents"]
     statements: list[Fields] = [{"Effect": "Allow", "Action": logs, "Resource": f"{log_group_arn}:*"}]
+    if credential_arn:
+        statements.append({"Effect": "Allow", "Action": "ssm:GetParameters", "Resource": credential_arn})
     if found := _ECR.match(image):
         number, region, repository = found.groups()
         statements += [

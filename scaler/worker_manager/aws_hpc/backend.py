@@ -16,8 +16,9 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
+from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import WORKER_MODULE, fits, job_name, submission
+from scaler.worker_manager.aws_hpc.requests import SETUP, WORKER_MODULE, fits, job_name, submission
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
@@ -50,6 +51,7 @@ class BatchBackend(PolledBackend):
         self._config = config
         self._service = BatchService(config) if service is None else service
         definition = self._service.definition()
+        check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, SETUP)
         slots = max(1, int(definition.vcpus))
         limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
         super().__init__(

@@ -10,6 +10,7 @@ container's variables, and the parameters of a job that is no array, which the j
 from __future__ import annotations
 
 import base64
+import binascii
 import hashlib
 import json
 import platform
@@ -111,7 +112,7 @@ class JobSpec:
             if document["input_from"] not in get_args(InputFrom):
                 raise ValueError(document["input_from"])
             return cls(**document)
-        except (TypeError, KeyError, ValueError, RecursionError) as error:
+        except (TypeError, KeyError, ValueError) as error:
             raise ConfigError(
                 f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
@@ -122,7 +123,7 @@ def from_text(text: str) -> bytes:
     """Return the bytes of a call that travels inside a request. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
-    except ValueError as error:
+    except binascii.Error as error:
         raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
@@ -151,6 +152,7 @@ class Definition:
     takes_module: bool
     own_characters: int = 0
     """Length of its command and variables as JSON: they count with what a job overrides."""
+    secrets: Sequence[Mapping[str, str]] = ()
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Definition:
@@ -165,6 +167,7 @@ class Definition:
             vcpus=float(given[0] if given else container.get("vcpus") or 1),
             takes_module=f"Ref::{MODULE}" in command,
             own_characters=len(json.dumps(own)),
+            secrets=container.get("secrets") or (),
         )
 
 

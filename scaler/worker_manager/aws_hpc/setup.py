@@ -11,6 +11,7 @@ from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.containers import require_image
+from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import (
     MANAGED,
     MANAGED_PAIRS,
@@ -31,6 +32,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
 from scaler.worker_manager.aws_hpc.service import NO_BUCKET, delete_objects, object_keys
+from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
@@ -59,7 +61,9 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             require_image(config.batch_image, "batch_image")
             network()
         logs = LogGroup(account, f"/scaler/{base}")
-        execution = execution_role(account, base, config.batch_image, logs)
+        has_workers = config.mode == "worker" and verb != "teardown"
+        credential = CredentialParameter(account, config, base, units_credential(config) if has_workers else "")
+        execution = execution_role(account, base, config.batch_image, logs, credential.arn)
         statements = partial(job_statements, config, account)
         jobs = IamRole(account, base, "job", TASKS_SERVICE, "the jobs, to read calls and write results", statements)
         purpose = "the instances that jobs run on"
@@ -70,7 +74,9 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             return compute_resources(config, network(), "" if is_fargate(config) else profile.arn())
 
         def definition_fields() -> Fields:
-            return job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
+            made = job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
+            made["containerProperties"]["secrets"] = secrets_with((), credential.arn())
+            return made
 
         queue = QueueResource(account, config.job_queue)
         environment = EnvironmentResource(account, queue, resources, service_role.arn)
@@ -83,8 +89,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             host_role.is_quiet = True
         return run(
             verb,
-            [bucket, logs, execution, jobs, *hosts, service_role, environment, queue, definition],
-            [environment, definition, *hosts, execution, jobs, logs, bucket],
+            [bucket, logs, credential, execution, jobs, *hosts, service_role, environment, queue, definition],
+            [environment, definition, *hosts, execution, jobs, credential, logs, bucket],
         )
 
 

@@ -10,7 +10,12 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
-from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, require_image, worker_document
+from scaler.worker_manager.aws.containers import (
+    MAX_OVERRIDES_CHARACTERS,
+    require_image,
+    worker_document,
+)
+from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 
@@ -47,11 +52,12 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     """Return the definition to register, without family and tags.
 
     current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
-    stays. extras: other fields to set: roles, and under `logConfiguration` that of the container.
+    stays. extras: other fields to set: roles, under `logConfiguration` that of the container, and under `credential`
+    the ARN of the parameter with that of the units, empty for none.
     Raises UsageError without an image, and when it has several containers and none is named `worker`.
     """
     known = registered(current) if current else {}
-    others = {name: value for name, value in extras.items() if name != "logConfiguration"}
+    others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
     containers = [dict(container) for container in known.get("containerDefinitions", [])]
     container: Fields = _worker_container(containers, config.ecs_task_definition) if containers else {"name": CONTAINER}
     container |= {
@@ -64,6 +70,10 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
     }
     if "logConfiguration" in extras:
         container["logConfiguration"] = extras["logConfiguration"]
+    if "credential" in extras:
+        container["secrets"] = secrets_with(container.get("secrets") or (), extras["credential"])
+    if not container.get("secrets"):
+        container.pop("secrets", None)  # ECS shows no empty list
     return {
         **known,
         **others,
@@ -127,6 +137,7 @@ def run_request(config: AwsRawEcsConfig, definition: Mapping[str, Any]) -> Field
     if config.ecs_security_groups:
         network["securityGroups"] = list(config.ecs_security_groups)
     container = _worker_container(definition["containerDefinitions"], config.ecs_task_definition)
+    check_secrets(config, config.ecs_task_definition, container.get("secrets") or (), SETUP)
     return {
         "cluster": config.ecs_cluster,
         "taskDefinition": definition["taskDefinitionArn"],

@@ -9,6 +9,7 @@ from functools import partial
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import AwsError, Fields
 from scaler.worker_manager.aws.containers import require_image
+from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
     TASKS_SERVICE,
@@ -24,6 +25,7 @@ from scaler.worker_manager.aws.setup import (
 )
 from scaler.worker_manager.aws_raw_ecs import NOT_GIVEN, AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, ensure_definition
+from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
@@ -35,13 +37,15 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         if verb == "setup":
             require_image(config.ecs_task_image, "ecs_task_image")
         logs = LogGroup(account, f"/scaler/{family}")
-        execution = execution_role(account, family, config.ecs_task_image, logs)
+        text = "" if verb == "teardown" else units_credential(config)
+        credential = CredentialParameter(account, config, family, text)
+        execution = execution_role(account, family, config.ecs_task_image, logs, credential.arn)
         purpose = "the tasks, which may do nothing on AWS unless you add it"
         tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
-        definition = TaskDefinitionResource(account, config, execution, tasks, logs)
-        wanted, to_remove = [cluster, logs, execution, tasks, definition], [cluster, definition, execution, tasks, logs]
-        code = run(verb, wanted, to_remove)
+        definition = TaskDefinitionResource(account, config, execution, tasks, logs, credential)
+        wanted = [cluster, logs, credential, execution, tasks, definition]
+        code = run(verb, wanted, [cluster, definition, execution, tasks, credential, logs])
         if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
             _suggest_subnets(account)
         return code
@@ -98,10 +102,17 @@ class TaskDefinitionResource(DefinitionResource):
     changes_foreign = True
 
     def __init__(
-        self, account: Account, config: AwsRawEcsConfig, execution: IamRole, tasks: IamRole, logs: LogGroup
+        self,
+        account: Account,
+        config: AwsRawEcsConfig,
+        execution: IamRole,
+        tasks: IamRole,
+        logs: LogGroup,
+        credential: CredentialParameter,
     ) -> None:
         super().__init__(account, config.ecs_task_definition)
         self._config, self._execution, self._tasks, self._logs = config, execution, tasks, logs
+        self._credential = credential
 
     def describe(self) -> Fields | None:
         return describe_definition(self.name, self.account.client("ecs"))
@@ -127,6 +138,7 @@ class TaskDefinitionResource(DefinitionResource):
             "executionRoleArn": self._execution.arn(),
             "taskRoleArn": self._tasks.arn(),
             "logConfiguration": self._logs.configuration(),
+            "credential": self._credential.arn(),
         }
         return ensure_definition(self._config, self.account.client("ecs"), extras, lambda _: None, dry_run=dry_run)
 

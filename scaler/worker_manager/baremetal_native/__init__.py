@@ -9,13 +9,14 @@ from __future__ import annotations
 import socket
 import sys
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
 from scaler.config.values import Name
 from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.backend import Capacity
+from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
 TYPE = WorkerManagerType(
@@ -51,4 +52,5 @@ class BaremetalNative(LocalAgents):
             whole, rest = divmod(default_concurrency() if limit < 0 else limit, FIXED_UNIT_SLOTS)
             sizes = (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
             capacity = Capacity(max(sizes), sum(sizes), len(sizes), fixed=True, starting=cpus)
-        super().__init__(capacity, label, COMMAND, config.worker_config, sizes=sizes)
+        credential = partial(units_credential, config)
+        super().__init__(capacity, label, COMMAND, config.worker_config, credential=credential, sizes=sizes)

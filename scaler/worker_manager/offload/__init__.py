@@ -11,13 +11,14 @@ import importlib
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import ConfigError
 from scaler.worker.executor import Executor
-from scaler.worker_manager.backend import Capacity
+from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
 COMMAND = (sys.executable, "-P", "-m", "scaler.worker_manager.offload")
@@ -74,5 +75,6 @@ class OffloadBackend(LocalAgents):
             config.worker_manager_id,
             COMMAND,
             document,
+            credential=partial(units_credential, config),
             stop_grace_seconds=stop_seconds,
         )

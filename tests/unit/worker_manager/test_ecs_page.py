@@ -55,15 +55,19 @@ def test_the_managers_policy_allows_what_the_manager_calls() -> None:
 
 
 def test_the_policy_of_setup_allows_what_setup_calls() -> None:
-    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup") - {"iam:AttachRolePolicy"}
+    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup", "aws.credential") - {
+        "iam:AttachRolePolicy"
+    }
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
+    beside |= {"ssm:AddTagsToResource"}
     assert called | beside == actions(SETUP)
 
 
 def test_the_execution_role_is_the_one_that_setup_makes() -> None:
     image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/scaler-worker:1"
     group = "arn:aws:logs:us-east-1:123456789012:log-group:/scaler/scaler-task-definition"
-    assert EXECUTION["Statement"] == execution_statements(image, group, "aws")
+    credential = "arn:aws:ssm:us-east-1:123456789012:parameter/scaler/ecs/scaler-task-definition"
+    assert EXECUTION["Statement"] == execution_statements(image, group, "aws", credential)
     assert EXECUTION["Statement"][:1] == execution_statements("other.example/worker:1", group, "aws")
 
 

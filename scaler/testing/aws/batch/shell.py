@@ -39,6 +39,7 @@ class EmulatedBatch(SteppedService):
     def __init__(self, context: EmulatorContext) -> None:
         self._region = context.region
         self._containers = context.containers
+        self._secrets = context.secrets
         self._core = BatchCore(context.arn("batch", ""), lambda: str(uuid.uuid4()))
         self.times: Times = self._core.times
         self._operations = {
@@ -226,7 +227,9 @@ class EmulatedBatch(SteppedService):
         try:
             if not command.command:
                 raise StartError("no command specified")
-            container = self._containers.start(list(command.command), command.environment, command.job_id, ended)
+            secrets = self._secrets(self._job(command.job_id).submission.definition.container)
+            environment = {**secrets, **command.environment}
+            container = self._containers.start(list(command.command), environment, command.job_id, ended)
         except StartError as error:
             self._core.running.container_refused(command.run_id, f"CannotStartContainerError: {error}", time.time())
             self._woken.set()

@@ -138,7 +138,7 @@ class EmulatedEcs(SteppedService):
     def _start(self, arn: str) -> None:
         order = self._core.find(arn).order
         task_id = arn.rpartition("/")[2]
-        environment = {
+        own = {
             "AWS_EXECUTION_ENV": "AWS_ECS_FARGATE",
             "ECS_CONTAINER_METADATA_URI_V4": f"{self._context.endpoint_url}{METADATA_PATH}/{task_id}-1",
             **container_environment(order),
@@ -149,9 +149,11 @@ class EmulatedEcs(SteppedService):
                 self._ended.append(arn)
 
         try:
+            environment = {**self._context.secrets(order.definition.container), **own}
             container = self._context.containers.start(container_command(order), environment, task_id, on_exit)
         except StartError as error:
-            self._core.start_failed(arn, f"CannotStartContainerError: {error}", time.time())
+            kind = "" if "Error: " in str(error) else "CannotStartContainerError: "
+            self._core.start_failed(arn, f"{kind}{error}", time.time())
             return
         self._containers[arn] = container
         self._core.started(arn, time.time())

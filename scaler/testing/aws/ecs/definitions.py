@@ -142,7 +142,7 @@ class TaskDefinitions:
 def _checked_container(container: Fields) -> Fields:
     if not container.get("name") or not container.get("image"):
         raise client_fault("Container.image and Container.name should not be null or empty.")
-    for unsupported in ("secrets", "dependsOn", "repositoryCredentials"):
+    for unsupported in ("dependsOn", "repositoryCredentials"):
         if container.get(unsupported):
             raise client_fault(f"The emulator knows no {unsupported} of a container.")
     seconds = container.get("stopTimeout", DEFAULT_STOP_SECONDS)
