@@ -15,6 +15,7 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.ids import SHARED_OWNER
+from scaler.logs import RateLimitedLog
 from scaler.net.connection import ListenerEvent, Received
 from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
@@ -64,6 +65,7 @@ class StorageServer:
         self._core = StorageCore(
             memory_limit_bytes, max_object_bytes, lease_seconds=lease_seconds, tick_seconds=heartbeat_seconds
         )
+        self._ignored = RateLimitedLog(_log, logging.WARNING)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._memory_count = self._memory_bytes = 0
@@ -131,13 +133,18 @@ class StorageServer:
                         _log.warning("peer %s: %s", peer.hex(), text)
                         self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
                     case ReportIgnored(peer, count):
-                        _log.warning("peer %s: ids that are not its own were not forgotten: %d", peer.hex(), count)
+                        self._log_ignored(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
                     case _:
                         assert_never(command)
             if not measured:
                 break
             inputs = measured
         self._set_timer(self._core.wake_at)
+
+    def _log_ignored(self, text: str) -> None:
+        flush_at = self._ignored.add(text, self._loop.time())
+        if flush_at is not None:
+            self._loop.call_at(flush_at, self._ignored.flush, flush_at)
 
     def _with_memory(self, event: ListenerEvent) -> ListenerEvent:
         """Return the event with the memory whose descriptor came with it."""

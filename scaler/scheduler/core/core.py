@@ -54,6 +54,8 @@ JOINING_SECONDS = 2.0
 MAX_WARNED = 100
 """Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
+REPEAT_SECONDS = 60.0
+"""After an incident about a peer's mistakes, the next one follows no earlier; those between are counted."""
 
 
 class SchedulerCore:
@@ -71,6 +73,8 @@ class SchedulerCore:
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
         self._has_more = False
+        self._wrong: dict[bytes, tuple[float, int, str]] = {}
+        """Peers that did something wrong lately: until when it is counted only, how often, and what was the last."""
         self._retained_until: dict[bytes, float] = {}
         """Clients that were given up, and when the storage forgets their objects."""
 
@@ -263,6 +267,7 @@ class SchedulerCore:
             del self._retained_until[owner]
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
         state.ready.drop_empty()
+        self._publish_counted()
         state.accounts.expire(now)
         self._tell_submitted()
         if now >= self._warn_from:
@@ -488,4 +493,16 @@ class SchedulerCore:
         self._protocol_error(peer, f"sent {type(message).__name__}, which it may not")
 
     def _protocol_error(self, peer: bytes, text: str) -> None:
+        """Publish what a peer did wrong: at once the first time, then counted, REPEAT_SECONDS at a time."""
+        if peer in self._wrong:
+            until, count, _ = self._wrong[peer]
+            self._wrong[peer] = until, count + 1, text
+            return
+        self._wrong[peer] = self.state.now + REPEAT_SECONDS, 0, text
         self._outbox.publish(Incident("protocol_error", f"peer {peer.hex()}", text, {"peer": peer.hex()}))
+
+    def _publish_counted(self) -> None:
+        for peer in [peer for peer, (until, _, _) in self._wrong.items() if until <= self.state.now]:
+            _, count, text = self._wrong.pop(peer)
+            if count:
+                self._protocol_error(peer, f"{text} (and {count - 1} more like this)" if count > 1 else text)

@@ -13,6 +13,8 @@ from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
+MAX_WRONG = 100
+"""Mistakes in one message that are told apart."""
 MAX_TIMINGS = 10_000
 """Functions whose measured duration is remembered."""
 MAX_FUNCTIONS = 10_000
@@ -41,7 +43,7 @@ class Submission:
             if len(payload) > left:
                 no_room = limit
             elif not objects.register(identifier, payload, client.id):
-                wrong.append(f"function id {show(identifier)} does not belong to the function that came with it")
+                _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
@@ -72,11 +74,11 @@ class Submission:
             if identifier in tasks or identifier in retained:
                 continue  # a repetition: one execution, one answer
             if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
-                wrong.append(f"task id {identifier.hex()} is not this client's")
+                _note(wrong, f"task id {identifier.hex()} is not this client's")
                 continue
             payload = columns.payloads[index]
             if len(payload) == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
-                wrong.append(f"the stored arguments of task {identifier.hex()} are not this client's")
+                _note(wrong, f"the stored arguments of task {identifier.hex()} are not this client's")
                 continue
             size = len(payload) + (REFERENCE_BYTES * len(references[index]) if references else 0)
             if capacity <= 0 or size > left:
@@ -158,3 +160,8 @@ class Submission:
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         return Group(client, spec, function.needs, (-spec.priority, -depth), depth, timing, function)
+
+
+def _note(wrong: list[str], text: str) -> None:
+    if len(wrong) < MAX_WRONG:
+        wrong.append(text)

@@ -8,11 +8,13 @@ Returned(started=False), unless the scheduler has forgotten this worker.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, cast
 
 from scaler.config.worker import WorkerConfig
+from scaler.grammar import counted
 from scaler.ids import show
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
@@ -68,6 +70,7 @@ class AgentCore:
         self._config = config
         self.executor: TaskExecutor = make_executor(config, now)
         self.wake_at = now
+        self._unexpected: Counter[str] = Counter()
         self._has_scheduler = False
         self._has_ended = False
         self._stage = LeaseStage.NORMAL
@@ -156,7 +159,11 @@ class AgentCore:
         self.executor.reclaim()
 
     def _log_unexpected(self, message: Message, _now: float) -> None:
-        self.executor.log(f"unexpected message {type(message).__name__} from the scheduler")
+        kind = type(message).__name__
+        self._unexpected[kind] += 1
+        count = self._unexpected[kind]
+        if not count & (count - 1):  # 1, 2, 4, ...: a log has a line for each doubling
+            self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""

@@ -31,6 +31,8 @@ from scaler.protocol.messages import (
     TaskLog,
 )
 from scaler.scheduler.core.commands import Stop
+from scaler.scheduler.core.core import REPEAT_SECONDS
+from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import FUNCTION, Cluster
 
 ALICE, BOB, ROOT = Identity("alice"), Identity("bob"), Identity("root", is_admin=True)
@@ -177,6 +179,27 @@ def test_a_worker_gives_a_client_no_more_than_the_tasks_that_it_runs(cluster: Cl
     cluster.relay("inner", "w", ReadLog(failed), elsewhere)
     assert ("inner", TaskLog(failed, b"", b"", 0)) in cluster.said
     cluster.say("w", Heartbeat(1.0))
+
+
+# -- what peers do wrong ----------------------------------------------------------------------------------------------
+
+
+def test_what_a_peer_does_wrong_is_told_at_once_and_then_counted(cluster: Cluster) -> None:
+    cluster.take_facts()
+    for _ in range(1_009):
+        cluster.say("b", Submit([], [TaskGroup(Spec(FUNCTION), [cluster.task_id("a1")], [b"\x80"])]))
+    cluster.submit("b")
+    foreign = TaskGroup(Spec(FUNCTION, name="function"), [cluster.task_id("a1")] * 200, [b"\x80"] * 200)
+    for _ in range(1_009):
+        cluster.say("b", Submit([], [foreign]))
+    assert [incident.kind for incident in incidents(cluster)] == ["protocol_error"]
+    cluster.wait(REPEAT_SECONDS + 1, alive=("a1", "a2", "b", "admin", "w"))
+    (summary,) = incidents(cluster)
+    assert summary.text.endswith("(and 100898 more like this)")
+
+
+def incidents(cluster: Cluster) -> list[Incident]:
+    return [fact for fact in cluster.take_facts() if isinstance(fact, Incident)]
 
 
 def test_a_manager_is_not_replaced_by_one_of_another_key(cluster: Cluster) -> None:
