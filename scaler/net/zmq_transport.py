@@ -53,7 +53,7 @@ MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_CHUNK_BYTES)
 HIGH_WATER_MESSAGES = 500
 """Messages that ZeroMQ queues per connection and direction; beyond it they wait in the transport."""
 MAX_MESSAGES_PER_ITERATION = 1000
-MAX_BYTES_PER_ITERATION = 64 * 1024 * 1024
+MAX_BYTES_PER_ITERATION = 1024 * 1024
 """Reading pauses after this number of messages or bytes, so that timers and other sockets are served."""
 COPY_BYTES = 64 * 1024
 """Smaller buffers are copied into the frame: cheaper than a notice to Python later that they are free again."""

@@ -1,0 +1,113 @@
+"""Two keys on one real cluster: what one has does not exist for the other, and its flood delays the other little."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from scaler import Client
+from scaler.errors import RefusedError, UsageError
+from scaler.scheduler.core.explain import UNKNOWN
+from tests.integration.test_admission import Cluster
+
+FLOOD = """
+import sys
+from scaler import Client
+with Client(sys.argv[1], credentials=sys.argv[2], timeout_seconds=20) as client:
+    futures = [client.submit(abs, -number) for number in range(60_000)]
+    print("submitted", flush=True)
+    sys.stdin.read()
+"""
+
+
+def fail() -> None:
+    raise ValueError("a secret")
+
+
+def run_again_inside(task: str) -> str:
+    """Have a client inside a task run a failed task again; return how that ended."""
+    with Client() as client:
+        return outcome(client, task)
+
+
+def outcome(client: Client, task: str) -> str:
+    try:
+        return repr(client.run_again(task).exception(60))
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    made = Cluster(tmp_path_factory.mktemp("isolation"))
+    try:
+        yield made
+    finally:
+        made.combo.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alice(cluster: Cluster) -> Iterator[Client]:
+    with cluster.connect(cluster.credential("alice")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def bob(cluster: Cluster) -> Iterator[Client]:
+    with cluster.connect(cluster.credential("bob")) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def failed(alice: Client) -> str:
+    """The id of a task of alice's that has failed."""
+    future = alice.submit(fail)
+    assert isinstance(future.exception(30), ValueError)
+    return future.task_id.hex()
+
+
+def test_a_failed_task_of_another_key_is_not_found(bob: Client, failed: str) -> None:
+    assert UNKNOWN in outcome(bob, failed)
+
+
+def test_other_sessions_of_the_key_and_admins_run_it_again(cluster: Cluster, failed: str) -> None:
+    for path in (str(cluster.home / "alice.credentials"), cluster.credential("root", "admin")):
+        with cluster.connect(path) as client:
+            assert outcome(client, failed) == "ValueError('a secret')"
+
+
+def test_a_client_inside_a_task_has_the_rights_of_that_task(alice: Client, bob: Client, failed: str) -> None:
+    assert alice.submit(run_again_inside, failed).result(60) == "ValueError('a secret')"
+    assert UNKNOWN in bob.submit(run_again_inside, failed).result(60)
+
+
+def test_a_flood_of_one_key_delays_single_tasks_of_another_one_by_less_than_a_fifth_of_a_second(
+    cluster: Cluster, bob: Client
+) -> None:
+    path = cluster.credential("flood")
+    command = [sys.executable, "-c", FLOOD, cluster.far, path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ}
+    ) as flood:
+        try:
+            assert flood.stdout is not None
+            assert flood.stdout.readline() == "submitted\n"
+            seconds = []
+            for _ in range(15):
+                began = time.monotonic()
+                bob.submit(abs, -1).result(30)
+                seconds.append(time.monotonic() - began)
+        finally:
+            flood.kill()
+    assert statistics.median(seconds) < 0.2
+
+
+def test_a_monitors_key_is_told_where_monitors_connect(cluster: Cluster) -> None:
+    with pytest.raises(RefusedError, match="for the role monitor, not client"):
+        cluster.connect(cluster.credential("watch", "monitor"))
