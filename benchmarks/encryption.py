@@ -1,0 +1,180 @@
+"""What encryption costs between two hosts: objects and tasks with keys, without, and beside CURVE alone.
+
+Run it as `python benchmarks/encryption.py [--rounds 5]`, as root: the client is in a network namespace of its own.
+Without root, both sides share one namespace. All three take turns, and every figure is the best of the rounds: the
+others are what else the machine did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import zmq
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.security.credential import KeyPair, new_key_pair
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+
+SIZE_BYTES = 40_000_000
+FRAME_BYTES = 1024 * 1024
+TASKS = 20_000
+KINDS = ("with keys", "insecure_no_auth", "CURVE alone")
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[str, list[str], list[str]]]:
+    """Yield the server's host, and what begins a command on the server's and on the client's side."""
+    names = [f"scaler-{os.getpid()}-{side}" for side in "sc"]
+    with ExitStack() as after:
+        if os.geteuid() != 0 or shutil.which("ip") is None:
+            print("not root: both sides in one namespace, over loopback")
+            yield "127.0.0.2", [], []
+            return
+
+        def ip(*words: str) -> None:
+            subprocess.run(["ip", *words], check=True)
+
+        for name in names:
+            ip("netns", "add", name)
+            after.callback(ip, "netns", "del", name)
+        ip("link", "add", "ours", "netns", names[0], "type", "veth", "peer", "name", "theirs", "netns", names[1])
+        for name, wire, host in zip(names, ("ours", "theirs"), ("10.99.0.1", "10.99.0.2"), strict=True):
+            ip("-n", name, "address", "add", f"{host}/24", "dev", wire)
+            ip("-n", name, "link", "set", wire, "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        inside = [["ip", "netns", "exec", name] for name in names]
+        yield "10.99.0.1", inside[0], inside[1]
+
+
+def size_of(value: bytes) -> int:
+    return len(value)
+
+
+def make(size: int) -> bytes:
+    return os.urandom(1) * size
+
+
+def serve(kind: str, host: str, home: Path) -> None:
+    """Run the server's side until stdin ends."""
+    port = 9100 + KINDS.index(kind) * 10
+    if kind == "CURVE alone":
+        pair = KeyPair(**json.loads((home / "pair").read_text()))
+        router = zmq.Context().socket(zmq.ROUTER)
+        router.curve_server, router.curve_publickey, router.curve_secretkey = (
+            1,
+            pair.public.encode(),
+            pair.secret.encode(),
+        )
+        router.bind(f"tcp://{host}:{port}")
+        threading.Thread(target=swallow, args=(router,), daemon=True).start()
+        print("ready", flush=True)
+        sys.stdin.read()
+        return
+    insecure = kind == "insecure_no_auth"
+    credentials = None if insecure else str(home / "keys")
+    with SchedulerClusterCombo(f"tcp://{host}:{port}", 1, credentials=credentials, insecure_no_auth=insecure):
+        print("ready", flush=True)
+        sys.stdin.read()
+
+
+def swallow(router: zmq.Socket[bytes]) -> None:
+    received = 0
+    while True:
+        frames = router.recv_multipart(copy=False)
+        received += len(frames[-1])
+        if received >= SIZE_BYTES:
+            router.send_multipart([frames[0].bytes, b"done"])
+            received = 0
+
+
+def measure(kind: str, host: str, home: Path) -> None:
+    """Print the client's figures of one round as JSON: MB/s there and back, and tasks/s; 0 for what there is not."""
+    address = f"tcp://{host}:{9100 + KINDS.index(kind) * 10}"
+    value = os.urandom(SIZE_BYTES)
+    if kind == "CURVE alone":
+        pair, own = KeyPair(**json.loads((home / "pair").read_text())), new_key_pair()
+        dealer = zmq.Context().socket(zmq.DEALER)
+        dealer.curve_serverkey, dealer.curve_publickey = pair.public.encode(), own.public.encode()
+        dealer.curve_secretkey = own.secret.encode()
+        dealer.connect(address)
+        view, rates = memoryview(value), []
+        for _ in range(3):
+            begun = time.perf_counter()
+            for start in range(0, SIZE_BYTES, FRAME_BYTES):
+                dealer.send(view[start : start + FRAME_BYTES], copy=False)
+            dealer.recv()
+            rates.append(SIZE_BYTES / 1e6 / (time.perf_counter() - begun))
+        print(json.dumps([max(rates), 0, 0]))
+        return
+    insecure = kind == "insecure_no_auth"
+    credentials = None if insecure else str(home / "client.credentials")
+    with Client(address, credentials=credentials, insecure_no_auth=insecure) as client:
+        there, back = [], []
+        for _ in range(3):
+            begun = time.perf_counter()
+            reference = client.send_object(value)
+            assert client.submit(size_of, reference).result() == SIZE_BYTES
+            there.append(SIZE_BYTES / 1e6 / (time.perf_counter() - begun))
+            begun = time.perf_counter()
+            assert len(client.submit(make, SIZE_BYTES).result()) == SIZE_BYTES
+            back.append(SIZE_BYTES / 1e6 / (time.perf_counter() - begun))
+        begun = time.perf_counter()
+        futures = [client.submit(abs, -1) for _ in range(TASKS)]
+        assert all(future.result() == 1 for future in futures)
+        print(json.dumps([max(there), max(back), TASKS / (time.perf_counter() - begun)]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--side", nargs=4, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.side:
+        side, kind, host, home = given.side
+        (serve if side == "server" else measure)(kind, host, Path(home))
+        return
+    best = {kind: [0.0, 0.0, 0.0] for kind in KINDS}
+    with ExitStack() as after:
+        home = Path(after.enter_context(tempfile.TemporaryDirectory()))
+        keys = KeysDirectory.create(home / "keys", "benchmark")
+        write_private(home / "client.credentials", keys.add("client", "client").to_text())
+        pair = new_key_pair()
+        write_private(home / "pair", json.dumps({"public": pair.public, "secret": pair.secret}))
+        host, servers, clients = after.enter_context(two_hosts())
+
+        def side(name: str, kind: str) -> list[str]:
+            return [sys.executable, __file__, "--side", name, kind, host, str(home)]
+
+        for kind in KINDS:
+            command = [*servers, *side("server", kind)]
+            server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            after.callback(server.wait)
+            after.callback(server.stdin.close)  # type: ignore[union-attr]
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n", f"the server {kind} did not start"
+        for _ in range(given.rounds):
+            for kind in KINDS:
+                printed = subprocess.run([*clients, *side("client", kind)], check=True, stdout=subprocess.PIPE).stdout
+                best[kind] = [max(pair) for pair in zip(best[kind], json.loads(printed), strict=True)]
+    for kind, (there, back, tasks) in best.items():
+        figures = f"{there:6.0f} MB/s there" + (f", {back:6.0f} MB/s back, {tasks:8,.0f} tasks/s" if tasks else "")
+        print(f"{kind:18} {figures}")
+    secure, plain, alone = (best[kind] for kind in KINDS)
+    print(f"with keys: {secure[0] / alone[0]:.2f} of CURVE alone there, {secure[1] / alone[0]:.2f} back")
+    print("with keys: " + ", ".join(f"{a / b:.2f}" for a, b in zip(secure, plain, strict=True)) + " of without")
+
+
+if __name__ == "__main__":
+    main()
