@@ -37,7 +37,11 @@ COMMANDS: dict[str, type[SettingsModel]] = {
     **{f"scaler_worker_manager {kind} setup": MANAGER_MODELS[kind] for kind in ("aws_raw_ecs", "aws_hpc")},
 }
 OF_ALL_COMMANDS = {"--config", "--help", "--version"}
-OF_SOME_COMMANDS = {"--once", "--json", "--seconds", "--dry-run", "--role", "--expires", "--output", "--directory"}
+OF_SOME_COMMANDS = {
+    *("--once", "--json", "--seconds", "--dry-run"),
+    *("--role", "--expires", "--output", "--directory"),  # of scaler keys
+    *("--since", "--kind", "--key", "--follow"),  # of scaler audit
+}
 """They say what a command does, and are no settings."""
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "config").glob("*.toml"), ROOT / "README.md"])
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
