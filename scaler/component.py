@@ -16,6 +16,7 @@ from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.extras import require
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
+from scaler.texts import escaped
 
 EXIT_FAILURE = 1
 EXIT_USAGE = 2
@@ -103,7 +104,7 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
 
 def report(name: str, error: ScalerError) -> int:
     """Write an error that users can act on as one line to stderr, and return the exit code."""
-    sys.stderr.write(f"{name}: {logs.escaped(str(error))}\n")
+    sys.stderr.write(f"{name}: {escaped(str(error))}\n")
     sys.stderr.flush()
     return EXIT_USAGE if isinstance(error, UsageError) else EXIT_FAILURE
 

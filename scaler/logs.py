@@ -1,7 +1,4 @@
-"""Log lines of a component, and texts of peers as terminals may have them.
-
-Every line names the process. No control or format character leaves it, and no line is endless.
-"""
+"""Log lines of a component: every line names the process, no control or format character leaves it, none is endless."""
 
 from __future__ import annotations
 
@@ -13,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaler.errors import UsageError
+from scaler.texts import MAX_MESSAGE_CHARACTERS, escaped, shortened
 
 if TYPE_CHECKING:
     from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
-MAX_MESSAGE_CHARACTERS = 16_384
-"""Of a log line's message, and of each line of its traceback: peers choose texts in them."""
 REPEAT_SECONDS = 60.0
 """After a line was logged, a `RateLimitedLog` logs the next one no earlier; those between are counted."""
 
-_SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
-"""Spaces that `str.isprintable` objects to, and which no terminal interprets."""
 _identity: dict[str, str] = {}
 """Ids in every line of this process, set by `identify`."""
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
@@ -56,33 +50,6 @@ def about(**ids: str) -> dict[str, dict[str, str]]:
     Empty ones are left out.
     """
     return {"ids": {kind: text for kind, text in ids.items() if text}}
-
-
-def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
-    """Return a text of at most `most` characters, and how many it had beyond these."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
-
-
-def escaped(text: str, most: int | None = None) -> str:
-    """Return a text as one line with escapes for what a terminal interprets or hides, cut after `most` characters.
-
-    That is control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
-    what Unicode does not know.
-    """
-    if most is not None:
-        text = shortened(text, most)
-    if text.isprintable():
-        return text
-    return "".join(each if each.isprintable() or each in _SPACES else _escape(each) for each in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
-
-
-def escaped_lines(text: str) -> str:
-    """Return a text as `escaped` does, except for line ends and tabs."""
-    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 class TextLines(logging.Formatter):

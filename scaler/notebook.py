@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from collections.abc import Mapping
 
-from scaler.logs import escaped
+from scaler.texts import escaped
 
 MAX_CHARACTERS = 1000
 """Of a cell; the rest is cut off."""

@@ -21,11 +21,11 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.ids import task_id_of
-from scaler.logs import escaped_lines
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.texts import escaped_lines
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"

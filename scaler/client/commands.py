@@ -6,9 +6,9 @@ import sys
 
 from scaler.client.client import Client
 from scaler.config.commands import RunAgainRequest
-from scaler.logs import escaped_lines
 from scaler.serialization import describe
 from scaler.serialization.exceptions import remote_traceback
+from scaler.texts import escaped_lines
 
 
 def run(request: RunAgainRequest) -> int:

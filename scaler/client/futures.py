@@ -34,6 +34,7 @@ from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, Outcome, Paylo
 from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
 from scaler.serialization.exceptions import copy_of, load_exception
+from scaler.texts import readable
 
 MAX_CACHED_PAYLOADS = 256
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
@@ -315,4 +316,4 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
         return CancelledError()
     if outcome not in _ERRORS:
         return ProtocolError(f"a task that has ended has the outcome {outcome.name}")
-    return _ERRORS[outcome](payload.decode("utf-8", "replace"))
+    return _ERRORS[outcome](readable(payload))

@@ -39,8 +39,8 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
-from scaler.logs import escaped
 from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
+from scaler.texts import escaped
 
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
 """Of each kind of component. The others, which need these, are in tier 2."""

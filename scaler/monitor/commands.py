@@ -18,12 +18,12 @@ from typing import TextIO
 from scaler.config.commands import AuditRequest, Question, TopForm, TopRequest
 from scaler.errors import UsageError
 from scaler.grammar import counted
-from scaler.logs import escaped
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import AuditRow
+from scaler.texts import escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")

@@ -22,6 +22,7 @@ from itertools import accumulate, chain, islice, pairwise
 from typing import Annotated, Any, NamedTuple
 
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, PEER_ID_BYTES
+from scaler.texts import escaped_lines
 
 MAX_SECONDS = 1e9
 """Longest duration that a field may name: thirty years, and still exact to the microsecond."""
@@ -243,7 +244,7 @@ def id_field(what: str, length: int, may_be_empty: bool = False) -> Data:
 
 
 class Text(Data):
-    """Text in UTF-8, with a zero byte behind it."""
+    """Text in UTF-8, with a zero byte behind it. What terminals interpret or hide arrives as escapes, and shortened."""
 
     def write(self, value: str, to: Writer) -> None:
         data = value.encode() + b"\0" if value else b""
@@ -257,7 +258,8 @@ class Text(Data):
         data = frame.body[start : start + length]
         if data[-1:] != b"\0":
             raise ValueError("a text does not end with a zero byte")
-        return data[:-1].decode()
+        text = data[:-1].decode()
+        return text if text.isprintable() else escaped_lines(text[:MAX_DISPLAY_CHARACTERS])
 
 
 class DisplayText(Text):

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from scaler.logs import escaped
 from scaler.net.connection import Closed, ListenerEvent, Opened
 from scaler.net.transport import Report
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.facts import Action, Fact
 from scaler.security.allow_list import Entry
+from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0
 MAX_COUNTED = 200

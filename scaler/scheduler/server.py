@@ -21,7 +21,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
-from scaler.logs import about, escaped
+from scaler.logs import about
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
@@ -71,6 +71,7 @@ from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
 from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus
+from scaler.texts import escaped
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4

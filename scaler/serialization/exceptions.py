@@ -25,8 +25,10 @@ from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.protocol.messages import Outcome, PayloadTag, is_stored
 from scaler.serialization import Buffer, Parts, describe, dump, load
 from scaler.serialization.tracebacks import MAX_CAUSES, causes
+from scaler.texts import readable
 
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
+MAX_TEXT_BYTES = 4 * MAX_TRACEBACK_CHARACTERS
 _VERSION = 2
 _Packed = tuple[list[bytes], bool, Any]
 """The parts of an exception; whether what led to it is its context, or else its cause; and that, packed, or None."""
@@ -62,7 +64,7 @@ def unpack_exception(payload: bytes) -> tuple[str, str, str, bytes]:
     texts = []
     at = _HEAD.size
     for size in sizes:
-        texts.append(payload[at : at + size].decode("utf-8", "replace"))
+        texts.append(readable(payload[at : at + size], MAX_TEXT_BYTES))
         at += size
     if at > len(payload):
         raise ProtocolError(f"an exception of size {len(payload)} says that it has {at}")
@@ -74,7 +76,7 @@ def failure_texts(outcome: int, payload: bytes) -> FailureTexts:
     if is_stored(payload):
         return FailureTexts("an exception that is too large to be shown: its client has it")
     if outcome not in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
-        return FailureTexts(payload.decode("utf-8", "replace"))
+        return FailureTexts(readable(payload, MAX_TEXT_BYTES))
     try:
         type_name, text, traceback, _ = unpack_exception(payload)
     except ProtocolError as error:

@@ -33,6 +33,7 @@ from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
 from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, Refused, Role, Server, Shutdown, UnitState
+from scaler.texts import escaped
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
@@ -368,5 +369,5 @@ def _connect(
 
 
 def _print(line: str) -> None:
-    sys.stdout.write(f"{logs.escaped(line)}\n")
+    sys.stdout.write(f"{escaped(line)}\n")
     sys.stdout.flush()

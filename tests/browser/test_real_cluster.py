@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from tests.browser.conftest import Windows
 from tests.integration.settings_rig import Command, command
@@ -53,3 +53,26 @@ def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, win
         page.locator("#banner", has_text="no scheduler answers").wait_for()
         with command("scheduler", ports.address(), *FAST, directory=tmp_path):
             page.locator("#state", has_text="Live").wait_for()
+
+
+def fail(text: str) -> None:
+    print(text)
+    raise ValueError(text)
+
+
+def test_no_name_turns_the_text_around_it_or_hides_in_a_real_browser(windows: Windows) -> None:
+    windows.expected = ("ERR_",)  # the server ends before the window does
+    evil = "<img src=x onerror=window.hacked=1>\u202etxt.exe\u2066\u200b\x1b[2J"
+    fail.__qualname__ = fail.__name__ = evil
+    with SchedulerClusterCombo(n_workers=1, web_port=0) as combo, Client(combo.get_address(), name=evil) as client:
+        future = client.submit(fail, evil)
+        with pytest.raises(ValueError, match="txt"):
+            future.result()
+        page = windows.open(combo.get_page())
+        for path in ("/#/tasks", f"/#/task/{future.task_id.hex()}", "/#/failures", "/#/timeline", "/#/clients"):
+            page.goto(f"{combo.get_page()}{path}")
+            page.locator("main h1").wait_for()
+            page.get_by_text("\\u202etxt.exe\\u2066\\u200b\\x1b[2J").first.wait_for(state="attached")
+            assert not set("\u202e\u2066\u200b\x1b") & set(page.locator("html").inner_text() + page.title())
+            assert page.locator("main img").count() == 0
+        assert page.evaluate("window.hacked") is None

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from scaler.errors import ProtocolError
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
+from scaler.texts import escaped_lines
 
 # What is costly to generate is kept short: rows are where mistakes hide, not their number.
 ID = st.binary(min_size=16, max_size=16)
@@ -20,7 +21,7 @@ OPTIONAL_ID = st.just(b"") | ID
 PEER = st.binary(min_size=8, max_size=8)
 IDS = st.lists(ID, max_size=40)
 DATA = st.binary(max_size=40)
-TEXT = st.text(max_size=12)
+TEXT = st.text(max_size=12).map(escaped_lines)
 NAME = st.from_regex(r"[a-z_][a-z0-9_.]{0,6}", fullmatch=True)
 SECONDS = st.floats(0, 1e9)
 PERCENT = st.floats(0, 1e6)

@@ -14,13 +14,13 @@ from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
-from scaler.logs import escaped_lines
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
 from scaler.protocol.monitor_rows import AuditRow, ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
+from scaler.texts import escaped_lines, readable
 
 MAX_TASKS_ANSWERED = 1000
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -152,7 +152,7 @@ async def _task(source: Source, query: Query) -> View:
     if task.failed and not task.traceback:
         with contextlib.suppress(UnreachableError):
             traceback = (await source.monitor.log(query["id"])).traceback
-            task = task._replace(traceback=traceback.decode("utf-8", "replace"))
+            task = task._replace(traceback=readable(traceback))
     return {"task": view(task, whole=True)}
 
 

@@ -249,7 +249,7 @@ class Tasks:
                 if outcome == Outcome.PROCESSOR_DIED:
                     worker.note_failure()
                     at_limit = Outcome.PROCESSOR_DIED
-                why = payload.decode("utf-8", "replace")
+                why = failure_texts(outcome, payload).text
                 self._retry(worker, task, at_limit, payload, f" on {worker.title}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
                 self.end(task, outcome, payload)

@@ -18,7 +18,7 @@ from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import new_peer_id
-from scaler.logs import about, escaped, identify
+from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
@@ -39,6 +39,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerHeartbeat,
 )
+from scaler.texts import escaped
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog

@@ -18,6 +18,7 @@ from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization.exceptions import assign, dump_exception
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
+from scaler.texts import escaped_lines
 
 MAX_EXCEPTION_BYTES = 1024 * 1024
 """A larger exception arrives as its type and text only."""
@@ -79,7 +80,7 @@ def failure_of(
 
 
 def _shortened(error: BaseException) -> RemoteError:
-    text = f"{str(error)[:10_000]} (the exception itself is larger than {MAX_EXCEPTION_BYTES} bytes: "
+    text = f"{escaped_lines(str(error)[:10_000])} (the exception itself is larger than {MAX_EXCEPTION_BYTES} bytes: "
     return RemoteError(type(error).__name__, text + "MAX_EXCEPTION_BYTES)")
 
 

@@ -19,10 +19,10 @@ from typing import assert_never
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ObjectLostError, ProtocolError, RefusedError, ScalerError
 from scaler.ids import result_id
-from scaler.logs import escaped
 from scaler.object_storage.client import StorageClient
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Output, Printed, is_stored, stored_reference
 from scaler.serialization import Buffer, size_of, to_payload
+from scaler.texts import escaped
 from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.events import (
     AgentInput,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import logs
+from scaler import logs, texts
 from scaler.config.setting import LoggingConfig
 from scaler.errors import UsageError
 
@@ -132,15 +132,15 @@ HIDDEN = [
 @pytest.mark.parametrize("hidden", HIDDEN, ids=lambda hidden: f"{ord(hidden):x}")
 def test_no_character_that_hides_or_turns_text_leaves_a_line(hidden: str) -> None:
     shown = hidden.encode("unicode_escape").decode()
-    assert logs.escaped(f"a{hidden}b") == f"a{shown}b"
-    assert logs.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
+    assert texts.escaped(f"a{hidden}b") == f"a{shown}b"
+    assert texts.escaped_lines(f"a\tb\n{hidden}\r\n") == f"a\tb\n{shown}\n"
     assert logs.TextLines("worker").format(record(f"a{hidden}b")).endswith(f"x: a{shown}b")
     assert logs.JsonLines("worker").format(record(f"a{hidden}b")).isascii()
 
 
 def test_letters_and_spaces_of_any_script_stay_as_they_are() -> None:
     text = "1\u202f234 é 日本\u3000語 שלום مرحبا 👍 \\n"
-    assert logs.escaped(text) == text
+    assert texts.escaped(text) == text
 
 
 def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
@@ -149,4 +149,4 @@ def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
     assert len(line) < 17_000
     assert line.endswith("a… (9983616 more characters)")
     assert len(logs.JsonLines("worker").format(record(text))) < 17_000
-    assert logs.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9999997 more characters)"
+    assert texts.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9999997 more characters)"

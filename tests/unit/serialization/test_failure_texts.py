@@ -15,6 +15,7 @@ from scaler.serialization.exceptions import (
     pack_exception,
     unpack_exception,
 )
+from scaler.texts import escaped_lines
 
 
 class ExplosiveError(Exception):
@@ -27,8 +28,10 @@ def _explode() -> None:
 
 
 @given(st.text(), st.text(), st.text(), st.binary(max_size=50))
-def test_texts_and_pickle_come_out_as_they_went_in(kind: str, text: str, traceback: str, pickled: bytes) -> None:
-    readable = [each.encode("utf-8", "backslashreplace").decode() for each in (kind, text, traceback)]
+def test_texts_come_out_as_they_are_shown_and_the_pickle_as_it_went_in(
+    kind: str, text: str, traceback: str, pickled: bytes
+) -> None:
+    readable = [escaped_lines(each.encode("utf-8", "backslashreplace").decode()) for each in (kind, text, traceback)]
     assert unpack_exception(pack_exception(kind, text, traceback, pickled)) == (*readable, pickled)
 
 

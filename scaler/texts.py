@@ -1,0 +1,41 @@
+"""Texts of peers, as terminals, logs and pages may have them. Pure: processors import it, and not `logging`."""
+
+from __future__ import annotations
+
+MAX_MESSAGE_CHARACTERS = 16_384
+"""Of a log line's message, and of each line of its traceback: peers choose texts in them."""
+
+_SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
+"""Spaces that `str.isprintable` objects to, and which no terminal interprets."""
+
+
+def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
+    """Return a text of at most `most` characters, and how many it had beyond these."""
+    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+
+
+def escaped(text: str, most: int | None = None) -> str:
+    """Return a text as one line with escapes for what a terminal interprets or hides, cut after `most` characters.
+
+    That is control characters, line ends, bidirectional marks and other format characters, unpaired surrogates, and
+    what Unicode does not know.
+    """
+    if most is not None:
+        text = shortened(text, most)
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() or each in _SPACES else _escape(each) for each in text)
+
+
+def _escape(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def escaped_lines(text: str) -> str:
+    """Return a text as `escaped` does, except for line ends and tabs."""
+    return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def readable(data: bytes, most: int | None = None) -> str:
+    """Return UTF-8 of a peer as `escaped_lines` does, of at most `most` bytes; never fails."""
+    return escaped_lines(data[:most].decode("utf-8", "replace"))

@@ -1,0 +1,158 @@
+"""Names, texts and outputs that try to steer a terminal, turn a line around, or be endless, wherever they are shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.future import ScalerFuture
+from scaler.errors import RemoteError, UsageError
+
+HIDDEN = "\x1b[2J\x07\x9b\u202e\u2066\u200b\u00ad\U000e0041\u2028"
+EVIL = f"{HIDDEN}<b>evil</b>"
+SHOWN = "\\x1b[2J\\x07\\x9b\\u202e\\u2066\\u200b\\xad\\U000e0041\\u2028<b>evil</b>"
+MOST = 100_000
+WAIT_SECONDS = 15.0
+
+
+def is_safe(text: str) -> bool:
+    return len(text) < MOST and not set(HIDDEN[:1] + HIDDEN[4:]) & set(text)
+
+
+def texts_of(value: object) -> Iterator[str]:
+    """Yield every text of a document."""
+    match value:
+        case str():
+            yield value
+        case dict():
+            for key, each in value.items():
+                yield key
+                yield from texts_of(each)
+        case list():
+            for each in value:
+                yield from texts_of(each)
+
+
+def until(found: Callable[[], Any]) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not (value := found()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return value
+
+
+def fail(text: str) -> None:
+    print(text)
+    print(text, file=sys.stderr)
+    raise ValueError(text)
+
+
+fail.__qualname__ = fail.__name__ = EVIL
+
+
+class Cluster(NamedTuple):
+    combo: SchedulerClusterCombo
+    client: Client
+    failed: ScalerFuture
+    waiting: ScalerFuture
+    log: Path
+
+    def command(self, *arguments: str) -> str:
+        """Return what a command prints."""
+        command = [sys.executable, "-m", "scaler.cli", *arguments]
+        done = subprocess.run(command, capture_output=True, check=False, timeout=60)
+        return (done.stdout + done.stderr).decode()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Yield a cluster where a client, functions, needs, outputs and exceptions have such texts."""
+    log = tmp_path_factory.mktemp("log") / "log"
+    with (
+        SchedulerClusterCombo(n_workers=1, web_port=0, logging_paths=(str(log),), logging_level="DEBUG") as combo,
+        Client(combo.get_address(), name=EVIL) as client,
+    ):
+        failed = client.submit(fail, EVIL)
+        with pytest.raises(ValueError, match="evil"):
+            failed.result()
+        waiting = client.submit_verbose(fail, args=(EVIL,), kwargs={}, capabilities={"gpu": 1})
+        endless = client.submit(fail, EVIL + "a" * 10_000_000)
+        with pytest.raises(RemoteError) as raised:
+            endless.result()
+        assert is_safe(str(raised.value)[:MOST])
+        yield Cluster(combo, client, failed, waiting, log)
+        waiting.cancel()
+
+
+def test_clients_show_them_as_text(cluster: Cluster) -> None:
+    for future in (cluster.failed, cluster.waiting):
+        assert is_safe(cluster.client.explain(future))
+    assert SHOWN in cluster.client.explain(cluster.failed)
+    output = cluster.client.logs(cluster.failed)
+    assert output.stdout == output.stderr == f"{SHOWN}\n"
+    assert is_safe(repr(cluster.failed) + repr(cluster.client))
+    with pytest.raises(UsageError) as refused:
+        cluster.client.submit_verbose(fail, args=(EVIL,), kwargs={}, capabilities={EVIL: 1})
+    assert is_safe(str(refused.value))
+
+
+ROUTES = [
+    "status",
+    "workers",
+    "managers",
+    "clients",
+    "functions",
+    "waiting",
+    "tasks",
+    "failures",
+    "timeline",
+    "incidents",
+]
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_page_gets_them_as_text(cluster: Cluster, route: str) -> None:
+    page = cluster.combo.get_page()
+    until(lambda: httpx.get(f"{page}/api/waiting").json()["waiting"])
+    until(lambda: httpx.get(f"{page}/api/failures").json()["failures"])
+    answer = httpx.get(f"{page}/api/{route}").json()
+    assert all(map(is_safe, texts_of(answer)))
+    assert (SHOWN in list(texts_of(answer))) is (
+        route in ("clients", "functions", "waiting", "tasks", "failures", "timeline")
+    )
+
+
+@pytest.mark.parametrize("what", ["", "/explain", "/log"])
+def test_the_page_of_a_task_gets_them_as_text(cluster: Cluster, what: str) -> None:
+    for future in (cluster.failed, cluster.waiting):
+        answer = httpx.get(f"{cluster.combo.get_page()}/api/tasks/{future.task_id.hex()}{what}").json()
+        assert all(map(is_safe, texts_of(answer)))
+
+
+def test_metrics_have_them_as_text(cluster: Cluster) -> None:
+    text = until(lambda: found if "evil" in (found := httpx.get(f"{cluster.combo.get_page()}/metrics").text) else "")
+    assert all(map(is_safe, text.splitlines()))
+
+
+def test_commands_show_them_as_text(cluster: Cluster) -> None:
+    monitor = cluster.combo.get_monitor_address()
+    for name in ("explain", "logs"):
+        shown = cluster.command("scaler", name, cluster.failed.task_id.hex(), monitor)
+        assert is_safe(shown)
+        assert "evil" in shown
+    shown = cluster.command("scaler_top", "--once", monitor)
+    assert is_safe(shown)
+    assert "evil" in shown
+
+
+def test_logs_have_them_as_text(cluster: Cluster) -> None:
+    text = until(lambda: found if "evil" in (found := cluster.log.read_text()) else "")
+    assert all(map(is_safe, text.splitlines()))
