@@ -237,8 +237,8 @@ class StorageCore:
         # Workers run the tasks of all clients.
         owner = owner_of(object_id)
         return (
-            peer.role is not Role.CLIENT
-            or not peer.identity.has_key
+            not peer.has_key
+            or peer.role is not Role.CLIENT
             or owner in (peer.id, SHARED_OWNER)
             or peer.identity.may_see(self.key_of(owner))
         )
@@ -246,9 +246,9 @@ class StorageCore:
     def _may_put(self, peer: StoragePeer, object_id: bytes) -> bool:
         # Workers put results for clients; one with a client inside a task connects for it under the client's peer id.
         return (
-            owner_of(object_id) == peer.id
+            not peer.has_key
+            or owner_of(object_id) == peer.id
             or peer.role is Role.SCHEDULER
-            or not peer.identity.has_key
             or (peer.role is Role.WORKER and is_result(object_id))
         )
 

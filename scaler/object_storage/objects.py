@@ -112,6 +112,10 @@ class StoragePeer:
     waiting: dict[WaitingGet, None] = field(default_factory=dict)
     sending: deque[Sending] = field(default_factory=deque)
     unacknowledged_bytes: int = 0
+    has_key: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.has_key = self.identity.has_key
 
 
 @dataclass(slots=True, eq=False)
@@ -180,9 +184,6 @@ class StorageTable:
             self._add_unfinished(object_id).putters[peer] = None
             self.used_bytes += upload.size_bytes
             self._records_bytes += _record_bytes(upload.parts)
-        upload.moved_at = peer.last_seen
-        self._uploads[upload] = peer, object_id
-        self._uploads.move_to_end(upload)
         size = upload.size_bytes if memory is not None else sum(frame.nbytes for frame in attachments)
         end = upload.received_bytes + size
         fits = (
@@ -203,6 +204,10 @@ class StorageTable:
         upload.received_bytes = end
         if end == upload.size_bytes:
             self._store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer)
+        else:
+            upload.moved_at = peer.last_seen
+            self._uploads[upload] = peer, object_id
+            self._uploads.move_to_end(upload)
         return DONE
 
     def link(self, peer: StoragePeer, object_id: bytes, target: bytes) -> Answer:
@@ -332,7 +337,7 @@ class StorageTable:
 
     def _drop_upload(self, peer: StoragePeer, object_id: bytes) -> None:
         upload = peer.uploads.pop(object_id)
-        del self._uploads[upload]
+        self._uploads.pop(upload, None)
         self.used_bytes -= upload.size_bytes
         self._records_bytes -= _record_bytes(upload.parts)
         del self._unfinished[object_id].putters[peer]
