@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from shlex import quote
@@ -23,6 +23,7 @@ from scaler.security.run import RunKeys
 
 LOCAL_SECURITY = SecurityConfig()
 """Of one user on one machine: no settings."""
+WARN_SECONDS = 60.0
 _log = logging.getLogger(__name__)
 
 
@@ -70,6 +71,16 @@ class ServerAccess:
                 self._run.publish(addresses)
             except UsageError as error:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
+
+    def warn(self, addresses: Sequence[str], call_later: Callable[[float, Callable[[], None]], object]) -> None:
+        """Log now and every `WARN_SECONDS` that everybody is let in, if so. call_later: of the server's loop."""
+        if self.keys is None:
+            _log.warning(
+                "insecure_no_auth: everyone who can reach %s can run code on the workers and read all objects, and "
+                "nothing is encrypted",
+                ", ".join(addresses),
+            )
+            call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))
 
     def owner_token(self, peer: bytes) -> bytes:
         """Return what shows the object storage that the scheduler has welcomed a client under this peer id.

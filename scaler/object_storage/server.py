@@ -84,6 +84,7 @@ class StorageServer:
             keys=self._access.keys,
         )
         self._access.publish(self._listener.addresses)
+        self._access.warn(self._listener.addresses, self._loop.call_later)
 
     @property
     def addresses(self) -> tuple[str, ...]:

@@ -183,7 +183,9 @@ class SchedulerServer:
             on_events=self._on_storage_events,
             keys=self._access.to_storage.to(Server.OBJECT_STORAGE, self.storage_address),
         )
-        self._access.publish([*self._listener.addresses, self._monitors.address])
+        addresses = [*self._listener.addresses, self._monitors.address]
+        self._access.publish(addresses)
+        self._access.warn(addresses, self._loop.call_later)
         self._schedule(self._loop.time())
         self._note([Noted("started")])
         self._record_counts()
