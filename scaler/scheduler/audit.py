@@ -97,6 +97,8 @@ class Audit:
 
     def take(self, *, is_due: bool = False) -> list[AuditRow]:
         """Return the new records, the oldest first. is_due: also of what is still added up."""
+        if not (self._rows or self._left or is_due):
+            return []
         for left in self._left.values():
             for who, row in left:
                 self._flush(who)

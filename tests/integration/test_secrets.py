@@ -44,6 +44,27 @@ for credentials in (box, None, address, *others):
         print(repr(error), error.__cause__, error.__context__)
 """
 
+FAULTY = """
+import sys
+from scaler.cli import run_command
+from scaler.scheduler.core.core import SchedulerCore
+
+def impossible(*arguments):
+    raise AssertionError("planted")
+
+SchedulerCore._clear = impossible
+run_command("scaler_scheduler", sys.argv[1:])
+"""
+CLEARS = """
+import sys
+from scaler import Client
+
+client = Client(sys.argv[1], credentials=sys.argv[2], timeout_seconds=20)
+client.submit(len, b"x" * 1_000_000)
+client.clear()
+sys.stdin.read()
+"""
+
 
 class Home:
     """Keys of a cluster and the files of its peers; knows all secrets."""
@@ -174,3 +195,31 @@ def test_no_secret_key_shows_anywhere(home: Home, cluster: tuple[str, str]) -> N
     assert home.found_in(text) == []
     home.printed += home.secrets[3].encode()
     assert home.found_in(home.everything()) == [home.secrets[3]]
+
+
+def test_no_secret_key_is_in_the_black_box_or_in_the_audit_log_of_a_scheduler(home: Home) -> None:
+    ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
+    address = ports.address()
+    flags = ["--credentials", str(home.keys.path), "--audit-path", str(home.path / "audit.jsonl"), "-ll", "DEBUG"]
+    ports.release()
+    alice = home.credential("alice", "client")
+    everywhere, far = (address.replace("127.0.0.1", host) for host in ("0.0.0.0", "127.0.0.2"))
+    python = [sys.executable, "-c"]
+    with (home.path / "log").open("wb") as log, ExitStack() as stack:
+
+        def start(*arguments: str) -> subprocess.Popen[bytes]:
+            command = [*python, *arguments]
+            process = subprocess.Popen(command, cwd=home.path, stdin=subprocess.PIPE, stdout=log, stderr=log)
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            return process
+
+        scheduler = start(FAULTY, everywhere, *flags)
+        start(CLEARS, far, alice)
+        scheduler.wait(30)
+    (box,) = home.path.glob("scaler-black-box-*")
+    files = {path.name: path.read_bytes() for path in (box, home.path / "audit.jsonl", home.path / "log")}
+    assert all(b"alice" in text for text in (files[box.name], files["audit.jsonl"]))
+    assert b"planted" in files["log"]
+    assert home.found_in(b"".join(files.values())) == []
+    assert home.found_in(files[box.name] + home.secrets[-1].encode()) == [home.secrets[-1]]
