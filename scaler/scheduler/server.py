@@ -241,7 +241,7 @@ class SchedulerServer:
         if refused is not None:
             return refused
         if hello.role is Role.MONITOR:
-            text = f"monitors do not belong on the scheduler's address, but on {self._monitors.address}"
+            text = f"monitors do not belong on the scheduler's address, but on {advertised(self._monitors.address)}"
             return Refused(RefusalReason.ROLE, text)
         refused = self._core.refusal(peer, hello, identity, self._loop.time())
         if refused is not None:
