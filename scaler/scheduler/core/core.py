@@ -494,8 +494,8 @@ class SchedulerCore:
 
     def _protocol_error(self, peer: bytes, text: str) -> None:
         """Publish what a peer did wrong: at once the first time, then counted, REPEAT_SECONDS at a time."""
-        if peer in self._wrong:
-            until, count, _ = self._wrong[peer]
+        until, count, _ = self._wrong.get(peer, (self.state.now, 0, ""))
+        if self.state.now < until:
             self._wrong[peer] = until, count + 1, text
             return
         self._wrong[peer] = self.state.now + REPEAT_SECONDS, 0, text

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scaler.net.connection import Received, Resumed
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
@@ -18,6 +20,7 @@ from scaler.protocol.messages import (
     Suspended,
     TaskGroup,
 )
+from scaler.scheduler.core import core
 from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
@@ -326,7 +329,8 @@ def test_a_client_cannot_come_in_under_the_id_of_a_worker() -> None:
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
-def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else() -> None:
+def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core, "REPEAT_SECONDS", 0.0)
     cluster = Cluster()
     client, worker, other = cluster.client(), cluster.worker("w"), cluster.worker("x")
     cluster.take_facts()
