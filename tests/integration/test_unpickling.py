@@ -53,7 +53,6 @@ def test_only_processors_load_pickles_of_functions_arguments_results_and_errors(
     notes = tmp_path / "notes"
     told = {"PYTHONPATH": str(tmp_path), "SCALER_TEST_NOTES": str(notes)}
     ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-    ports.release()
     address = ports.address()
 
     def fails(_: object) -> None:
@@ -69,6 +68,7 @@ def test_only_processors_load_pickles_of_functions_arguments_results_and_errors(
     ):
         for each in (scheduler, manager, page):
             each.addresses()
+        ports.release()
         with Client(address) as client:
             argument = Bomb(tmp_path / "from an argument")
             name = "\\x80\\x05cposix\\nsystem\\n"
@@ -80,9 +80,9 @@ def test_only_processors_load_pickles_of_functions_arguments_results_and_errors(
             assert client.submit(len, client.send_object([argument] * 20_000)).result(WAIT_SECONDS) == 20_000
             assert "ValueError" in client.explain(failed)
             loaded = {int(line) for line in notes.read_text().split()}
-            processors = _processors(manager)
             others = {scheduler.pid, manager.pid, page.pid}
             others |= {each.pid for each in scheduler.descendants() + manager.descendants() + page.descendants()}
+            processors = _processors(manager)
             assert loaded & processors, "the hook sees what processors load"
             assert not loaded & (others - processors)
     assert (tmp_path / "from an argument").is_dir(), "a processor has loaded it"
