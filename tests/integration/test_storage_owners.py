@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import pickle
 import subprocess
 import sys
@@ -54,11 +53,7 @@ class FarCluster(Cluster):
             ("scheduler", everywhere, "-aosa", self.storage, "--credentials", str(self.keys.path)),
             ("cluster", self.far, "-n", "2", "--credentials", farm),
         )
-        units = load_credential(Path(farm)).for_units().to_text()
-        environment = {**os.environ, "SCALER_CREDENTIAL": units}
-        self.processes = [
-            subprocess.Popen([sys.executable, "-c", COMMAND, *each], env=environment) for each in commands
-        ]
+        self.processes = [subprocess.Popen([sys.executable, "-c", COMMAND, *each]) for each in commands]
 
 
 @pytest.fixture(scope="module")
