@@ -21,7 +21,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
-from scaler.logs import about
+from scaler.logs import RateLimitedLog, about
 from scaler.net.address import advertised, beside
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
@@ -94,7 +94,6 @@ _INCIDENT_LOGS = {
     "degraded": (logging.WARNING, "%s is degraded: %s"),
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
-    "protocol_error": (logging.WARNING, "%s: dropped: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
 }
 _log = logging.getLogger(__name__)
@@ -147,6 +146,7 @@ class SchedulerServer:
         self._began_at = self._loop.time()
         self._longest_step_seconds = 0.0
         self._meter = LoadMeter()
+        self._dropped = RateLimitedLog(_log, logging.WARNING)
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._storage_row = StorageRow(self._advertised_storage)
         self._storage_asked = False
@@ -221,6 +221,7 @@ class SchedulerServer:
             self._timer.cancel()
         self._listener.close()
         self._monitors.close()
+        self._dropped.flush(self._loop.time())
         if self._audit_file is not None:
             self._audit_file.close()
         self._to_storage.close("the scheduler ends")
@@ -336,7 +337,7 @@ class SchedulerServer:
                 self._ask_policy(view)
             case Publish(facts):
                 for fact in facts:
-                    _log_fact(fact)
+                    self._log_fact(fact)
                 self._monitors.add(facts)
                 self._audit.add(facts, time.time())
             case Stop(text):
@@ -358,6 +359,15 @@ class SchedulerServer:
     def _tick(self) -> None:
         self._timer = None
         self._step([])
+
+    def _log_fact(self, fact: Fact) -> None:
+        if isinstance(fact, Incident) and fact.kind == "protocol_error":  # a peer may cause any number of them
+            now = self._loop.time()
+            flush_at = self._dropped.add(f"{escaped(fact.subject)}: dropped: {escaped(fact.text)}", now)
+            if flush_at is not None:
+                self._loop.call_at(flush_at, self._dropped.flush, flush_at)
+        else:
+            _log_fact(fact)
 
     # -- the scaling policy
 

@@ -1,0 +1,86 @@
+"""A peer over a real local connection that says whatever bytes it is given."""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Self
+
+from scaler.net.local import local_name
+from scaler.protocol.codec import decode
+from scaler.protocol.messages import Hello, Message
+from scaler.protocol.session import Header
+from tests.fuzz.conversations import HEAD, Spoken, pack
+
+ANSWER_SECONDS = 10.0
+IMPATIENT_SECONDS = 0.5
+"""A Hello that is malformed has no answer."""
+
+
+class LivePeer:
+    """One connection to the server of an address. A context that closes it."""
+
+    def __init__(self, address: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.settimeout(ANSWER_SECONDS)
+        name = local_name(address)
+        assert name is not None
+        self._socket.connect(name)
+        self._unread = b""
+        self.session = b""
+        """The id of the session that the last answer had."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._socket.close()
+
+    def say(self, envelopes: Sequence[Spoken]) -> None:
+        """Send envelopes; those of the conversation's session get the id of this one. Raises OSError after a cut."""
+        theirs = envelopes[0].header[8:24]
+        said = [
+            each._replace(header=each.header[:8] + self.session + each.header[24:])
+            if self.session and each.header[8:24] == theirs
+            else each
+            for each in envelopes
+        ]
+        self._socket.sendall(pack(said))
+
+    def answer(self) -> Message | None:
+        """Return the next message of the server; None when it has cut the connection. Raises TimeoutError."""
+        while True:
+            if len(self._unread) >= HEAD.size:
+                size, count, _, header = HEAD.unpack_from(self._unread)
+                at = HEAD.size + 4 * count
+                end = at + size + sum(struct.unpack_from(f"={count}I", self._unread, HEAD.size)) if count else at + size
+                if len(self._unread) >= end:
+                    body, self._unread = self._unread[at : at + size], self._unread[end:]
+                    self.session = Header.read(header).session
+                    return decode(body)
+            data = b""
+            with suppress(ConnectionError):
+                data = self._socket.recv(65_536)
+            if not data:
+                return None
+            self._unread += data
+
+    def converse(self, conversation: Sequence[Spoken]) -> None:
+        """Greet, and say the rest when there is an answer, until the server cuts the connection."""
+        self._socket.settimeout(IMPATIENT_SECONDS)
+        with suppress(OSError):
+            self.say(conversation[:1])
+            if isinstance(_decoded(conversation[0].body), Hello):
+                self.answer()
+            self.say(conversation[1:] or conversation[:1])
+
+
+def _decoded(body: bytes) -> Message | None:
+    with suppress(Exception):
+        return decode(body)
+    return None
