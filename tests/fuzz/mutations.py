@@ -13,7 +13,7 @@ from tests.fuzz.conversations import Spoken, pack, unpack
 WORD = 8
 MAX_BODY_BYTES = 64 * 1024
 _NUMBERS = (0, 1, 2, 0xFF, 0x7FFF, 0xFFFF, 2**29 - 1, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
-_SECONDS = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 1e300, 5e-324)
+_SECONDS = (float("nan"), float("inf"), -float("inf"), -1.0, -0.0, 1e300, 1.7e308, 5e-324)
 
 
 def body_of(random: Random, body: bytes, pool: Sequence[bytes]) -> bytes:

@@ -29,6 +29,7 @@ from scaler.worker.frames import Results, ToAgent, unpack_note, unpack_results
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import Reconciler, UnitsListed, UnitsWanted
 from tests.fuzz.conversations import Spoken
+from tests.fuzz.servers import strictly
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
 MAX_TASKS = 8
@@ -133,10 +134,10 @@ class _Monitor:
 
     def end(self) -> None:
         model = self._model
-        dump(status_view(model))
-        dump([task_view(task) for task in model.tasks()])
-        dump(timeline_view(model, 60.0, 0.0, 1e10, 0.1))
-        dump(model.failures())
+        strictly(dump(status_view(model)))
+        strictly(dump([task_view(task) for task in model.tasks()]))
+        strictly(dump(timeline_view(model, 60.0, 0.0, 1e10, 0.1)))
+        strictly(dump(model.failures()))
 
 
 class _StoragePeer:

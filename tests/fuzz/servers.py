@@ -6,6 +6,7 @@ tasks and objects come to their right end, and the cores' invariants hold.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 
@@ -120,6 +121,15 @@ def decode_or_none(body: bytes) -> m.Message | None:
         return None
 
 
+def strictly(document: bytes) -> None:
+    """Read JSON as browsers do, which know no infinity."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(f"browsers do not read {text}")
+
+    json.loads(document, parse_constant=refuse)
+
+
 class _NoScaling:
     allocation = Allocation()
 
@@ -181,12 +191,12 @@ class SchedulerWorld:
         row = ServerStatus(
             0.0, 0.0, 1, SchedulerRow(0.0, 0, 0.0, 0.0), StorageRow(ADDRESS), Counter[str](), Counter[str]()
         )
-        status(state, row)
+        strictly(status(state, row))
         report = self._events.report(now)
         if report is not None:
-            report.document()
+            strictly(report.document())
         for client in list(state.clients.values()):
-            find(state, client.name[:8], now, now)
+            strictly(find(state, client.name[:8], now, now))
             for task in list(client.tasks)[:3]:
                 explain(state, task, now)
 
