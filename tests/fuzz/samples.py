@@ -50,7 +50,10 @@ class Sampler:
             if isinstance(mark, f.Numbers):
                 ones: list[Any] = [mark.make(1)] * self.rows
                 return ones
-            return self.text if isinstance(mark, f.Text) else 1
+            if isinstance(mark, f.Text):
+                return self.text
+            # An id's note begins with its length.
+            return (self.peer if mark.note.startswith("8 ") else self.id()) if isinstance(mark, f.Data) else 1
         if isinstance(hint, UnionType):
             choices = [each for each in get_args(hint) if each is not NoneType]
             return self._struct(choices[self.choice % len(choices)], {})
@@ -72,9 +75,6 @@ class Sampler:
 
 
 _SPECIAL: dict[Any, Callable[[Sampler], Any]] = {
-    f.Id: lambda made: made.id(),
-    f.OptionalId: lambda made: made.id(),
-    f.PeerId: lambda made: made.peer,
     f.Ids: lambda made: [made.id(number) for number in range(made.rows)],
     f.Payloads: lambda made: [made.data] * made.rows,
     f.RaggedIds: lambda made: [(made.id(),)] * made.rows,
