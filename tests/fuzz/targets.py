@@ -20,6 +20,7 @@ from typing import Any
 
 from scaler.config.files import read_file
 from scaler.errors import ConfigError, ProtocolError, RefusedError
+from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
@@ -236,7 +237,7 @@ def run_web(data: bytes) -> int:
 
 
 async def _answer_requests(requests: list[list[bytes]]) -> int:
-    app = WebApp(PreparedMonitor(filled_model()), web_config())
+    app = WebApp(PreparedMonitor(filled_model()), web_config(), "the token")
     count = 0
     for method, target, *headers in (each for each in requests if len(each) > 1):
         if b"/api/stream" in target or b"/events" in target:
@@ -255,11 +256,12 @@ async def _answer_requests(requests: list[list[bytes]]) -> int:
             "headers": [tuple(each.partition(b": ")[::2]) for each in headers],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
+            "state": {SAME_USER: lambda is_user=count % 4: bool(is_user)},
         }
         sent: list[Any] = []
 
         async def receive() -> dict[str, Any]:
-            return {"type": "http.request", "body": b"", "more_body": False}
+            return {"type": "http.request", "body": b"token=the+token", "more_body": False}
 
         async def send(message: Any, sent: list[Any] = sent) -> None:
             sent.append(message)
@@ -282,6 +284,8 @@ def web_seeds() -> tuple[bytes, ...]:
     lines = [
         f"GET\t{path.replace('{task}', task).replace('{task_id}', task)}{query}" for path in paths for query in queries
     ]
+    lines += ["GET\t/?token=the%20token", "POST\t/login\tContent-Type: application/x-www-form-urlencoded"]
+    lines += ["GET\t/api/status\tAuthorization: Bearer the token", "GET\t/api/status\tCookie: scaler=a.b.c"]
     head = "\tHost: 127.0.0.1:2\tOrigin: http://127.0.0.1:2"
     return tuple("\n".join(f"{line}{head}" for line in lines[at : at + 4]).encode() for at in range(0, len(lines), 4))
 

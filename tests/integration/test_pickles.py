@@ -217,7 +217,7 @@ def test_a_bomb_from_a_scheduler_does_nothing_in_monitors_and_their_web_page(mar
             has_local_listener=True,
         )
         monitor = MonitorConnection(listener.addresses[0], timeout_seconds=0.2)
-        app = WebApp(monitor, web_config())
+        app = WebApp(monitor, web_config(), "the token")
         try:
             async with asyncio.timeout(20):
                 while not monitor.model.status.at:  # noqa: ASYNC110 (the model has no event)
@@ -228,7 +228,9 @@ def test_a_bomb_from_a_scheduler_does_nothing_in_monitors_and_their_web_page(mar
             ) as browser:
                 for path in ("/api/status", "/api/tasks", "/api/failures", "/metrics"):
                     answer = await browser.get(
-                        path, params={"search": text}, headers={"cookie": f"a={text.encode()!r}"}
+                        path,
+                        params={"search": text},
+                        headers={"cookie": f"a={text.encode()!r}", "authorization": "Bearer the token"},
                     )
                     assert answer.status_code in {200, 400, 503}
         finally:
