@@ -10,7 +10,6 @@ container's variables, and the parameters of a job that is no array, which the j
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import json
 import platform
@@ -123,7 +122,7 @@ def from_text(text: str) -> bytes:
     """Return the bytes of a call that travels inside a request. Raises ConfigError."""
     try:
         return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
+    except ValueError as error:
         raise ConfigError(f"a call of length {len(text)} cannot be decoded: {error}") from error
 
 
