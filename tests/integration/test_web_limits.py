@@ -18,7 +18,7 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.monitor.model import Model
-from scaler.monitor.web import serving
+from scaler.monitor.web import login, serving
 from scaler.monitor.web.listening import listen, page_of, tls_of
 from scaler.monitor.web.login import is_same_user
 from scaler.monitor.web.server import WebApp
@@ -220,7 +220,10 @@ def test_another_user_of_this_machine_is_asked_for_the_token(host: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_the_kernel_knows_the_user_at_the_other_end(host: str) -> None:
+@pytest.mark.parametrize("kernel", ["with the module", "without"])
+def test_the_kernel_knows_the_user_at_the_other_end(host: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kernel == "without":
+        monkeypatch.setattr(login, "_SOCK_DIAG_BY_FAMILY", 99)
     with closing(listen(host, 0)) as listening, socket.create_connection(listening.getsockname()[:2]) as connected:
         own, peer = listening.getsockname()[:2], connected.getsockname()[:2]
         assert is_same_user(peer, own)
