@@ -12,6 +12,7 @@ import argparse
 import asyncio
 import contextlib
 import os
+import resource
 import statistics
 import struct
 import subprocess
@@ -22,6 +23,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import psutil
+import zmq
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -29,8 +31,9 @@ from benchmarks.machine import machine
 from benchmarks.tasks import check, identity
 from scaler import Client, SchedulerClusterCombo
 from scaler.net import connector
+from scaler.net.access import Access
 from scaler.net.local import local_name
-from scaler.protocol.messages import MAX_BATCH_BYTES
+from scaler.protocol.messages import MAX_BATCH_BYTES, Server
 
 TASKS = 5_000
 ROUND_TRIPS = 500
@@ -101,6 +104,26 @@ ATTACKS: dict[str, tuple[Stream, bool]] = {
     "local bodies of 64 MB": (says(struct.pack("=IHH40s", MAX_BATCH_BYTES, 0, 0, bytes(40))), True),
 }
 """What is said on each connection, and whether as many as --connections stay open; of the others there are ten."""
+UNKNOWN_KEYS = "unknown keys"
+
+
+def knock_with_unknown_keys(address: str) -> None:
+    """Connect ten ZeroMQ sockets with a key of their own each, again and again."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    server = Access().to(Server.SCHEDULER, address)()
+    assert server is not None
+    while True:
+        knocking = []
+        for _ in range(10):
+            socket = context.socket(zmq.DEALER)
+            socket.curve_serverkey = server.server.encode()
+            socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+            socket.linger = 0
+            socket.connect(address)
+            knocking.append(socket)
+        time.sleep(ANSWER_SECONDS)
+        for socket in knocking:
+            socket.close()
 
 
 async def attack(name: str, address: str, connections: int) -> None:
@@ -194,14 +217,17 @@ def main() -> int:
     parser.add_argument("--run", help=argparse.SUPPRESS)
     parser.add_argument("--address", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.run == UNKNOWN_KEYS:
+        knock_with_unknown_keys(options.address)
     if options.run:
         asyncio.run(attack(options.run, options.address, options.connections))
         return 0
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     print(machine(options.rounds))
     print(f"{'attack':24}{'rate':>8}{'of none':>9}{'p99 ms':>8}{'none':>6}{'MB':>8}{'open':>6}{'KiB each':>10}")
     with cluster(options.local) as (client, address, scheduler):
         measure(client)
-        for name in options.attacks.split(",") if options.attacks else ATTACKS:
+        for name in options.attacks.split(",") if options.attacks else [*ATTACKS, UNKNOWN_KEYS]:
             rates, ratios, p99s, calm_p99s, costs, opens = [], [], [], [], [], []
             for _ in range(options.rounds):
                 calm_rate, calm_p99 = measure(client)

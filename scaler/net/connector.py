@@ -140,14 +140,17 @@ class Wakeups:
         self.due_at = when
         self._timer = self._loop.call_at(when, self._run_timer)
 
-    def repeat(self, seconds: float, check: Callable[[], bool]) -> None:
-        """Call `check` this often, until it returns False or this is closed. There is one at a time."""
+    def repeat(self, check: Callable[[], float]) -> None:
+        """Call `check` soon, and again after the seconds that it returns each time, until it returns 0.
+
+        There is one at a time, which ends when this is closed.
+        """
 
         def run() -> None:
-            if check():
+            if seconds := check():
                 self._repeated = self._loop.call_later(seconds, run)
 
-        self._repeated = self._loop.call_later(seconds, run)
+        self._repeated = self._loop.call_soon(run)
 
     def close(self) -> None:
         for descriptor in list(self._watched):

@@ -41,12 +41,15 @@ def received_bytes(descriptor: int) -> int:
     option = getattr(socket, "TCP_INFO", None)
     if option is None:
         return 0
-    connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    try:
+        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+    except OSError:  # closed
+        return 0
     try:
         return int.from_bytes(
             connection.getsockopt(socket.IPPROTO_TCP, option, _RECEIVED.stop)[_RECEIVED], sys.byteorder
         )
-    except OSError:  # closed, or no TCP
+    except OSError:  # no TCP
         return 0
     finally:
         connection.detach()

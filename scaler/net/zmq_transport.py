@@ -42,7 +42,7 @@ class LoopWaker(t.Watcher, Protocol):
 
     def soon(self, seconds: float = 0.0) -> None: ...
 
-    def repeat(self, seconds: float, check: Callable[[], bool]) -> None: ...
+    def repeat(self, check: Callable[[], float]) -> None: ...
 
 
 Socket = zmq.Socket[bytes]
@@ -68,6 +68,9 @@ MAX_ITERATIONS_AFTER_BREAK = 8
 MEMORY_CHECK_SECONDS = 0.05
 GROWTH_BYTES = 16 * 1024 * 1024
 """While there are connections, and the process has grown by this, it is looked at what each of them has brought."""
+UNIDENTIFIED_CHECK_SECONDS = 0.01
+UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
+"""The same while there are connections that are not welcomed yet, for these."""
 MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
 """Most that a connection may bring before its welcome, with the handshakes below it."""
 MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
@@ -475,6 +478,7 @@ class ZmqLink:
 
     def lift_limits(self) -> None:
         self.is_limited = False
+        self._listener.welcome(self)
 
     def cut(self) -> None:
         self._listener.drop(self)
@@ -555,7 +559,8 @@ class ZmqListener(_ZmqEnd):
         self._inputs: list[t.Input] = []
         self._files: list[SocketFile] = []
         self._is_checking = False
-        self._resident_bytes = resident_bytes()
+        self._unidentified: dict[ZmqLink, None] = {}
+        self._resident_bytes = self._resident_bytes_for_unidentified = resident_bytes()
         """The least since it was last looked at what the connections have brought."""
         self.is_due = self.was_used = True
         """When to call `receive`, and `rest`."""
@@ -694,29 +699,46 @@ class ZmqListener(_ZmqEnd):
                 self._failure = _FAILURES.get(descriptor, "")
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
+                self._unidentified[link] = None
                 self._inputs.append(t.LinkOpened(link, link.origin, link.source, is_scarce(descriptor)))
                 if not self._is_checking:
                     self._is_checking = True
-                    self._wakeups.repeat(MEMORY_CHECK_SECONDS, self._check_memory)
+                    self._wakeups.repeat(self._check_memory)
             elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
                 link = self._links.pop(descriptor)
+                self._unidentified.pop(link, None)
                 if self._failure:
                     link.refusal, self._failure = f"a peer at {link.origin}: {self._failure}", ""
                 self._breaking[link] = MAX_ITERATIONS_AFTER_BREAK
 
-    def _check_memory(self) -> bool:
-        """Shut down what fills the memory: ZeroMQ keeps the frames of a message, however many, until it is whole."""
+    def welcome(self, link: ZmqLink) -> None:
+        self._unidentified.pop(link, None)
+
+    def _check_memory(self) -> float:
+        """Shut down what fills the memory: ZeroMQ keeps the frames of a message, however many, until it is whole.
+
+        Returns after how many seconds to look again.
+        """
         resident = resident_bytes()
-        self._resident_bytes = min(self._resident_bytes, resident)
-        if resident >= self._resident_bytes + GROWTH_BYTES:
+        least = self._resident_bytes = min(self._resident_bytes, resident)
+        unidentified = self._resident_bytes_for_unidentified = min(self._resident_bytes_for_unidentified, resident)
+        links: list[ZmqLink] = []
+        if resident >= least + GROWTH_BYTES:
             self._resident_bytes = resident
             # What has come as a whole counts as read.
             self._wake()
-            for link in list(self._links.values()):
-                if link.exceeds():
-                    link.shut_down()
+            links = list(self._links.values())
+        elif self._unidentified and resident >= unidentified + UNIDENTIFIED_GROWTH_BYTES:
+            links = list(self._unidentified)
+        if links:
+            self._resident_bytes_for_unidentified = resident
+        for link in links:
+            if link.exceeds():
+                link.shut_down()
         self._is_checking = bool(self._links)
-        return self._is_checking
+        if self._unidentified:
+            return UNIDENTIFIED_CHECK_SECONDS
+        return MEMORY_CHECK_SECONDS if self._links else 0.0
 
     def _wake(self) -> None:
         self.is_due = True

@@ -175,7 +175,7 @@ def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_the_mem
             peer.say(encode(own_hello(Role.CLIENT)))
             await until(lambda: sum(isinstance(event, Opened) for event in server.events) == 2)
         # All that came while the process grew, was looked at, and shut the connection down.
-        assert await peer.say_without_end() < (512 if is_welcome else 256) * MEBIBYTE
+        assert await peer.say_without_end() < (512 if is_welcome else 128) * MEBIBYTE
         await client.ask(2)
         if is_welcome:
             await until(lambda: server.saw(Broken))

@@ -116,9 +116,8 @@ def test_a_connection_that_ends_before_any_envelope_is_reported_with_its_origin(
     link = Link()
     assert not reports(core.step([LinkOpened(link, "10.0.0.7 port 99")], 0.0))
     (report,) = reports(core.step([LinkLost(link)], 1.0))
-    assert report == Report(
-        "a connection from 10.0.0.7 port 99 ended before anything of this protocol came", is_refusal=False
-    )
+    text = "a connection from 10.0.0.7 port 99 ended before anything of this protocol came"
+    assert report == Report(text, is_refusal=False, origin="10.0.0.7 port 99")
 
 
 def test_a_peer_that_said_hello_and_goodbye_is_not_reported(core: ListenerCore) -> None:
@@ -135,7 +134,7 @@ def test_a_peer_that_said_hello_and_goodbye_is_not_reported(core: ListenerCore) 
 def test_a_refused_peer_is_reported_as_refused_only(core: ListenerCore) -> None:
     link = Link()
     arrived: list[Input] = [LinkOpened(link), envelope(link, own_hello(Role.WORKER)), LinkLost(link)]
-    assert reports(performed(core, arrived)) == [Report("too old", is_refusal=True)]
+    assert reports(performed(core, arrived)) == [Report("too old", is_refusal=True, key=LOCAL.key)]
 
 
 def test_a_silent_connection_is_cut_when_its_time_is_over(core: ListenerCore) -> None:
