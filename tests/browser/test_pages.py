@@ -245,6 +245,26 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"load_market"}
 
 
+def test_who_did_what_is_listed_with_the_newest_first(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=1)
+    told = Told(server, cluster, seconds=20)
+
+    def tell(**record: object) -> None:
+        events = cluster.events(1.0)
+        server.tell(cluster.status(), {**events, "audit": [{"at": cluster.at, **record}]})
+
+    tell(kind="connected", key="anna", role="client", host="host7|4711")
+    page = windows.open(told.url("/#/clients"))
+    rows = page.get_by_role("table", name="Who did what").locator("tbody tr")
+    rows.first.wait_for()
+    tell(kind="submitted", key="anna", role="client", host="host7|4711", times=5000, text="simulate")
+    page.get_by_text("5,000").wait_for()
+    first, second = (row.split("\t") for row in texts(page, "[aria-label='Who did what'] tbody tr"))
+    assert first[1:4] == ["submitted", "anna", "client"]
+    assert first[-3:] == ["host7|4711", "5,000", "simulate"]
+    assert second[1:3] == ["connected", "anna"]
+
+
 def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/timeline"))
     page.locator(".functions button").first.wait_for()
@@ -478,6 +498,7 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
     events = cluster.events(1.0)
     events["incidents"] = [cluster.incident(EVIL, EVIL, EVIL)]
     events["decisions"] = [cluster.decision(1, EVIL, manager=EVIL)]
+    events["audit"] = [{"at": cluster.at, "kind": "refused", "key": EVIL, "host": EVIL, "text": EVIL}]
     server.tell(cluster.status(), events)
     page = windows.open(server.url)
     for path in (*(path for path in PATHS if "worker/" not in path), f"/#/worker/{1:032x}"):

@@ -7,14 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
-from scaler.errors import ScalerError
+from scaler.errors import RefusedError, ScalerError
+from tests.integration.settings_rig import within
+from tests.integration.test_admission import Cluster
 
 
 def double(number: int) -> int:
@@ -70,6 +72,43 @@ def test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command(
 
 def host() -> str:
     return f"{os.uname().nodename}|{os.getpid()}"
+
+
+def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster(tmp_path)
+    try:
+        screen, bob = cluster.credential("screen", "monitor"), cluster.credential("bob")
+        address = f"tcp://127.0.0.2:{int(cluster.far.rpartition(':')[2]) + 2}"
+
+        def records() -> list[tuple[object, ...]]:
+            lines = scaler(capsys, address, "--json", "--credentials", screen)
+            found = [json.loads(line) for line in lines]
+            return [(each["kind"], each["key"], each["times"], each["text"]) for each in found]
+
+        with cluster.connect(bob) as client:
+            assert client.submit(double, 2).result(30) == 4
+        cluster.keys.revoke("bob")
+        until(records, lambda kind, key, _, text: kind == "key revoked" and key == "bob" and " was revoked " in text)
+        for credentials in (bob, screen, None):
+            with pytest.raises(RefusedError):
+                cluster.connect(credentials)
+        until(records, lambda kind, key, times, text: kind == "refused" and key == "bob" and "revoked" in text)
+        until(records, lambda kind, key, _, text: kind == "refused" and key == "screen" and "not client" in text)
+        until(records, lambda kind, key, _, text: kind == "refused" and key == "" and "or it has none" in text)
+        known = records()
+        assert [each[:4] for each in known if each[:2] == ("submitted", "bob")] == [("submitted", "bob", 1, "double")]
+        assert ("connected", "bob", 0, "") in known
+        assert ("key added", "screen", 0, "for the role monitor") in known
+    finally:
+        cluster.combo.shutdown()
+
+
+def until(records: Callable[[], list[tuple[object, ...]]], fits: Callable[..., bool]) -> None:
+    assert within(15, lambda: any(fits(*each) for each in records())), [
+        each for each in records() if each[0] not in ("connected", "disconnected")
+    ]
 
 
 def test_records_are_followed_until_ctrl_c() -> None:
