@@ -161,7 +161,7 @@ def test_a_client_inside_a_task_sees_what_the_client_of_that_task_may(cluster: C
     (of_alice,), (of_bob,) = cluster.submit("a2"), cluster.submit("b")
     cluster.nested("inner", "w", of_alice)
     logs = []
-    for task in (of_alice, of_bob, b"", bytes(16)):
+    for task in (of_alice, b"", of_bob, bytes(16)):
         cluster.said.clear()
         cluster.relay("inner", "w", ReadLog(failed), task)
         logs += [answer.stdout for name, answer in cluster.said if name == "inner" and isinstance(answer, TaskLog)]
