@@ -304,7 +304,7 @@ def _body(random: Random, data: bytes) -> bytes:
 TARGETS = {
     each.name: each
     for each in (
-        Target("codec", run_codec, lambda: (*seeds("codec"), *bodies()), _body, 88_000),
+        Target("codec", run_codec, lambda: (*seeds("codec"), *bodies()), _body, 95_000),
         Target("scheduler", run_scheduler, lambda: seeds("scheduler"), _conversation, 250),
         Target("storage", run_storage, lambda: seeds("storage"), _conversation, 250),
         Target("answers", run_answers, lambda: seeds("answers"), _conversation, 200),
