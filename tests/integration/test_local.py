@@ -18,7 +18,7 @@ import pytest
 from scaler.net import local
 from scaler.net.local import READ_BYTES, LocalTransport, local_name
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, WritingChanged
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTROL_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
 HEADER = bytes(range(40))
@@ -191,7 +191,7 @@ def open_descriptors() -> int:
 
 
 @on_linux
-@pytest.mark.parametrize("size", [10, 100_000, 3_000_000])
+@pytest.mark.parametrize("size", [10, 100_000, MAX_CONTROL_BYTES])
 def test_descriptors_come_with_the_envelope_that_passes_them(
     both: tuple[LocalTransport, LocalTransport], size: int
 ) -> None:

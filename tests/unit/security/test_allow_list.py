@@ -133,7 +133,9 @@ def test_a_file_that_others_can_change_admits_nothing(keys: KeysDirectory) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["alice.admin.toml", "alice", "alice.toml~", "local.toml", ".hidden.toml", "x" * 200, "\udcff.toml", "a\nb"]
+    "name",
+    ["alice.admin.toml", "alice", "alice.toml~", "local.toml", ".hidden.toml", "x" * 200, "\udcff.toml", "a\nb"],
+    ids=ascii,
 )
 def test_a_file_with_another_name_than_its_key_admits_nothing(name: str, keys: KeysDirectory) -> None:
     alice = keys.add("alice", "client")
