@@ -115,6 +115,7 @@ NO_CREDENTIAL = (
     "the server asks for a key, and this process has none: give the file that `scaler keys add` wrote on the server's "
     "side as credentials= or SCALER_CREDENTIALS (unless it runs with insecure_no_auth, or is no server of scaler)"
 )
+CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
 _MONITOR_EVENT = struct.Struct("=HI")
 _monitor_numbers = itertools.count()
 
@@ -340,6 +341,8 @@ class ZmqConnection(_ZmqEnd):
         self._unsent: deque[Envelope] = deque()
         self._is_blocked = False
         self._broken = ""
+        self._address = address
+        self._probe: sockets.socket | None = None
         self._set_options(address)
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
@@ -364,6 +367,10 @@ class ZmqConnection(_ZmqEnd):
                     self._broken = "the program that listens there does not speak ZeroMQ"
                 elif not self._broken:
                     self._broken, self._refused_after = _meaning(kind, value, self._keys)
+                    if kind == _NO_DETAIL:
+                        self._probe = self._dial_plainly()
+        if self._probe is not None and not self._has_greeting(self._probe):
+            return
         if self._is_blocked and _send(self._socket, b"", self._unsent):
             self._is_blocked = False
             inputs.append(t.WritingChanged(self, is_blocked=False))
@@ -378,6 +385,43 @@ class ZmqConnection(_ZmqEnd):
         elif self._broken:
             inputs.append(t.LinkLost(self, self._broken, self._refused_after))
 
+    def _dial_plainly(self) -> sockets.socket | None:
+        """Connect once more, without ZeroMQ, which does not say whether the other side sent its greeting.
+
+        A server with another key does. A forwarder whose server is away accepts and closes: it refuses nobody.
+        """
+        if not self._address.startswith("tcp://"):
+            return None
+        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        try:
+            family, kind, *_, place = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)[0]
+            probe = sockets.socket(family, kind)
+        except OSError:
+            return None
+        probe.setblocking(False)
+        probe.connect_ex(place)
+        self._wakeups.watch(probe.fileno())
+        return probe
+
+    def _has_greeting(self, probe: sockets.socket) -> bool:
+        """Return whether it is known what the plain connection brought; an empty one takes the refusal back."""
+        try:
+            greeting = probe.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            greeting = b""
+        self._close_probe()
+        if not greeting:
+            self._broken, self._refused_after = CLOSED_AT_ONCE, 0
+        return True
+
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._wakeups.unwatch(self._probe.fileno())
+            self._probe.close()
+            self._probe = None
+
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self._unsent.extend(envelopes)
         self._is_blocked = not _send(self._socket, b"", self._unsent)
@@ -390,6 +434,7 @@ class ZmqConnection(_ZmqEnd):
         """Do nothing: a connector trusts its server."""
 
     def cut(self) -> None:
+        self._close_probe()
         if not self._socket.closed:
             self._unwatch()
             self._socket.disable_monitor()
@@ -397,6 +442,7 @@ class ZmqConnection(_ZmqEnd):
             self._socket.close()
 
     def close(self, linger_seconds: float) -> None:
+        self._close_probe()
         if not self._socket.closed:
             self._unwatch()
             until = time.monotonic() + linger_seconds

@@ -9,6 +9,7 @@ from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
+from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -76,10 +77,10 @@ class Servant:
 class Asker:
     """A client that can ask the server, to see that it still answers."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, keys: PeerKeys | None = None) -> None:
         self.events: list[ConnectorEvent] = []
         self.connector = SocketConnector(
-            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend
+            address, peer=new_peer_id(), hello=own_hello(Role.CLIENT), on_events=self.events.extend, keys=lambda: keys
         )
         made.append(self.connector.close)
 

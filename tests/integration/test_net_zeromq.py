@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -16,6 +17,7 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received
+from scaler.net.keys import without_credential
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
@@ -390,6 +392,34 @@ def test_something_that_is_no_server_is_named_as_such() -> None:
         client.connector.close()
         web.close()
         await web.wait_closed()
+
+    run(test)
+
+
+def test_a_forwarder_whose_server_is_away_refuses_nobody() -> None:
+    """It accepts, reads, and closes: to ZeroMQ this looks like a server that this peer has the wrong key of."""
+    attempts = 0
+
+    async def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal attempts
+        attempts += 1
+        # With nothing left to read, the connection ends as that to a server with another key does, without a reset.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(reader.read(1000), 0.02)
+        writer.close()
+
+    async def test() -> None:
+        forwarder = await asyncio.start_server(close, "127.0.0.1", 0)
+        address = f"tcp://127.0.0.1:{forwarder.sockets[0].getsockname()[1]}"
+        clients = [Asker(address), Asker(address, keys=without_credential())]
+        await until(lambda: attempts > 8 * len(clients))
+        forwarder.close()
+        await forwarder.wait_closed()
+        assert [client.events for client in clients] == [[], []]
+        assert all("closed at once" in client.connector.last_error for client in clients)
+
+        Servant(address)
+        await clients[0].ask(1)
 
     run(test)
 
