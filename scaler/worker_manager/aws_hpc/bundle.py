@@ -24,6 +24,8 @@ _WORTH = 0.9
 """What does not become smaller than this part of its size stays as it is."""
 WINDOW_BYTES = 32 * 1024
 """As far as zlib looks back: a longer dictionary is of no use."""
+MAX_DATA_BYTES = 5 * 1024**3
+"""Of a call or result, compressed or not: as much as S3 takes by one PutObject. Source: its user guide."""
 
 Read = Callable[[int, int], bytes]
 """Returns bytes from the first offset up to the second, or what there is of them."""
@@ -101,9 +103,11 @@ def _compress_by(dictionary: bytes, call: bytes) -> bytes:
 
 def _inflate(inflate: zlib._Decompress, data: bytes | memoryview) -> bytes:
     try:
-        found = inflate.decompress(data[1:]) + inflate.flush()
+        found = inflate.decompress(data[1:], MAX_DATA_BYTES + 1)
     except zlib.error as error:
         raise ProtocolError(f"data of size {len(data)} cannot be decompressed: {error}") from error
+    if len(found) > MAX_DATA_BYTES:
+        raise ProtocolError(f"data of size {len(data)} has more than {MAX_DATA_BYTES} bytes decompressed")
     if not inflate.eof:
         raise ProtocolError(f"data of size {len(data)} ends too early to be decompressed")
     return found

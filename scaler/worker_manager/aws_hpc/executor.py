@@ -34,7 +34,7 @@ from scaler.worker.executor import (
 )
 from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.bundle import decompress, pack_bundle
+from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES, decompress, pack_bundle
 from scaler.worker_manager.aws_hpc.requests import Definition, call_request, owns
 from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, classify_exit, counts_of
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
@@ -43,8 +43,6 @@ from scaler.worker_manager.polled import STOP_REASON
 
 THREADS = 8
 """Results that are read, and jobs that are terminated, at the same time."""
-MAX_OBJECT_BYTES = 5 * 1024**3
-"""Of one PutObject. Source: the user guide of S3."""
 OBSOLETE_AT_ONCE = 500
 """Obsolete objects that are removed together while there is work; the rest is removed when there is none."""
 POLL_BACKOFF = Backoff(0.5, 60.0)
@@ -137,7 +135,7 @@ class BatchExecutor:
 
     def _submit(self, keys: Sequence[CallKey], data: bytes, *, repeat: bool) -> None:
         """Submit a job. Raises AwsError when Batch did not take it."""
-        if len(data) > MAX_OBJECT_BYTES:
+        if len(data) > MAX_DATA_BYTES:
             text = f"the task and its arguments take {len(data)} bytes, more than S3 takes at once"
             self._fail(keys, Outcome.REJECTED, text)
             return

@@ -111,7 +111,7 @@ class JobSpec:
             if document["input_from"] not in get_args(InputFrom):
                 raise ValueError(document["input_from"])
             return cls(**document)
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, ValueError, RecursionError) as error:
             raise ConfigError(
                 f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"

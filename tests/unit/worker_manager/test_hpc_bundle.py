@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.worker_manager.aws_hpc import bundle
 from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress, pack_bundle
 
 
@@ -95,3 +96,15 @@ def test_an_index_that_is_not_there_is_said() -> None:
 def test_damaged_results_are_said_to_be(damaged: bytes) -> None:
     with pytest.raises(ProtocolError):
         decompress(damaged)
+
+
+def test_what_would_become_larger_than_an_object_may_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bundle, "MAX_DATA_BYTES", 1_000_000)
+    assert decompress(compress(bytes(1_000_000))) == bytes(1_000_000)
+    with pytest.raises(ProtocolError, match="has more than 1000000 bytes decompressed"):
+        decompress(compress(bytes(1_000_001)))
+    calls = pack_bundle([bytes(32 * 1024), bytes(60_000)])
+    assert call_of(Store(calls).read, 1, 1000) == bytes(60_000)
+    monkeypatch.setattr(bundle, "MAX_DATA_BYTES", 50_000)
+    with pytest.raises(ProtocolError, match="has more than 50000 bytes decompressed"):
+        call_of(Store(calls).read, 1, 1000)

@@ -167,7 +167,9 @@ def test_a_job_spec_travels_as_a_variable() -> None:
     assert JobSpec.from_environment({"SCALER_JOB": spec.to_json()}) == spec
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", "null", '{"input_from": "pigeon"}', '{"input_from": "s3", "x": 1}', "[" * 100_000]
+)
 def test_a_variable_that_is_no_job_spec_is_an_error(text: str) -> None:
     with pytest.raises(ConfigError, match="SCALER_JOB is no job of this version of scaler"):
         JobSpec.from_environment({"SCALER_JOB": text})
