@@ -1,4 +1,4 @@
-"""The optional parts of the package, whose libraries are installed on request: `pip install 'scaler[top]'`."""
+"""The optional parts of the package, whose libraries are installed on request: `pip install '.[top]'`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,11 @@ from scaler.errors import UsageError
 
 
 def require(extra: str, library: str, what: str) -> None:
-    """Raise UsageError unless the library is there. what: the part that needs it."""
+    """Raise UsageError unless the library is there. what: the part that needs it.
+
+    The command names the checkout: `scaler` on the package index is another project.
+    """
     if find_spec(library) is None:
-        raise UsageError(f"{what} needs {library}, which is not installed: pip install 'scaler[{extra}]'")
+        raise UsageError(
+            f"{what} needs {library}, which is not installed: pip install '.[{extra}]' in the checkout of scaler"
+        )

@@ -15,7 +15,7 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 from xml.sax.saxutils import escape
 
-from scaler.errors import UsageError
+from scaler.extras import require
 from scaler.testing.aws.faults import Partial, ServiceError
 from scaler.testing.aws.service import ACCOUNT, Answer, ServiceCall
 
@@ -108,10 +108,8 @@ class Moto:
 
     def _application(self, service: str) -> Any:
         if service not in self._applications:
-            try:
-                server = importlib.import_module("moto.server")
-            except ImportError as error:
-                raise UsageError("the AWS emulator needs moto: pip install 'scaler[testing]'") from error
+            require("testing", "moto", "the AWS emulator")
+            server = importlib.import_module("moto.server")
             if not self._applications:
                 _reset_moto()
             self._applications[service] = server.create_backend_app(service)
