@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -151,13 +150,9 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """The request of `scaler audit`. key, kind: of the records to print; empty for all. seconds: no older ones."""
+    """The request of `scaler audit`."""
 
     config: TopConfig
-    key: str
-    kind: str
-    seconds: float
-    follow: bool
     as_json: bool
 
 
@@ -222,18 +217,10 @@ def _monitored(sources: Sources) -> TopConfig:
 def parse_audit(program: str, arguments: Sequence[str], environment: Environment) -> AuditRequest:
     """Return the request of `scaler audit`."""
     parser = flags_parser(program, TopConfig, "Print who did what: the latest records of a scheduler's audit log.")
-    parser.add_argument("--key", metavar="NAME", help="only what was done with this key")
-    parser.add_argument("--kind", metavar="KIND", help="only records of this kind, such as refused")
-    parser.add_argument("--since", metavar="TIME", help="only the last 90s, 15m, 1h or 2d")
-    parser.add_argument("--follow", action="store_true", help="print further records as they come; Ctrl-C ends it")
     parser.add_argument("--json", action="store_true", help="print one JSON object per record")
     sources = _sources(TopConfig, parser, arguments, environment)
-    key, kind, since, follow, as_json = (sources.flags.pop(f) for f in ("key", "kind", "since", "follow", "json"))
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", str(since or "0s"))
-    if found is None:
-        raise UsageError(f"--since {since}: give a number with a unit, such as 90s, 15m, 1h or 2d")
-    seconds = float(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[found[2]] if since else math.inf
-    return AuditRequest(_monitored(sources), str(key or ""), str(kind or ""), seconds, bool(follow), bool(as_json))
+    as_json = bool(sources.flags.pop("json"))
+    return AuditRequest(_monitored(sources), as_json)
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:

@@ -11,7 +11,6 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 from typing import TextIO
 
@@ -74,7 +73,8 @@ async def _main(request: TopRequest | Question | AuditRequest) -> None:
             case TopRequest(form=form):
                 _print_once(connection, form)
             case AuditRequest():
-                await _show_audit(connection, changed, request)
+                for row in connection.model.audit:
+                    _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
@@ -130,31 +130,6 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
     if not (log.stdout or log.stderr or log.truncated_bytes):
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
-
-
-async def _show_audit(connection: MonitorConnection, changed: asyncio.Event, request: AuditRequest) -> None:
-    """Print the records, oldest first; with `follow` also those that come until Ctrl-C."""
-    interrupted = asyncio.Event()
-
-    def interrupt() -> None:
-        interrupted.set()
-        changed.set()
-
-    if request.follow:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, interrupt)
-    after = time.time() - request.seconds
-    printed: set[AuditRow] = set()
-    while True:
-        changed.clear()
-        rows = [row for row in connection.model.audit if row not in printed]
-        printed = set(connection.model.audit)
-        for row in rows:
-            if row.at >= after and request.key in ("", row.key) and request.kind in ("", row.kind):
-                _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
-        sys.stdout.flush()
-        if not request.follow or interrupted.is_set():
-            return
-        await changed.wait()
 
 
 def _audit_line(row: AuditRow) -> str:

@@ -214,9 +214,9 @@ class SchedulerServer:
 
     def close(self) -> None:
         self._is_closed = True
+        self._record_counts()
         self._record_timer.cancel()
         self._note([Noted("ended")])
-        self._record(is_due=True)
         if self._timer is not None:
             self._timer.cancel()
         self._listener.close()

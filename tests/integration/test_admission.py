@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,17 +23,20 @@ from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
+from scaler.testing.soamapi import StandIn
+from tests.integration.settings_rig import Command, within
+from tests.unit.testing.soamapi_rig import use
 
 
 class Cluster:
     """A cluster that listens everywhere. `far` is an address that only TCP reaches: the local listener has others."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, audit_path: str = "") -> None:
         self.home = home
         self.keys = KeysDirectory.create(home / "keys", "test")
         self.far = free_address("127.0.0.2")
         everywhere = self.far.replace("127.0.0.2", "0.0.0.0")
-        self.combo = SchedulerClusterCombo(everywhere, 1, credentials=str(self.keys.path))
+        self.combo = SchedulerClusterCombo(everywhere, 1, credentials=str(self.keys.path), audit_path=audit_path)
 
     def credential(self, name: str, role: str = "client") -> str:
         return self.file(self.keys.add(name, role))
@@ -99,6 +103,37 @@ def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> N
 def test_a_credential_of_another_cluster_is_refused_as_such(cluster: Cluster, tmp_path: Path) -> None:
     other = KeysDirectory.create(tmp_path / "other", "other").add("eve", "client")
     assert "another cluster" in refusal_of(lambda: cluster.connect(cluster.file(other)))
+
+
+MANAGERS = (
+    ("scaler_cluster",),
+    ("scaler_worker_manager", "symphony", "-wmi", "mine", "--service-name", "app"),
+)
+MONITORS = (("scaler_top", "--once"), ("scaler_ui", "--web-port", "0"))
+
+
+@pytest.mark.parametrize("words", [*MANAGERS, *MONITORS], ids=" ".join)
+def test_every_command_proves_itself_as_its_settings_say(
+    words: tuple[str, ...], cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(StandIn(applications=("app",)), monkeypatch)
+    role, host, port = ("manager" if words in MANAGERS else "monitor"), *cluster.far.rsplit(":", 1)
+    address = cluster.far if role == "manager" else f"{host}:{int(port) + 2}"
+    path = cluster.home / "stranger.credentials"
+    credentials = str(path) if path.exists() else cluster.credential("stranger")
+    for flags, text in (
+        (("--credentials", credentials), f"the key stranger is for the role client, not {role}"),
+        (("--insecure-no-auth",), "the server asks for keys"),
+    ):
+        running = Command(words[0], (*words[1:], address, *flags), {}, tmp_path)
+        try:
+            assert within(20, partial(says, running, text))
+        finally:
+            running.close()
+
+
+def says(running: Command, text: str) -> bool:
+    return text in running.output() + running.errors()
 
 
 @pytest.mark.parametrize("role", ["worker", "manager", "monitor"])

@@ -1,13 +1,10 @@
-"""The audit log of a real scheduler: in its file, in the answer of `scaler audit`, and as new records come."""
+"""The audit log of a real scheduler: in its file, and in the answer of `scaler audit`."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -47,11 +44,7 @@ def test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command(
             client.clear()
             with pytest.raises(ScalerError):
                 client.shutdown()
-        lines = scaler(capsys, address, "--since", "1h", "--json")
-        assert [json.loads(line)["kind"] for line in scaler(capsys, address, "--kind", "cleared", "--json")] == [
-            "cleared"
-        ]
-        assert scaler(capsys, address, "--key", "nobody") == []
+        lines = scaler(capsys, address, "--json")
         assert any(
             line.endswith(f"cleared      local client {host()}: {host()} with 0 unfinished tasks")
             for line in scaler(capsys, address)
@@ -74,61 +67,33 @@ def host() -> str:
     return f"{os.uname().nodename}|{os.getpid()}"
 
 
-def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cluster = Cluster(tmp_path)
+def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+    cluster = Cluster(tmp_path, audit_path=str(path))
     try:
         screen, bob = cluster.credential("screen", "monitor"), cluster.credential("bob")
-        address = f"tcp://127.0.0.2:{int(cluster.far.rpartition(':')[2]) + 2}"
-
-        def records() -> list[tuple[object, ...]]:
-            lines = scaler(capsys, address, "--json", "--credentials", screen)
-            found = [json.loads(line) for line in lines]
-            return [(each["kind"], each["key"], each["times"], each["text"]) for each in found]
-
         with cluster.connect(bob) as client:
             assert client.submit(double, 2).result(30) == 4
         cluster.keys.revoke("bob")
-        until(records, lambda kind, key, _, text: kind == "key revoked" and key == "bob" and " was revoked " in text)
-        for credentials in (bob, screen, None):
-            with pytest.raises(RefusedError):
-                cluster.connect(credentials)
-        until(records, lambda kind, key, times, text: kind == "refused" and key == "bob" and "revoked" in text)
-        until(records, lambda kind, key, _, text: kind == "refused" and key == "screen" and "not client" in text)
-        until(records, lambda kind, key, _, text: kind == "refused" and key == "" and "or it has none" in text)
-        known = records()
-        assert [each[:4] for each in known if each[:2] == ("submitted", "bob")] == [("submitted", "bob", 1, "double")]
-        assert ("connected", "bob", 0, "") in known
-        assert ("key added", "screen", 0, "for the role monitor") in known
+        assert within(10, lambda: is_refused(cluster, bob))
+        assert is_refused(cluster, screen)
+        assert is_refused(cluster, None)
     finally:
-        cluster.combo.shutdown()
+        cluster.combo.shutdown()  # what is added up until then is in the file, too
+    records = [json.loads(line) for line in path.read_text().splitlines()]
+    texts = {(each["kind"], each["key"]): each["text"] for each in records}
+    assert " was revoked " in texts["key revoked", "bob"]
+    assert "revoked" in texts["refused", "bob"]
+    assert "not client" in texts["refused", "screen"]
+    assert "or it has none" in texts["refused", ""]
+    assert texts["key added", "screen"] == "for the role monitor"
+    assert texts["connected", "bob"] == ""
+    assert [(each["times"], each["text"]) for each in records if each["kind"] == "submitted"] == [(1, "double")]
 
 
-def until(records: Callable[[], list[tuple[object, ...]]], fits: Callable[..., bool]) -> None:
-    assert within(15, lambda: any(fits(*each) for each in records())), [
-        each for each in records() if each[0] not in ("connected", "disconnected")
-    ]
-
-
-def test_records_are_followed_until_ctrl_c() -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        command = [sys.executable, "-m", "scaler.cli", "scaler", "audit", combo.get_monitor_address(), "--follow"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        try:
-            assert " started " in process.stdout.readline()
-            with Client(address=combo.get_address()):
-                pass
-            left = next(line for line in process.stdout if " disconnected " in line and host() in line)
-            assert left.endswith(": disconnected\n")
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10) == 0
-        finally:
-            process.kill()
-            process.communicate()
-
-
-def test_a_time_without_a_unit_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command("scaler", ["audit", "tcp://127.0.0.1:1", "--since", "5"]) == 2
-    assert capsys.readouterr().err == "scaler audit: --since 5: give a number with a unit, such as 90s, 15m, 1h or 2d\n"
+def is_refused(cluster: Cluster, credentials: str | None) -> bool:
+    try:
+        cluster.connect(credentials).disconnect()
+    except RefusedError:
+        return True
+    return False

@@ -34,6 +34,7 @@ CLOUDS = "integration/test_settings_clouds.py::"
 CLUSTERS = "integration/test_settings_clusters.py::"
 COMMANDS = "integration/test_settings_commands.py::"
 SCHEDULER = "integration/test_settings_scheduler.py::"
+ADMISSION = "integration/test_admission.py::"
 ACCOUNTS = "unit/scheduler/test_accounts.py::"
 WORKERS = "integration/test_settings_workers.py::"
 MONITORS = "integration/test_settings_monitors.py::"
@@ -56,6 +57,11 @@ OLDER_NAMES_OF_WORKERS = WORKERS + "test_sections_and_keys_by_their_older_names_
 BALANCE = SCHEDULER + "test_a_worker_without_progress_is_relieved_after_so_many_looks_so_far_apart"
 SILENT_CLIENT = SCHEDULER + "test_a_silent_client_is_given_up_after_its_timeout_and_its_objects_after_their_retention"
 POLICY = SCHEDULER + "test_managers_are_told_what_the_policy_wants"
+WITHOUT_KEYS = ADMISSION + "test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too"
+PROVES_ITSELF = ADMISSION + "test_every_command_proves_itself_as_its_settings_say"
+IN_TRANSIT = "integration/test_in_transit.py::"
+UNIT_CREDENTIALS = "integration/test_unit_credentials.py::"
+OF_CONTAINERS = UNIT_CREDENTIALS + "test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else"
 TOP_TIMEOUT = MONITORS + "test_the_terminal_monitor_waits_for_its_timeout_and_no_longer"
 
 
@@ -99,6 +105,7 @@ OF_CLOUD_MANAGERS = {
     **dict.fromkeys(OF_WORKERS, UNITS_ARE_TOLD),
     "scheduler_address": RUNS_AS_TOLD,
     "worker_scheduler_address": UNITS_ARE_TOLD,
+    "insecure_no_auth": PROVES_ITSELF,
     **seen_by(
         RUNS_AS_TOLD,
         "type worker_manager_id per_worker_capabilities heartbeat_interval_seconds io_threads event_loop "
@@ -115,9 +122,14 @@ EFFECTS: dict[type, dict[str, str]] = {
         "bind_address": STORAGE + "test_a_storage_may_come_up_after_those_who_need_it",
         "memory_limit_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
         "max_object_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
+        "credentials": IN_TRANSIT
+        + "test_with_keys_what_is_recorded_in_between_has_no_source_argument_result_or_failure",
+        "insecure_no_auth": IN_TRANSIT + "test_without_authentication_what_is_recorded_has_all_of_them",
         **SERVER_LOGGING,
     },
     SchedulerConfig: {
+        "credentials": ADMISSION + "test_a_client_with_a_credential_works_over_an_encrypted_connection",
+        "insecure_no_auth": WITHOUT_KEYS,
         "bind_address": SCHEDULER + "test_a_scheduler_is_where_its_addresses_say",
         "object_storage_address": (SCHEDULER + "test_with_an_address_the_object_storage_is_the_one_that_runs_there"),
         "advertised_object_storage_address": (
@@ -154,6 +166,9 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     BaremetalNativeConfig: {
         **OF_MANAGERS,
+        "credentials": UNIT_CREDENTIALS
+        + "test_local_units_authenticate_and_their_key_shows_nowhere_and_ends_them_alone",
+        "insecure_no_auth": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",
         "type": OLDER_NAMES_OF_WORKERS,
         "max_task_concurrency": (
             WORKERS + "test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit"
@@ -163,6 +178,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     AwsRawEcsConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
+        "credentials": OF_CONTAINERS,
         "max_task_concurrency": (
             "integration/test_ecs_backend.py::test_units_are_as_many_tasks_as_hold_the_wanted_workers"
         ),
@@ -176,6 +192,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     AwsHpcConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
+        "credentials": OF_CONTAINERS,
         "mode": RUNS_AS_TOLD,
         "backend": AWS + "test_another_service_than_batch_is_refused",
         "max_task_concurrency": JOBS_AT_ONCE,
@@ -192,6 +209,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     SymphonyConfig: {
         **OF_CLOUD_MANAGERS,
+        "credentials": PROVES_ITSELF,
         "per_worker_task_queue_size": OFFLOAD + "test_more_than_the_queue_holds_is_given_back",
         "task_timeout_seconds": OFFLOAD
         + "test_the_time_limit_counts_from_the_start_and_not_from_when_it_was_handed_on",
@@ -206,11 +224,13 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     ClusterConfig: {
         **OF_MANAGERS,
+        **seen_by(PROVES_ITSELF, "credentials insecure_no_auth"),
         "num_of_workers": CLUSTERS + "test_workers_are_as_many_as_asked_for_and_their_managers",
     },
     WorkerConfig: {
         **OF_WORKERS,
         **seen_by(WHO_THEY_ARE, "scheduler_address unit_id slots"),
+        "insecure_no_auth": WITHOUT_KEYS,
         "unit_id_from": "integration/test_ecs_manager.py::"
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
@@ -221,6 +241,8 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     WebUiConfig: {
         "monitor_address": WEB + "test_work_is_seen_as_json_events_and_metrics",
+        "credentials": PROVES_ITSELF,
+        "insecure_no_auth": "unit/monitor/test_web_login.py::test_without_authentication_there_is_no_login",
         "web_host": WEB + "test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted",
         "web_token_file": WEB + "test_a_terminal_shows_a_link_that_logs_in",
         **seen_by(WEB_LIMITS + "test_with_a_certificate_the_page_is_encrypted", "web_certificate_file web_key_file"),
@@ -239,6 +261,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     TopConfig: {
         "monitor_address": TOP + "test_it_prints_panels_workers_and_counts_once_as_text_and_as_json",
         "timeout_seconds": TOP_TIMEOUT,
+        **seen_by(PROVES_ITSELF, "credentials insecure_no_auth"),
     },
 }
 

@@ -40,7 +40,6 @@ OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {
     *("--once", "--json", "--seconds", "--dry-run"),
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
-    *("--since", "--kind", "--key", "--follow"),  # of scaler audit
 }
 """They say what a command does, and are no settings."""
 PAGES = sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "config").glob("*.toml"), ROOT / "README.md"])
