@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import resource
+import mmap
 import socket
 import sys
 from pathlib import Path
@@ -10,7 +10,6 @@ from pathlib import Path
 RESERVED_DESCRIPTORS = 256
 """File descriptors that connections without a session leave free, for files, pipes and peers: at most a quarter."""
 _MEMORY = Path("/proc/self/statm")
-_PAGE_BYTES = resource.getpagesize()
 _RECEIVED = slice(128, 136)
 """Where tcpi_bytes_received lies in Linux's tcp_info."""
 
@@ -22,7 +21,11 @@ def is_scarce(descriptor: int) -> bool:
 
 
 def max_descriptors() -> int:
-    """Return how many descriptors this process may have."""
+    """Return how many descriptors this process may have, as far as the system says."""
+    try:
+        import resource  # noqa: PLC0415 (Windows has none)
+    except ImportError:
+        return sys.maxsize
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
@@ -31,7 +34,7 @@ def resident_bytes() -> int:
     """Return the memory of this process; 0 where the kernel does not say."""
     try:
         with _MEMORY.open("rb") as file:
-            return int(file.read().split()[1]) * _PAGE_BYTES
+            return int(file.read().split()[1]) * mmap.PAGESIZE
     except OSError:
         return 0
 
