@@ -202,14 +202,15 @@ class Tasks:
         for index, (identifier, attempt, reported, result, duration_us) in enumerate(columns):
             task = worker_tasks.get(identifier)
             if task is None or task.attempt != attempt:
-                self._drop_late(result)
+                if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
+                    self._drop_late(result)
                 continue
             worker.release(task)
             group = task.group
             group.assigned -= 1
             outcome, payload = reported, result
-            if is_stored(payload) and payload[1:9] != identifier[:8]:
-                outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another client's id"
+            if is_stored(payload) and not self._is_result(identifier, attempt, payload):
+                outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
             if outcome <= _RAN:
                 healthy = True
                 group.timing.observe(duration_us * 1e-6)
@@ -225,6 +226,17 @@ class Tasks:
             else:
                 self._ended_without_result(worker, task, outcome, payload, now)
         worker.note_progress(now, healthy)
+
+    @staticmethod
+    def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
+        """Return whether a payload names the stored result of this attempt: any other object may be in use."""
+        return is_task(identifier) and 1 <= attempt <= MAX_ATTEMPT and payload[1:17] == result_id(identifier, attempt)
+
+    def _has_attempt(self, identifier: bytes, attempt: int) -> bool:
+        """Return whether this attempt runs on a worker, whose result may be stored already."""
+        client = self._state.clients.get(owner_of(identifier))
+        task = None if client is None else client.tasks.get(identifier)
+        return task is not None and task.attempt == attempt
 
     def _drop_late(self, payload: bytes) -> None:
         """Drop a result that no task waits for, and forget what it stored."""

@@ -87,6 +87,28 @@ def test_a_late_result_of_an_earlier_attempt_is_dropped_and_its_object_forgotten
     assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
+def test_a_late_result_forgets_no_object_but_its_own(cluster: Cluster) -> None:
+    client, one, other = cluster.client(), cluster.worker("one"), cluster.worker("other")
+    running = cluster.submit(client, 2)
+    unknown = cluster.task_id(client)
+    stored = cluster.object_id(client)
+    for task, claimed in [(unknown, stored), (unknown, result_id(running[0], 1)), (stored, stored)]:
+        cluster.say(one, Done([task], [1], [Outcome.SUCCESS], [stored_reference(claimed, 1)], [1]))
+    for worker in (one, other):  # of the one that the other runs, too
+        for task in set(running) - set(cluster.on(worker)):
+            cluster.say(worker, Done([task], [1], [Outcome.SUCCESS], [stored_reference(result_id(task, 1), 1)], [1]))
+    assert forgotten(cluster) == []
+
+
+@pytest.mark.parametrize("outcome", [Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY])
+def test_a_result_under_any_other_id_is_no_result(cluster: Cluster, outcome: Outcome) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, outcome=outcome, payload=stored_reference(cluster.object_id(client), 1))
+    assert cluster.outcome(client, task) is Outcome.OBJECT_LOST
+    assert forgotten(cluster) == []
+
+
 def test_a_result_of_a_task_that_was_never_sent_is_ignored(cluster: Cluster) -> None:
     client, worker = cluster.client(), cluster.worker("w")
     cluster.say(worker, Done([cluster.task_id(client)], [1], [Outcome.SUCCESS], [VALUE], [1]))
