@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -14,8 +13,6 @@ from scaler.protocol.messages import Role
 from scaler.security.allow_list import Entry
 from scaler.security.credential import KeyPair, new_key_pair
 
-MAX_REFRESH_SHARE = 0.3
-"""Of the time, at most, the allow-list is read again because keys are not on it."""
 MAX_REFUSALS = 100
 """Texts about refused keys that wait to be logged; more are only counted by the listener."""
 REFUSED, REVOKED = "400", "500"
@@ -49,6 +46,8 @@ class Allowed(Protocol):
 
     def entries(self) -> Mapping[str, Entry]: ...
 
+    def is_outdated(self) -> bool: ...
+
     def refresh(self) -> bool: ...
 
 
@@ -61,7 +60,6 @@ class ServerKeys:
         """Why keys were refused, until the listener has reported it."""
         self._allowed = allowed
         self._lock = threading.Lock()
-        self._next_read_at = 0.0
         self._admitted: dict[str, Identity] = {}
         """By public key: whom this server has let in."""
 
@@ -69,11 +67,8 @@ class ServerKeys:
         """Return the code of ZAP for a peer with this key: 200 lets it in."""
         with self._lock:
             entry = self._allowed.entry(public_key)
-            now = time.monotonic()
-            if entry is None and now >= self._next_read_at:
+            if entry is None and self._allowed.is_outdated():
                 self._allowed.refresh()
-                done = time.monotonic()
-                self._next_read_at = done + (done - now) / MAX_REFRESH_SHARE
                 entry = self._allowed.entry(public_key)
             if entry is not None and not entry.problem:
                 self._admitted[public_key] = identity_of(entry)

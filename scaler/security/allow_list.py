@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,8 @@ from scaler.security.documents import UNITS
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import TEMPORARY, require_private
 
+CLOCK_STEP_NS = 100_000_000
+"""Changes of a directory within less than this may leave it with the same time."""
 _log = logging.getLogger(__name__)
 
 
@@ -43,6 +46,8 @@ class AllowList:
         self._files: dict[str, PeerEntry | ConfigError] = {}
         self._next_expiry: datetime | None = datetime.min.replace(tzinfo=UTC)  # the first refresh is due
         self._entries: dict[str, Entry] = {}
+        self._changed_ns = 0
+        """When files were added to the directory or removed, as of the last `refresh`; 0: more may come unnoticed."""
         self.problems: dict[str, str] = {}
         self.refresh()
 
@@ -54,6 +59,13 @@ class AllowList:
         """Return all of them by public key, as of the last `refresh`."""
         return self._entries
 
+    def is_outdated(self) -> bool:
+        """Return whether keys may have been added since the last `refresh`. It asks for the times of one directory."""
+        try:
+            return self._directory.peers.stat().st_mtime_ns != self._changed_ns
+        except OSError:
+            return False
+
     def refresh(self) -> bool:
         """Read what has changed: added, revoked, expired and removed keys. Return whether any entry has changed.
 
@@ -62,6 +74,8 @@ class AllowList:
         peers, now = self._directory.peers, self._now()
         problems: dict[str, str] = {}
         try:
+            changed_ns = peers.stat().st_mtime_ns
+            self._changed_ns = changed_ns if abs(time.time_ns() - changed_ns) > CLOCK_STEP_NS else 0
             seen = _files_in(peers)
         except FileNotFoundError:
             seen = {}  # to remove the directory is to revoke all keys

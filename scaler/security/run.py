@@ -73,8 +73,12 @@ class RunKeys:
         """Return that entry by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
-    def refresh(self) -> bool:
+    def is_outdated(self) -> bool:
         """Return False: the allow-list of a run never changes."""
+        return False
+
+    def refresh(self) -> bool:
+        """Return False: nothing has changed."""
         return False
 
 

@@ -1,0 +1,42 @@
+"""Unknown keys make a server read its allow-list again only when keys may have been added."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from scaler.net.keys import REFUSED, ServerKeys
+from scaler.security.allow_list import AllowList
+from scaler.security.credential import new_key_pair
+from scaler.security.directory import KeysDirectory
+
+
+class CountingAllowList(AllowList):
+    reads = 0
+
+    def refresh(self) -> bool:
+        self.reads += 1
+        return super().refresh()
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> KeysDirectory:
+    keys = KeysDirectory.create(tmp_path / "keys", "lab")
+    os.utime(keys.peers, ns=(0, 10**18))  # long ago, so that no change since has the same time
+    return keys
+
+
+def test_strangers_do_not_make_the_allow_list_be_read_again(keys: KeysDirectory) -> None:
+    allowed = CountingAllowList(keys)
+    server = ServerKeys(keys.scheduler, allowed)
+    before = allowed.reads
+    assert {server.decide(new_key_pair().public, "here") for _ in range(100)} == {REFUSED}
+    assert allowed.reads == before
+
+
+def test_a_key_is_admitted_as_soon_as_it_is_added(keys: KeysDirectory) -> None:
+    server = ServerKeys(keys.scheduler, AllowList(keys))
+    for name in ("alice", "bob", "carol"):  # within one step of the file system's clock, maybe
+        assert server.decide(keys.add(name, "client").keys.public, "here") == "200"
