@@ -11,14 +11,15 @@ or a Refused, and its last one a Refused or a Goodbye, if any.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 
 from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import Identity
+from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
 from scaler.protocol import messages as m
@@ -90,10 +91,11 @@ class ListenerCore:
         self._unsent: dict[bytes, _Peer] = {}
         self._full: dict[bytes, str] = {}  # peers whose outbox is full, with the text that says so
         self._unacknowledged: dict[bytes, _Peer] = {}  # that owe an acknowledgement, the first one first
-        self._greeting: tuple[_Link, Header, m.Hello] | None = None
+        self._greeting: tuple[_Link, Header, m.Hello, Identity] | None = None
         self._deferred: list[t.Input] = []  # inputs that wait for the component's answer to the greeting
-        self._cut_at: dict[_Link, float] = {}  # links without a session, and those that are closing
-        self._first_cut_at = math.inf  # not after the first of these times
+        # Links without a session, and those that are closing, with the time at which they are cut, the first one first.
+        self._identifying: OrderedDict[_Link, float] = OrderedDict()
+        self._closing: OrderedDict[_Link, float] = OrderedDict()
         self._unidentified: dict[str, dict[_Link, None]] = {}  # by source, the first one first
         self._unidentified_count = 0
 
@@ -151,7 +153,9 @@ class ListenerCore:
                     if envelopes:
                         self._unacknowledged.pop(peer.id, None)
                         commands.append(t.Transmit(link.transport, envelopes))
-        self.wake_at = self._first_cut_at
+        self.wake_at = math.inf
+        for cut_at in (*islice(self._identifying.values(), 1), *islice(self._closing.values(), 1)):
+            self.wake_at = min(self.wake_at, cut_at)
         for peer in self._unacknowledged.values():
             self.wake_at = min(self.wake_at, peer.session.acknowledge_at)
             break
@@ -161,7 +165,7 @@ class ListenerCore:
         match item:
             case t.LinkOpened(transport, origin, source, is_scarce):
                 link = self._links[transport] = _Link(transport, origin, source)
-                self._cut_later(link, now + t.IDENTIFY_SECONDS)
+                self._identifying[link] = now + t.IDENTIFY_SECONDS
                 self._unidentified.setdefault(source, {})[link] = None
                 self._unidentified_count += 1
                 if is_scarce or self._unidentified_count > self._max_unidentified:
@@ -277,7 +281,7 @@ class ListenerCore:
 
     def _lost(self, link: _Link, refusal: str = "") -> None:
         del self._links[link.transport]
-        self._cut_at.pop(link, None)
+        self._keep(link)
         self._identified(link)
         peer = link.peer
         if peer is not None and peer.link is link:
@@ -303,6 +307,15 @@ class ListenerCore:
         peer_id = header.peer
         known = self._peers.get(peer_id)
         identity = link.transport.identity
+        is_its_own = known is not None and header.session in (known.session.id, known.greeted_as)
+        if known is not None and is_its_own and identity is LOCAL:
+            # The server's own user may do more than any key, so this is no gain: the session stays the key's.
+            identity = known.identity
+        elif known is not None and is_its_own and known.identity is LOCAL:
+            # Its local connection broke, and for a moment it found no other one: it tries again.
+            self._lost(link, f"{identity.key} does not resume a session of {LOCAL.key}")
+            self._commands.append(t.Cut(link.transport))
+            return
         if not identity.roles:
             refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
         elif hello.role not in identity.roles:
@@ -313,9 +326,7 @@ class ListenerCore:
             refused = m.Refused(m.RefusalReason.ROLE, text)
         elif problem := m.wrong_details(self._server, hello):
             refused = m.Refused(m.RefusalReason.ROLE, problem)
-        elif known is not None and (
-            header.session not in (known.session.id, known.greeted_as) or known.identity != identity
-        ):
+        elif known is not None and not (is_its_own and known.identity == identity):
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
             )
@@ -323,8 +334,8 @@ class ListenerCore:
         elif known is None and len(self._peers) >= MAX_PEERS:
             refused = m.Refused(m.RefusalReason.LIMIT, f"the server has MAX_PEERS = {MAX_PEERS} peers already")
         else:
-            self._cut_at.pop(link, None)
-            self._greeting = link, header, hello
+            self._keep(link)
+            self._greeting = link, header, hello, identity
             self._commands.append(t.Admit(peer_id, hello, identity))
             return
         self._refuse(link, header.session, refused, now)
@@ -332,7 +343,7 @@ class ListenerCore:
     def _answer(self, answer: m.Welcome | m.Refused, now: float) -> None:
         """Welcome or refuse the peer that has just greeted."""
         assert self._greeting is not None, "the component answers greetings only"
-        link, header, hello = self._greeting
+        link, header, hello, identity = self._greeting
         self._greeting = None
         if isinstance(answer, m.Refused):
             self._refuse(link, header.session, answer, now)
@@ -357,7 +368,6 @@ class ListenerCore:
             # The Welcome brings the id of the session, a new one each time: no envelope of another session fits it.
             number = (next(self._numbers) % 2**64).to_bytes(8, "big")
             session, allowed = Session(peer_id + number, self._limits), m.MAY_SEND[self._server][hello.role]
-            identity = link.transport.identity
             peer = self._peers[peer_id] = _Peer(peer_id, session, hello.role, identity, allowed, link, header.session)
             self._events.append(Opened(peer_id, hello, identity))
         link.peer = peer
@@ -398,15 +408,17 @@ class ListenerCore:
     def _close(self, link: _Link, header: Header, reason: m.Refused | m.Goodbye, now: float) -> None:
         link.is_closing = True
         self._commands.append(t.Transmit(link.transport, [Envelope(header.pack(), encode(reason))]))
-        self._cut_later(link, now + t.CLOSE_SECONDS)
+        self._keep(link)
+        self._closing[link] = now + t.CLOSE_SECONDS
 
-    def _cut_later(self, link: _Link, at: float) -> None:
-        self._cut_at[link] = at
-        self._first_cut_at = min(self._first_cut_at, at)
+    def _keep(self, link: _Link) -> None:
+        """Do not cut this link when its time is over."""
+        self._identifying.pop(link, None)
+        self._closing.pop(link, None)
 
     def _cut(self, link: _Link) -> None:
         self._links.pop(link.transport, None)
-        self._cut_at.pop(link, None)
+        self._keep(link)
         self._identified(link)
         self._commands.append(t.Cut(link.transport))
 
@@ -417,8 +429,6 @@ class ListenerCore:
                 break
             del self._unacknowledged[peer_id]
             self._unsent[peer_id] = peer
-        if now >= self._first_cut_at:
-            for link in [link for link, at in self._cut_at.items() if at <= now]:
-                self._lost(link)
-                self._commands.append(t.Cut(link.transport))
-            self._first_cut_at = min(self._cut_at.values(), default=math.inf)
+        for links in (self._identifying, self._closing):
+            while links and next(iter(links.values())) <= now:
+                self._give_up(next(iter(links)))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from scaler.net.connection import Received
-from scaler.net.identity import LOCAL
+from scaler.net.identity import LOCAL, Identity
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
     IDENTIFY_SECONDS,
+    AccessEnded,
     Admit,
     Admitted,
     Command,
@@ -76,6 +79,11 @@ def performed(core: ListenerCore, inputs: list[Input]) -> list[Command]:
         inputs = [Admitted(answer(command.hello)) for command in step if isinstance(command, Admit)]
         if not inputs and not any(isinstance(command, Deliver) for command in step):
             return commands
+
+
+class LinkOf(Link):
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
 
 
 @pytest.fixture
@@ -215,6 +223,49 @@ def test_a_copy_of_a_hello_takes_no_session_from_a_peer_that_uses_it(core: Liste
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.DUPLICATE
     assert received(performed(core, [envelope(link, StatStorage(2), session, 2)])) == [StatStorage(2)]
+
+
+ALICE, MALLORY = (Identity(name, frozenset({Role.CLIENT})) for name in ("alice", "mallory"))
+
+
+def came_back(core: ListenerCore, first: Identity, then: Identity) -> list[Command]:
+    """Return what follows when a peer comes back as another identity, with the session that it had."""
+    link, other = LinkOf(first), LinkOf(then)
+    ((session, _),) = sent(performed(core, [LinkOpened(link), envelope(link, own_hello(Role.CLIENT))]))
+    performed(core, [envelope(link, StatStorage(1), session, 1), LinkLost(link)])
+    hello = replace(own_hello(Role.CLIENT), resume=True)
+    return performed(core, [LinkOpened(other), envelope(other, hello, session)])
+
+
+def test_a_process_of_the_servers_user_resumes_the_session_that_it_had_with_a_key(core: ListenerCore) -> None:
+    ((_, welcome),) = sent(came_back(core, ALICE, LOCAL))
+    assert isinstance(welcome, Welcome)
+    assert welcome.resumed
+    ((_, refused),) = sent(performed(core, [AccessEnded({ALICE: "the key alice was revoked"})]))
+    assert refused == Refused(RefusalReason.CREDENTIAL, "the key alice was revoked")
+
+
+def test_a_key_takes_over_no_session_of_another_key(core: ListenerCore) -> None:
+    ((_, refused),) = sent(came_back(core, ALICE, MALLORY))
+    assert isinstance(refused, Refused)
+    assert refused.reason is RefusalReason.DUPLICATE
+
+
+def test_a_key_resumes_no_session_of_the_servers_user_but_its_peer_may_try_again(core: ListenerCore) -> None:
+    commands = came_back(core, LOCAL, ALICE)
+    assert sent(commands) == []
+    assert len(cuts(commands)) == 1
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_silent_connections_are_cut_when_the_time_of_each_is_over(core: ListenerCore, count: int) -> None:
+    links = [Link() for _ in range(count)]
+    for at, link in enumerate(links):
+        core.step([LinkOpened(link)], float(at))
+    for at, link in enumerate(links):
+        assert core.wake_at == at + IDENTIFY_SECONDS
+        assert cuts(core.step([], at + IDENTIFY_SECONDS)) == [link]
+    assert core.wake_at == math.inf
 
 
 WORKER, MANAGER = WorkerDetails("m", "u", 1, 1, {}), ManagerDetails("m", "test", 1, 1, {})
