@@ -10,6 +10,7 @@ import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from scaler.config.addresses import check_address
 from scaler.errors import UsageError
@@ -108,6 +109,7 @@ class MemoryNetwork:
         self._random = random.Random(seed)
         self._listeners: dict[str, MemoryListener] = {}
         self._ends: list[MemoryListener | MemoryConnector] = []
+        self._listener_numbers = count()  # no two listeners give sessions the same ids, also after a restart
         self._unreachable: set[str] = set()
 
     # -- ends ----------------------------------------------------------------------------------------------------
@@ -124,7 +126,9 @@ class MemoryNetwork:
         """Return a listener at this address. Raises UsageError when there is one."""
         if check_address(address) in self._listeners:
             raise UsageError(f"cannot listen on {address}: it is in use")
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session=len(self._ends) << 32)
+        core = ListenerCore(
+            Server(server_kind), outbox or OutboxLimits(), first_session=next(self._listener_numbers) << 32
+        )
         listener = self._listeners[address] = MemoryListener(self, address, core, admit, on_events)
         self._ends.append(listener)
         return listener
