@@ -89,20 +89,8 @@ def name_from(text: str) -> str:
 
 def running() -> list[RunningCluster]:
     """Return the running clusters of this user by name. Raises UsageError when the directory is not this user's."""
-    found = []
-    with private_directory() as directory:
-        for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
-            if not entry.endswith(_SUFFIX):
-                continue
-            file = os.open(entry, os.O_RDONLY | FLAGS, dir_fd=directory)
-            try:
-                if lock(file):
-                    os.unlink(entry, dir_fd=directory)
-                elif text := os.read(file, _MAX_BYTES):  # empty: the cluster is starting
-                    fields = json.loads(text)[: len(RunningCluster._fields)]  # a later version may have more
-                    found.append(RunningCluster(*fields))
-            finally:
-                os.close(file)
+    # A later version may have more fields.
+    found = [RunningCluster(*json.loads(text)[: len(RunningCluster._fields)]) for text in texts_of_running(_SUFFIX)]
     return sorted(found)
 
 
@@ -186,6 +174,27 @@ def _take(name: str, directory: int) -> tuple[int, str]:
         free = f"{name}-{number}"
     os.ftruncate(file, 0)
     return file, free
+
+
+def texts_of_running(suffix: str) -> list[bytes]:
+    """Return the contents of this user's files whose processes run, without those that are still empty.
+
+    Removes the files of processes that have ended. Raises UsageError when the directory is not this user's.
+    """
+    texts = []
+    with private_directory() as directory:
+        for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
+            if not entry.endswith(suffix):
+                continue
+            file = os.open(entry, os.O_RDONLY | FLAGS, dir_fd=directory)
+            try:
+                if lock(file):
+                    os.unlink(entry, dir_fd=directory)
+                else:
+                    texts.append(os.read(file, _MAX_BYTES))
+            finally:
+                os.close(file)
+    return [text for text in texts if text]
 
 
 def lock(file: int) -> bool:

@@ -29,8 +29,6 @@ Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 QuestionVerb = Literal["explain", "logs", "trace"]
 LOCAL = "local"
-SECURITY = ("credentials", "insecure_no_auth")
-"""Keys of [scheduler] that hold for the other sections, too."""
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
@@ -327,12 +325,12 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
 
     storage = webui = None
     beside: dict[str, object] = {}
+    alone = load(SchedulerConfig, tables["scheduler"])
+    security = {"credentials": alone.credentials, "insecure_no_auth": alone.insecure_no_auth}
     if table := tables.get("object_storage_server"):
-        security = {key: value for key, value in tables["scheduler"].values.items() if key in SECURITY}
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
     scheduler = load(SchedulerConfig, tables["scheduler"], **beside)
-    security = {"credentials": scheduler.credentials, "insecure_no_auth": scheduler.insecure_no_auth}
     address = local_address(scheduler.bind_address)
     managers = [
         load(settings_model(_type_in(file, table)), table, scheduler_address=address, **security)

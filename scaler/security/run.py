@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 from scaler.config.addresses import dialled
 from scaler.errors import UsageError
-from scaler.registry import FLAGS, lock, private_directory
+from scaler.registry import FLAGS, lock, private_directory, texts_of_running
 from scaler.security.allow_list import Entry
 from scaler.security.credential import KeyPair, new_key_pair
 
 LOCAL = "local"
 """The name of the one key of a run, which all processes of the user share."""
 _SUFFIX = ".keys"
-_MAX_BYTES = 64 * 1024
 
 
 class FoundKeys(NamedTuple):
@@ -87,19 +86,8 @@ def find(address: str) -> FoundKeys | None:
 
     Removes the files of servers that have ended. Raises UsageError when the directory is not this user's own.
     """
-    wanted, found = dialled(address), None
-    with private_directory() as directory:
-        for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
-            if not entry.endswith(_SUFFIX):
-                continue
-            file = os.open(entry, os.O_RDONLY | FLAGS, dir_fd=directory)
-            try:
-                if lock(file):
-                    os.unlink(entry, dir_fd=directory)
-                    continue
-                document = json.loads(os.read(file, _MAX_BYTES) or b"{}")
-                if wanted in document.get("addresses", ()):
-                    found = FoundKeys(document["server"], KeyPair(document["public"], document["secret"]))
-            finally:
-                os.close(file)
-    return found
+    wanted = dialled(address)
+    for document in map(json.loads, texts_of_running(_SUFFIX)):
+        if wanted in document.get("addresses", ()):
+            return FoundKeys(document["server"], KeyPair(document["public"], document["secret"]))
+    return None
