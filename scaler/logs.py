@@ -13,6 +13,8 @@ from scaler.errors import UsageError
 from scaler.texts import MAX_MESSAGE_CHARACTERS, escaped, shortened
 
 if TYPE_CHECKING:
+    import asyncio
+
     from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
 REPEAT_SECONDS = 60.0
@@ -96,27 +98,31 @@ class JsonLines(logging.Formatter):
 
 
 class RateLimitedLog:
-    """Logs one kind of event that may come in any number: the first at once, later ones counted."""
+    """Logs one kind of event that may come in any number: the first at once, later ones counted. Belongs to a loop."""
 
-    def __init__(self, log: logging.Logger, level: int) -> None:
+    def __init__(self, log: logging.Logger, level: int, loop: asyncio.AbstractEventLoop) -> None:
         self._log = log
         self._level = level
-        self._quiet_until = 0.0
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None
+        """Set for `REPEAT_SECONDS` after each line."""
         self._count = 0
         self._last = ""
 
-    def add(self, text: str, now: float) -> float | None:
-        """Note an event, and log it unless one was logged lately; then return the time for the next `flush`."""
+    def add(self, text: str) -> None:
+        """Log an event, or count it when one was logged lately."""
         self._count += 1
         self._last = text
-        if now >= self._quiet_until:
-            self.flush(now)
-            return None
-        return self._quiet_until if self._count == 1 else None
+        if self._timer is None:
+            self.flush()
 
-    def flush(self, now: float) -> None:
+    def flush(self) -> None:
+        """Log what was counted."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         if self._count:
-            self._quiet_until = now + REPEAT_SECONDS
+            self._timer = self._loop.call_later(REPEAT_SECONDS, self.flush)
             others = f" (and {self._count - 1} more like this)" if self._count > 1 else ""
             self._log.log(self._level, "%s%s", self._last, others)
             self._count = 0

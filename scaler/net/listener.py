@@ -126,10 +126,9 @@ class SocketListener(Listener):
         known = {name(address) for address in self.addresses for name in (local_address, advertised)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
-        self._unidentified = RateLimitedLog(
-            _log, logging.INFO
-        )  # one of ours that was killed at its start looks the same
-        self._refusals = RateLimitedLog(_log, logging.WARNING)
+        # One of ours that was killed at its start looks the same.
+        self._unidentified = RateLimitedLog(_log, logging.INFO, self._loop)
+        self._refusals = RateLimitedLog(_log, logging.WARNING, self._loop)
         if keys is not None:
             self._loop.call_later(KEYS_SECONDS, self._check_keys)
 
@@ -139,7 +138,7 @@ class SocketListener(Listener):
         self._wakeups.close()
         self._zmq.close(t.LINGER_SECONDS)
         for log in (self._unidentified, self._refusals):
-            log.flush(self._loop.time())
+            log.flush()
 
     def _wake(self) -> None:
         if self._zmq.is_due:
@@ -165,6 +164,4 @@ class SocketListener(Listener):
         if isinstance(command, t.Report):
             log = self._refusals if command.is_refusal else self._unidentified
             text = f"refused a peer: {command.text}" if command.is_refusal else command.text
-            flush_at = log.add(f"{', '.join(self.addresses)}: {text}", now)
-            if flush_at is not None:
-                self._loop.call_at(flush_at, log.flush, flush_at)
+            log.add(f"{', '.join(self.addresses)}: {text}")

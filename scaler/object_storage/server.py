@@ -65,7 +65,7 @@ class StorageServer:
         self._core = StorageCore(
             memory_limit_bytes, max_object_bytes, lease_seconds=lease_seconds, tick_seconds=heartbeat_seconds
         )
-        self._ignored = RateLimitedLog(_log, logging.WARNING)
+        self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._memory_count = self._memory_bytes = 0
@@ -134,18 +134,13 @@ class StorageServer:
                         _log.warning("peer %s: %s", peer.hex(), text)
                         self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
                     case ReportIgnored(peer, count):
-                        self._log_ignored(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
+                        self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
                     case _:
                         assert_never(command)
             if not measured:
                 break
             inputs = measured
         self._set_timer(self._core.wake_at)
-
-    def _log_ignored(self, text: str) -> None:
-        flush_at = self._ignored.add(text, self._loop.time())
-        if flush_at is not None:
-            self._loop.call_at(flush_at, self._ignored.flush, flush_at)
 
     def _with_memory(self, event: ListenerEvent) -> ListenerEvent:
         """Return the event with the memory whose descriptor came with it."""

@@ -146,7 +146,7 @@ class SchedulerServer:
         self._began_at = self._loop.time()
         self._longest_step_seconds = 0.0
         self._meter = LoadMeter()
-        self._dropped = RateLimitedLog(_log, logging.WARNING)
+        self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._storage_row = StorageRow(self._advertised_storage)
         self._storage_asked = False
@@ -221,7 +221,7 @@ class SchedulerServer:
             self._timer.cancel()
         self._listener.close()
         self._monitors.close()
-        self._dropped.flush(self._loop.time())
+        self._dropped.flush()
         if self._audit_file is not None:
             self._audit_file.close()
         self._to_storage.close("the scheduler ends")
@@ -362,10 +362,7 @@ class SchedulerServer:
 
     def _log_fact(self, fact: Fact) -> None:
         if isinstance(fact, Incident) and fact.kind == "protocol_error":  # a peer may cause any number of them
-            now = self._loop.time()
-            flush_at = self._dropped.add(f"{escaped(fact.subject)}: dropped: {escaped(fact.text)}", now)
-            if flush_at is not None:
-                self._loop.call_at(flush_at, self._dropped.flush, flush_at)
+            self._dropped.add(f"{escaped(fact.subject)}: dropped: {escaped(fact.text)}")
         else:
             _log_fact(fact)
 

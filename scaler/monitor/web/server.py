@@ -21,8 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
 from scaler.component import Component, run_component
-from scaler.config.monitors import WebUiConfig, is_open_to_others
+from scaler.config.addresses import is_open_to_others
+from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
+from scaler.logs import RateLimitedLog
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
 from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
@@ -32,7 +34,7 @@ from scaler.monitor.web.login import Login
 from scaler.monitor.web.metrics import Metrics
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import Guard
-from scaler.monitor.web.serving import rate_limited, serve
+from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import Broadcast
 from scaler.monitor.web.token import link_to_show, load_token
 from scaler.monitor.web.views import answer, dump, refusal
@@ -71,10 +73,10 @@ class WebApp:
         self._connected = False
         encoder = DeltaEncoder(monitor.model, self.connection, config.task_log_max_size)
         self.broadcast = Broadcast(encoder, config.broadcast_interval_seconds)
-        wrong = rate_limited(_log, logging.WARNING)
+        wrong = RateLimitedLog(_log, logging.WARNING, self._loop)
         login = Login(
             token or secrets.token_urlsafe(),
-            lambda address: wrong(f"a wrong token for the web page came from {address}"),
+            lambda address: wrong.add(f"a wrong token for the web page came from {address}"),
             trusts_user=not is_open_to_others(config.web_host),
         )
         names = (config.web_host, *config.allowed_hosts)

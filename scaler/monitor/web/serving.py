@@ -70,18 +70,6 @@ async def serve(
         ending.cancel()
 
 
-def rate_limited(log: logging.Logger, level: int) -> Callable[[str], None]:
-    """Return a function that logs a text, on the running loop: the first at once, later ones counted."""
-    loop, limited = asyncio.get_running_loop(), RateLimitedLog(log, level)
-
-    def note(text: str) -> None:
-        flush_at = limited.add(text, loop.time())
-        if flush_at is not None:
-            loop.call_at(flush_at, limited.flush, flush_at)
-
-    return note
-
-
 class _Connection(H11Protocol):
     """A browser's connection, which is closed when it is late, and which the application can close at once."""
 
@@ -126,7 +114,7 @@ class _Connection(H11Protocol):
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self._server.on_invalid(f"a connection sent no valid HTTP request: {self.client}")
+        self._server.invalid.add(f"a connection sent no valid HTTP request: {self.client}")
         super().send_400_response(msg)
 
     def _limit(self, seconds: float | None) -> None:
@@ -152,7 +140,7 @@ class _Server(uvicorn.Server):
         self._open: dict[_Connection, asyncio.Task[None]] = {}
         """All connections, the oldest first, and what opens them: with TLS, this takes a while."""
         self._most = min(MAX_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
-        self.on_invalid = rate_limited(_log, logging.INFO)
+        self.invalid = RateLimitedLog(_log, logging.INFO, asyncio.get_running_loop())
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

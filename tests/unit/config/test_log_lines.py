@@ -7,6 +7,7 @@ import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -150,3 +151,26 @@ def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
     assert line.endswith("a… (9983616 more characters)")
     assert len(logs.JsonLines("worker").format(record(text))) < 17_000
     assert texts.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9999997 more characters)"
+
+
+def test_an_event_that_comes_again_and_again_is_logged_at_once_and_then_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = Mock()
+    limited = logs.RateLimitedLog(logging.getLogger("x"), logging.WARNING, loop)
+
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records]
+
+    for number in range(4):
+        limited.add(f"event {number}")
+    assert said() == ["event 0"]
+    seconds, flush = loop.call_later.call_args.args
+    assert seconds == logs.REPEAT_SECONDS
+    flush()
+    assert said() == ["event 0", "event 3 (and 2 more like this)"]
+    limited.add("event 4")
+    loop.call_later.call_args.args[1]()
+    loop.call_later.call_args.args[1]()
+    limited.add("event 5")
+    assert said()[2:] == ["event 4", "event 5"]
