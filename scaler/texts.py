@@ -24,11 +24,9 @@ def escaped(text: str, most: int | None = None) -> str:
         text = shortened(text, most)
     if text.isprintable():
         return text
-    return "".join(each if each.isprintable() or each in _SPACES else _escape(each) for each in text)
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
+    return "".join(
+        each if each.isprintable() or each in _SPACES else each.encode("unicode_escape").decode() for each in text
+    )
 
 
 def escaped_lines(text: str) -> str:

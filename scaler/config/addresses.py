@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from pathlib import Path
 
@@ -13,7 +14,6 @@ MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
-_LOOPBACK = re.compile(r"localhost|\[::1\]|127(\.[0-9]+){1,3}")
 _WILDCARDS = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (these are replaced, not bound)
 
 
@@ -75,7 +75,27 @@ def monitor_address_beside(bind_address: str) -> str:
 def is_loopback(address: str) -> bool:
     """Return True when only processes of this host can connect to what listens here."""
     found = _TCP.fullmatch(address)
-    return found is None or _LOOPBACK.fullmatch(found["host"]) is not None
+    return found is None or not is_open_to_others(found["host"])
+
+
+def is_open_to_others(host: str) -> bool:
+    """Return whether other machines can connect to a server that listens on this host."""
+    name, is_loopback = parsed_host(host)
+    return not is_loopback and name != "localhost"
+
+
+def parsed_host(host: str) -> tuple[str, bool]:
+    """Return a host for comparisons, and whether it is a loopback address.
+
+    It has no brackets and no dot at the end, and addresses have their short form.
+    """
+    name = host.strip("[]").rstrip(".").lower()
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return name, False
+    address = getattr(address, "ipv4_mapped", None) or address
+    return str(address), address.is_loopback
 
 
 def dialled(address: str) -> str:

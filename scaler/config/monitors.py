@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from dataclasses import dataclass
 from typing import Annotated
@@ -99,23 +98,3 @@ class TopConfig(MonitorConfig):
 
     timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
     """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""
-
-
-def is_open_to_others(host: str) -> bool:
-    """Return whether other machines can connect to a server that listens on this host."""
-    name, is_loopback = parsed_host(host)
-    return not is_loopback and name != "localhost"
-
-
-def parsed_host(host: str) -> tuple[str, bool]:
-    """Return a host for comparisons, and whether it is a loopback address.
-
-    It has no brackets and no dot at the end, and addresses have their short form.
-    """
-    name = host.strip("[]").rstrip(".").lower()
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return name, False
-    address = getattr(address, "ipv4_mapped", None) or address
-    return str(address), address.is_loopback

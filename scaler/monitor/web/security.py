@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from scaler.config.monitors import parsed_host
+from scaler.config.addresses import parsed_host
 from scaler.monitor.web.login import LOGIN, Login
 from scaler.monitor.web.views import refusal
 

@@ -6,7 +6,8 @@ import secrets
 import sys
 from pathlib import Path
 
-from scaler.config.monitors import WebUiConfig, is_open_to_others
+from scaler.config.addresses import is_open_to_others
+from scaler.config.monitors import WebUiConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.registry import private_path
 from scaler.security.private_files import read_private, write_private

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
-from urllib.parse import urlsplit
 
 from scaler._version import __version__
+from scaler.config.addresses import is_loopback, local_address
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import steady
@@ -59,15 +59,9 @@ def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: boo
     return "; ".join(part.rstrip(".") for part in parts if part)
 
 
-def is_loopback(address: str) -> bool:
-    """Tell whether an address means another machine on every machine."""
-    host = urlsplit(address).hostname or ""
-    return host in ("localhost", "0.0.0.0", "::1", "") or host.startswith("127.")  # noqa: S104 (it is not bound)
-
-
 def unreachable(what: str, address: str, endpoint_url: str | None) -> str:
     """Return a warning when workers on AWS cannot reach their scheduler; empty when they can, or run elsewhere."""
-    if endpoint_url is not None or not is_loopback(address):
+    if endpoint_url is not None or not is_loopback(local_address(address)):
         return ""
     return (
         f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to the address that they know "

@@ -19,9 +19,9 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
 from scaler.worker_manager.aws.calls import Fields, owner_tags
-from scaler.worker_manager.aws.containers import is_loopback
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
 SETUP = "`scaler_worker_manager aws_hpc setup`"
@@ -35,7 +35,7 @@ def cluster_of(config: AwsHpcConfig) -> str:
     The same file started on two machines must not end the jobs of the other.
     """
     address = config.worker_scheduler_address
-    return f"{address} on {platform.node()}" if is_loopback(address) else address
+    return f"{address} on {platform.node()}" if is_loopback(local_address(address)) else address
 
 
 def mark_of(config: AwsHpcConfig) -> str:

@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from scaler.config.monitors import is_open_to_others
+from scaler.config.addresses import is_open_to_others
 from tests.unit.monitor.web_rig import ask, web_config
 
 PATHS = ["/", "/api/status", "/metrics", "/api/nothing", "/events"]
