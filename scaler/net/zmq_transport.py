@@ -100,6 +100,8 @@ _SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
 _NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
 _MISMATCH = int(zmq.PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH)
 _WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+UNPROVEN_ATTEMPTS = 2
+"""Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""
 WRONG_SERVER_ATTEMPTS = 3
 """A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
 _MONITORED = int(
@@ -110,6 +112,7 @@ _FAILURES = {
     _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
 }
 """What a failed handshake says about the peer, by the value of the event."""
+HAS_A_KEY = "it asks for keys, and this server runs with insecure_no_auth: the peer has to say so too"
 ASKS_FOR_KEYS = "the server asks for keys: leave insecure_no_auth out here, and give a credential"
 NO_CREDENTIAL = (
     "the server asks for a key, and this process has none: give the file that `scaler keys add` wrote on the server's "
@@ -457,11 +460,13 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
     if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
         if str(value) == REVOKED and keys is not None:
             return f"the server refuses the key {key}: it {keys.ending}; ask for a new credential", 1
-        return f"the server does not know the key {key}: its credential is of another cluster, or was removed", 1
+        text = f"the server does not know the key {key}: its credential is of another cluster, or was removed"
+        return text, UNPROVEN_ATTEMPTS
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == _MISMATCH:
         if keys is None:
-            return ASKS_FOR_KEYS, 1
-        return "the server runs with insecure_no_auth, which this side has to say too, if that is what you want", 1
+            return ASKS_FOR_KEYS, UNPROVEN_ATTEMPTS
+        text = "the server runs with insecure_no_auth, which this side has to say too, if that is what you want"
+        return text, UNPROVEN_ATTEMPTS
     # The other side has ended the handshake, or the connection, before this side saw why.
     if kind == _NO_DETAIL:
         if keys is None:
@@ -742,7 +747,8 @@ class ZmqListener(_ZmqEnd):
                 while self._keys.refusals:
                     self._inputs.append(self._keys.refusals.popleft())
             elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                self._failure = _FAILURES.get(descriptor, "")
+                is_open = self._keys is None and descriptor == _MISMATCH
+                self._failure = HAS_A_KEY if is_open else _FAILURES.get(descriptor, "")
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._unidentified[link] = None

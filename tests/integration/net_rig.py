@@ -9,7 +9,7 @@ from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
-from scaler.net.keys import PeerKeys
+from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
@@ -40,6 +40,7 @@ class Servant:
         refuse: Refused | None = None,
         has_local_listener: bool = False,
         outbox: OutboxLimits | None = None,
+        keys: ServerKeys | None = None,
     ) -> None:
         self.events: list[ListenerEvent] = []
         self.when_greeted: Callable[[], None] = lambda: None
@@ -51,6 +52,7 @@ class Servant:
             on_events=self._on_events,
             outbox=outbox,
             has_local_listener=has_local_listener,
+            keys=keys,
         )
         made.append(self.listener.close)
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -17,12 +18,14 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received
-from scaler.net.keys import without_credential
+from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, RefusalReason, Refused, Role, StatStorage
 from scaler.protocol.session import Header
+from scaler.security.allow_list import Entry
+from scaler.security.credential import new_key_pair
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
 
 
@@ -420,6 +423,53 @@ def test_a_forwarder_whose_server_is_away_refuses_nobody() -> None:
 
         Servant(address)
         await clients[0].ask(1)
+
+    run(test)
+
+
+def was_refused(client: Asker) -> bool:
+    return any(isinstance(event, ConnectionRefused) for event in client.events)
+
+
+def has_heard(client: Asker, text: str) -> bool:
+    return text in client.connector.last_error
+
+
+class Admitted(dict[str, Entry]):
+    """Public keys, as an allow-list that never changes."""
+
+    def entry(self, public_key: str) -> Entry | None:
+        return self.get(public_key)
+
+    def entries(self) -> dict[str, Entry]:
+        return self
+
+    def refresh(self) -> bool:
+        return False
+
+
+def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_that_was_welcomed() -> None:
+    """What it says about keys is not encrypted, so it need not have the server's."""
+
+    async def test() -> None:
+        pair, own = new_key_pair(), new_key_pair()
+        admits = ServerKeys(pair, Admitted({own.public: Entry("alice", "client")}))
+        keys = PeerKeys(pair.public, own, "alice")
+        server = Servant("tcp://127.0.0.1:0", keys=admits)
+        client = Asker(server.address, keys)
+        await client.ask(1)
+        for squatter, text in ((None, "insecure_no_auth"), (ServerKeys(pair, Admitted()), "does not know the key")):
+            server.listener.close()
+            server = Servant(server.address, keys=squatter)
+            newcomer = Asker(server.address, keys)
+            await until(partial(was_refused, newcomer))
+            assert has_heard(newcomer, text)
+            await until(partial(has_heard, client, text))
+            assert not was_refused(client)
+        server.listener.close()
+        Servant(server.address, keys=admits)
+        await until(lambda: client.connector.connected)
+        await client.ask(2)
 
     run(test)
 
