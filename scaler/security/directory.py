@@ -63,9 +63,9 @@ class KeysDirectory:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 path.mkdir(0o700)
-            require_private(path.stat(), path)
             if any(path.iterdir()):
                 raise UsageError(f"{path} exists and is not empty: `scaler keys add` adds keys to a keys directory")
+            require_private(path.stat(), path)
             for each in (keys.peers, path / "credentials"):
                 each.mkdir(0o700)
             write_private(path / _SERVERS, lines(values))
@@ -77,7 +77,10 @@ class KeysDirectory:
     def open(cls, path: str | Path) -> KeysDirectory:
         """Return an existing directory. Raises ConfigError, also when other users can open it."""
         path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
         try:
+            (path / _SERVERS).lstat()  # before any advice about modes, which is for keys directories only
             for each in (path, path / "peers"):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):

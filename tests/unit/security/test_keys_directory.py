@@ -144,6 +144,22 @@ def test_what_is_no_keys_directory_is_refused_with_the_command_that_makes_one(tm
             KeysDirectory.open(path)
 
 
+def test_no_advice_opens_or_closes_what_is_no_keys_directory(tmp_path: Path) -> None:
+    """Root may own it: `chmod 700 /tmp` would be the end of other users' programs."""
+    tmp_path.chmod(0o755)
+    file = tmp_path / "file"
+    file.touch(0o644)
+    for path, text in (
+        (tmp_path, "is no keys directory: `scaler keys init"),
+        (file, "is a file, and no keys directory"),
+    ):
+        with pytest.raises(ConfigError, match=text) as raised:
+            KeysDirectory.open(path)
+        assert "chmod" not in str(raised.value)
+    with pytest.raises(UsageError, match="exists and is not empty"):
+        KeysDirectory.create(tmp_path, "lab")
+
+
 @pytest.mark.parametrize("what", ["", "peers", "servers.toml"])
 def test_a_directory_that_others_can_open_is_refused_with_the_chmod_that_mends_it(
     what: str, keys: KeysDirectory
