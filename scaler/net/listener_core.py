@@ -320,7 +320,7 @@ class ListenerCore:
             refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
         elif hello.role not in identity.roles:
             text = f"the key {identity.key} is for the role {' or '.join(sorted(identity.roles))}, not {hello.role}"
-            refused = m.Refused(m.RefusalReason.ROLE, text)
+            refused = m.Refused(m.RefusalReason.CREDENTIAL, text)
         elif not m.MAY_SEND[self._server][hello.role]:
             text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"
             refused = m.Refused(m.RefusalReason.ROLE, text)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from scaler import SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.connection import ListenerEvent, Opened, Received
@@ -33,6 +34,8 @@ from scaler.protocol.messages import (
     TasksFound,
     Welcome,
 )
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
 
 TASK = bytes(range(16))
 OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
@@ -214,6 +217,17 @@ def test_an_address_of_something_else_is_exit_code_1_at_once_and_says_which_one_
     said = capsys.readouterr().err
     assert "this is an object storage's address" in said
     assert "give the monitor address that the scheduler shows when it starts" in said
+
+
+def test_a_key_of_another_role_is_not_blamed_on_the_address(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    write_private(tmp_path / "alice", keys.add("alice", "client").to_text())
+    with SchedulerClusterCombo(n_workers=1, credentials=str(keys.path)) as combo:
+        address = combo.get_monitor_address().replace("127.0.0.1", "localhost")
+        assert run_command("scaler", ["audit", address, "--credentials", str(tmp_path / "alice")]) == 1
+    said = capsys.readouterr().err
+    assert "the key alice is for the role client, not monitor" in said
+    assert "monitor address" not in said
 
 
 def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
