@@ -170,6 +170,7 @@ class Runner:
                     self._in_contact = False
                     self._refused = refused
                     self._is_over = True
+                    self._warn_at = math.inf
                 case Received(message=Desired() as desired):
                     is_new = self._desired is None or self._desired.units != desired.units
                     if is_new and not self._capacity.fixed:

@@ -444,6 +444,9 @@ class Admitted(dict[str, Entry]):
     def entries(self) -> dict[str, Entry]:
         return self
 
+    def is_outdated(self) -> bool:
+        return False
+
     def refresh(self) -> bool:
         return False
 

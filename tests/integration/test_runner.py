@@ -231,6 +231,24 @@ def test_a_manager_that_is_refused_says_why_and_leaves_nothing() -> None:
     play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)))
 
 
+def test_a_manager_whose_key_ends_does_not_say_that_it_goes_on_trying(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "FIRST_WARNING_SECONDS", 0.0)
+    monkeypatch.setattr(runner, "LOST_WARNING_SECONDS", 0.0)
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(1, [], "work"))
+        await stage.scheduler.until(running(1))
+        caplog.clear()
+        stage.scheduler.say(ConnectionRefused(Refused(RefusalReason.CREDENTIAL, "the key m was revoked")))
+        with pytest.raises(RefusedError, match="the key m was revoked"):
+            await stage.task
+        assert "still trying" not in caplog.text
+
+    play(story)
+
+
 class CountedBackend(MemoryBackend):
     """Lets the test wait for its listings."""
 
