@@ -16,6 +16,7 @@ from scaler.security.directory import KeysDirectory
 from scaler.security.documents import UNITS
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import TEMPORARY, require_private
+from scaler.texts import escaped
 
 CLOCK_STEP_NS = 100_000_000
 """Changes of a directory within less than this may leave it with the same time."""
@@ -93,7 +94,7 @@ class AllowList:
         entries = self._admitted(now, problems)
         for name, problem in problems.items():
             if self.problems.get(name) != problem:
-                _log.warning("problem in the keys directory: %s", problem)
+                _log.warning("problem in the keys directory: %s", escaped(problem))
         changed = entries != self._entries
         self._seen, self._entries, self.problems = seen, entries, problems
         return changed
