@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from scaler.net.keys import PeerKeys
     from scaler.security.credential import Credential
 
-MAX_KEY_CHARACTERS = 60
-
 
 @dataclass(frozen=True, slots=True)
 class Access:
@@ -39,10 +37,11 @@ class Access:
             return cls(None, insecure_no_auth)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
         from scaler.security.directory import KeysDirectory  # noqa: PLC0415
+        from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
 
         if Path(credentials).is_dir():
             # Names of keys have fewer characters than those of components, and some are reserved.
-            key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_KEY_CHARACTERS]
+            key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
             return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value))
         return cls(load_credential(credentials))
 

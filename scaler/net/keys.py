@@ -42,8 +42,6 @@ def without_credential() -> PeerKeys:
 class Allowed(Protocol):
     """The public keys that a server lets in; see `security.allow_list.AllowList`."""
 
-    def entry(self, public_key: str) -> Entry | None: ...
-
     def entries(self) -> Mapping[str, Entry]: ...
 
     def is_outdated(self) -> bool: ...
@@ -66,10 +64,10 @@ class ServerKeys:
     def decide(self, public_key: str, origin: str) -> str:
         """Return the code of ZAP for a peer with this key: 200 lets it in."""
         with self._lock:
-            entry = self._allowed.entry(public_key)
+            entry = self._allowed.entries().get(public_key)
             if entry is None and self._allowed.is_outdated():
                 self._allowed.refresh()
-                entry = self._allowed.entry(public_key)
+                entry = self._allowed.entries().get(public_key)
             if entry is not None and not entry.problem:
                 self._admitted[public_key] = identity_of(entry)
                 return "200"
@@ -87,7 +85,7 @@ class ServerKeys:
     def identity(self, public_key: str) -> Identity | None:
         """Return whose key this is, None when the key no longer lets anybody in."""
         with self._lock:
-            entry = self._allowed.entry(public_key)
+            entry = self._allowed.entries().get(public_key)
             return None if entry is None or entry.problem else self._admitted.get(public_key)
 
     def revoked(self) -> dict[Identity, str]:
@@ -96,7 +94,7 @@ class ServerKeys:
             self._allowed.refresh()
             found = {}
             for public_key, identity in list(self._admitted.items()):
-                entry = self._allowed.entry(public_key)
+                entry = self._allowed.entries().get(public_key)
                 if entry is None or entry.problem or identity_of(entry) != identity:
                     del self._admitted[public_key]
                     problem = "was removed" if entry is None else entry.problem or "has another role now"

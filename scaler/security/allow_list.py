@@ -137,12 +137,6 @@ def _files_in(peers: Path) -> dict[str, tuple[int, ...]]:
             with contextlib.suppress(FileNotFoundError):  # removed meanwhile
                 if not file.name.startswith(TEMPORARY):
                     found = file.stat()
-                    seen[file.name] = (
-                        found.st_ino,
-                        found.st_mode,
-                        found.st_uid,
-                        found.st_size,
-                        found.st_mtime_ns,
-                        found.st_ctime_ns,
-                    )
+                    times = found.st_mtime_ns, found.st_ctime_ns
+                    seen[file.name] = found.st_ino, found.st_mode, found.st_size, *times
     return seen

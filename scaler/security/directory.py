@@ -23,12 +23,13 @@ from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, par
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import TEMPORARY, read_private, require_private, write_private
 
-RESERVED_NAMES = ("local", "anyone", "scheduler", "object_storage")
+SERVERS = ("scheduler", "object_storage")
+RESERVED_NAMES = ("local", "anyone", *SERVERS)
 """Names of identities that no key of a peer may have."""
-_SERVERS = "servers.toml"
+_SERVERS_FILE = "servers.toml"
 _KINDS = {
     "cluster": "name",
-    **{f"{server}_{half}": "key" for server in ("scheduler", "object_storage") for half in ("public", "secret")},
+    **{f"{server}_{half}": "key" for server in SERVERS for half in ("public", "secret")},
 }
 _ENTRY = re.compile(r"([^.]+)(\.[1-9][0-9]*)?\.toml")
 
@@ -57,7 +58,7 @@ class KeysDirectory:
             raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
         keys = cls(path, cluster, new_key_pair(), new_key_pair())
         values = {"cluster": cluster}
-        for server, pair in (("scheduler", keys.scheduler), ("object_storage", keys.object_storage)):
+        for server, pair in zip(SERVERS, (keys.scheduler, keys.object_storage), strict=True):
             values |= {f"{server}_public": pair.public, f"{server}_secret": pair.secret}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,7 +69,7 @@ class KeysDirectory:
             require_private(path.stat(), path)
             for each in (keys.peers, path / "credentials"):
                 each.mkdir(0o700)
-            write_private(path / _SERVERS, lines(values))
+            write_private(path / _SERVERS_FILE, lines(values))
         except OSError as error:
             raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
         return keys
@@ -80,7 +81,7 @@ class KeysDirectory:
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
         try:
-            (path / _SERVERS).lstat()  # before any advice about modes, which is for keys directories only
+            (path / _SERVERS_FILE).lstat()  # before any advice about modes, which is for keys directories only
             for each in (path, path / "peers"):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
@@ -88,14 +89,9 @@ class KeysDirectory:
             raise ConfigError(f"{path} is no keys directory: {make}") from None
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}") from None
-        values = parse(read_private(path / _SERVERS), str(path / _SERVERS), _KINDS)
-        scheduler = KeyPair(values["scheduler_public"], values["scheduler_secret"])
-        return cls(
-            path,
-            values["cluster"],
-            scheduler,
-            KeyPair(values["object_storage_public"], values["object_storage_secret"]),
-        )
+        values = parse(read_private(path / _SERVERS_FILE), str(path / _SERVERS_FILE), _KINDS)
+        pairs = (KeyPair(values[f"{server}_public"], values[f"{server}_secret"]) for server in SERVERS)
+        return cls(path, values["cluster"], *pairs)
 
     def add(self, name: str, role: str, expires: datetime | None = None) -> Credential:
         """Admit a new key under this name and return its credential, the only copy of its secrets.

@@ -64,12 +64,8 @@ class RunKeys:
             with contextlib.suppress(UsageError):
                 find("")
 
-    def entry(self, public_key: str) -> Entry | None:
-        """Return the entry of the one key that is let in."""
-        return Entry(LOCAL, LOCAL, "") if public_key == self._own.public else None
-
     def entries(self) -> dict[str, Entry]:
-        """Return that entry by its public key."""
+        """Return the entry of the one key that is let in, by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def is_outdated(self) -> bool:
