@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from scaler.grammar import counted
+
 MAX_MESSAGE_CHARACTERS = 16_384
 """Of a log line's message, and of each line of its traceback: peers choose texts in them."""
 
@@ -11,7 +13,7 @@ _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000,
 
 def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
     """Return a text of at most `most` characters, and how many it had beyond these."""
-    return text if len(text) <= most else f"{text[:most]}… ({len(text) - most} more characters)"
+    return text if len(text) <= most else f"{text[:most]}… ({counted(len(text) - most, 'more character')})"
 
 
 def escaped(text: str, most: int | None = None) -> str:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from scaler.errors import ProtocolError
+from scaler.grammar import counted
 from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
@@ -300,7 +301,9 @@ class ListenerCore:
             self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text), now)
             return
         if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
-            raise ProtocolError(f"{len(envelope.body)} bytes and {len(envelope.attachments)} attachments are no Hello")
+            raise ProtocolError(
+                f"no Hello has size {len(envelope.body)} and {counted(len(envelope.attachments), 'attachment')}"
+            )
         hello = decode(envelope.body)
         if not isinstance(hello, m.Hello) or header.flags or header.sequence:
             raise ProtocolError(f"a connection begins with a Hello, not with {type(hello).__name__}")

@@ -15,6 +15,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from scaler.grammar import counted
 from scaler.ids import owner_of
 from scaler.net.identity import Identity
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
@@ -305,7 +306,8 @@ class StorageTable:
             return StorageResult.FULL, text
         if self._records_bytes > max(MIN_RECORDS_BYTES, MAX_RECORDS_SHARE * limit):
             text = (
-                f"{len(self._objects)} objects and their layouts use {self._records_bytes} bytes beside their content"
+                f"{counted(len(self._objects), 'object')} and their layouts use {counted(self._records_bytes, 'byte')} "
+                "beside their content"
             )
             return StorageResult.FULL, text
         if len(peer.uploads) >= MAX_UPLOADS_PER_PEER:

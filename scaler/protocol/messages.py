@@ -271,7 +271,7 @@ def wrong_details(server: Server, hello: Hello) -> str:
     is_optional = server is not Server.SCHEDULER or own is ClientDetails
     if isinstance(hello.details, own) or (hello.details is None and is_optional):
         return ""
-    return f"a {hello.role} greets with {own.__name__}, not with {type(hello.details).__name__}"
+    return f"the role {hello.role} greets with {own.__name__}, not with {type(hello.details).__name__}"
 
 
 @message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)

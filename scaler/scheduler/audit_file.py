@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from scaler.grammar import counted
 from scaler.protocol.monitor_rows import AuditRow
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
@@ -66,7 +67,7 @@ class AuditFile:
                 self._lost += len(rows)
             else:
                 if lost:
-                    _log.warning("audit_path: %s is written again, %d records were lost", self._path, self._lost)
+                    _log.warning("audit_path: %s is written again, lost %s", self._path, counted(self._lost, "record"))
                 self._lost = 0
 
     def _append(self, text: bytes) -> None:

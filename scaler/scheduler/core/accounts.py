@@ -12,6 +12,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from scaler.config.servers import SchedulerConfig
+from scaler.grammar import counted
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Spec
 
@@ -67,7 +68,7 @@ class KeyAccounts:
             minutes = (HOUR_SECONDS - (now - account.hour_began_at)) / 60
             limit = config.max_sessions_per_hour
             text = f"max_sessions_per_hour is {limit}, and the key {identity.key} has opened as many"
-            return f"{text}: wait {minutes:.0f} minutes"
+            return f"{text}: wait {counted(round(minutes), 'minute')}"
         return ""
 
     def opened(self, peer: bytes, identity: Identity, now: float) -> KeyAccount:

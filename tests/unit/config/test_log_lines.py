@@ -148,9 +148,9 @@ def test_a_message_of_ten_megabytes_is_a_short_line() -> None:
     text = "a" * 10_000_000
     line = logs.TextLines("worker").format(record(text))
     assert len(line) < 17_000
-    assert line.endswith("a… (9983616 more characters)")
+    assert line.endswith("a… (9,983,616 more characters)")
     assert len(logs.JsonLines("worker").format(record(text))) < 17_000
-    assert texts.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9999997 more characters)"
+    assert texts.escaped("\u202e" * 10_000_000, 3) == "\\u202e" * 3 + "… (9,999,997 more characters)"
 
 
 def test_an_event_that_comes_again_and_again_is_logged_at_once_and_then_counted(

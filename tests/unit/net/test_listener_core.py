@@ -291,7 +291,7 @@ def test_a_role_with_the_details_of_another_is_refused(server: Server, role: Rol
     ((_, refused),) = sent(performed(ListenerCore(server, OutboxLimits()), [LinkOpened(link), greeting]))
     assert isinstance(refused, Refused)
     assert refused.reason is RefusalReason.ROLE
-    assert f"a {role} greets with" in refused.text
+    assert f"the role {role} greets with" in refused.text
 
 
 def test_a_refusal_is_shortened_where_it_is_sent_and_logged(core: ListenerCore) -> None:

@@ -67,7 +67,7 @@ def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_we
     file.write([row(3)])
     file.close()
     assert [(line["kind"], line["times"]) for line in lines(path)] == [("lost", 2), ("connected", 0)]
-    assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, 2 records were lost"
+    assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, lost 2 records"
 
 
 @pytest.fixture
