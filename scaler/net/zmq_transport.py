@@ -397,7 +397,9 @@ class ZmqConnection(_ZmqEnd):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         try:
-            family, kind, *_, place = sockets.getaddrinfo(host.strip("[]"), int(port), type=sockets.SOCK_STREAM)[0]
+            family, kind, *_, place = sockets.getaddrinfo(
+                host.strip("[]").encode(), int(port), type=sockets.SOCK_STREAM
+            )[0]
             probe = sockets.socket(family, kind)
         except OSError:
             return None
