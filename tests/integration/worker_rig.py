@@ -14,7 +14,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, Received, Welcomed
 from scaler.object_storage.server import EmbeddedStorage
-from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome
+from scaler.protocol.messages import Done, Message, Outcome, Recall, Run, RunGroup, Spec, Welcome, is_stored
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.serialization import dump_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import dump_arguments
@@ -73,7 +73,7 @@ class AgentRig:
         self, function: bytes, payloads: Sequence[bytes], inputs: list[tuple[bytes, ...]], **spec: Any
     ) -> list[bytes]:
         """Send a Run of these payloads; returns the tasks' ids."""
-        identifier = content_id(function)
+        identifier = function[1:17] if is_stored(function) else content_id(function)
         definitions = [] if identifier in self._defined else [(identifier, function)]
         self._defined.add(identifier)
         ids = [self.ids.task() for _ in payloads]
