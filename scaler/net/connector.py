@@ -287,7 +287,8 @@ class SocketConnector(ConnectorShell):
             if local is not None:
                 return local
             # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
-            from scaler.net.zmq_transport import ZmqConnection, acquire_context, release_context  # noqa: PLC0415
+            from scaler.net.zmq_connection import ZmqConnection  # noqa: PLC0415
+            from scaler.net.zmq_transport import acquire_context, release_context  # noqa: PLC0415
 
             # Kept from one attempt to the next: giving it back waits for ZeroMQ's thread, which may ask for a name.
             if self._context is None:

@@ -18,7 +18,7 @@ from scaler.net.kernel import max_descriptors
 from scaler.net.keys import ServerKeys
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.local import LocalListener, local_name
-from scaler.net.zmq_transport import ZmqListener
+from scaler.net.zmq_listener import ZmqListener
 from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import zmq
 
-from scaler.net import connector, local, transport, zmq_transport
+from scaler.net import connector, local, transport, zmq_listener
 from scaler.net.connection import Broken, Closed, Opened
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
@@ -186,8 +186,8 @@ def test_a_message_of_endless_frames_ends_its_connection_before_it_fills_the_mem
 
 @needs_linux
 def test_large_messages_that_come_whole_end_no_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(zmq_transport, "GROWTH_BYTES", 0)
-    monkeypatch.setattr(zmq_transport, "MEMORY_CHECK_SECONDS", 0.001)
+    monkeypatch.setattr(zmq_listener, "GROWTH_BYTES", 0)
+    monkeypatch.setattr(zmq_listener, "MEMORY_CHECK_SECONDS", 0.001)
 
     async def test() -> None:
         server = Servant("tcp://127.0.0.1:0")

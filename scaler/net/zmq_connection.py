@@ -1,0 +1,204 @@
+"""A connector's connection over ZeroMQ, and what its end says about the server."""
+
+from __future__ import annotations
+
+import socket as sockets
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import zmq
+
+from scaler.net import transport as t
+from scaler.net.identity import ANYONE
+from scaler.net.keys import REVOKED, PeerKeys
+from scaler.net.zmq_transport import (
+    EVENTS,
+    LAST,
+    MISMATCH,
+    READABLE,
+    WRITABLE,
+    Context,
+    LoopWaker,
+    ZmqEnd,
+    receive_envelope,
+    send_envelopes,
+)
+from scaler.protocol.session import Envelope
+
+NEVER_MILLISECONDS = 24 * 3600 * 1000
+_SHAKEN = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_NO_DETAIL = int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+_BREAKS: dict[int, str] = {
+    zmq.EVENT_CLOSED: "connection refused or host unreachable: nothing listens there",
+    # Of an attempt that did not even come to a socket; after any of the others it is not the first any more.
+    zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
+    zmq.EVENT_DISCONNECTED: "the connection broke",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server does not let this peer in",
+}
+UNPROVEN_ATTEMPTS = 2
+"""Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""
+WRONG_SERVER_ATTEMPTS = 3
+"""A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
+ASKS_FOR_KEYS = "the server asks for keys: leave insecure_no_auth out here, and give a credential"
+NO_CREDENTIAL = (
+    "the server asks for a key, and this process has none: give the file that `scaler keys add` wrote on the server's "
+    "side as credentials= or SCALER_CREDENTIALS (unless it runs with insecure_no_auth, or is no server of scaler)"
+)
+CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
+
+
+class ZmqConnection(ZmqEnd):
+    """A connector's connection: a DEALER socket that connects once. See `transport.Connection`."""
+
+    passes_descriptors = False
+    identity = ANYONE
+
+    def __init__(self, context: Context, address: str, wakeups: LoopWaker, keys: PeerKeys | None) -> None:
+        """Begin to connect. keys: None without encryption.
+
+        Raises OSError when this process has no descriptor for it.
+        """
+        super().__init__(context, zmq.DEALER, wakeups)
+        self._keys = keys
+        self._refused_after = 0
+        self._is_shaken = False
+        """The handshake has succeeded."""
+        self._unsent: deque[Envelope] = deque()
+        self._is_blocked = False
+        self._broken = ""
+        self._address = address
+        self._probe: sockets.socket | None = None
+        self._set_options(address)
+        # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
+        self._socket.reconnect_ivl = NEVER_MILLISECONDS
+        self._socket.connect_timeout = round(t.HANDSHAKE_SECONDS * 1000)
+        if keys is not None:
+            self._socket.curve_serverkey = keys.server.encode()
+            self._socket.curve_publickey = keys.own.public.encode()
+            self._socket.curve_secretkey = keys.own.secret.encode()
+        self._watch()
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError as error:
+            self._broken = str(error)
+
+    def receive(self, inputs: list[t.Input]) -> None:
+        # Before the messages: what a connection brought before it broke can be read after the event of the break.
+        if self._has_events:
+            for kind, value in self._take_events():
+                if kind == _SHAKEN:
+                    self._is_shaken = True
+                elif kind == zmq.EVENT_DISCONNECTED and not (self._is_shaken or self._broken):
+                    self._broken = "the program that listens there does not speak ZeroMQ"
+                elif not self._broken:
+                    self._broken, self._refused_after = _meaning(kind, value, self._keys)
+                    if kind == _NO_DETAIL:
+                        self._probe = self._dial_plainly()
+        if self._probe is not None and not self._has_greeting(self._probe):
+            return
+        if self._is_blocked and send_envelopes(self._socket, b"", self._unsent):
+            self._is_blocked = False
+            inputs.append(t.WritingChanged(self, is_blocked=False))
+
+        def read_one() -> int:
+            envelope, size = receive_envelope(self._socket, self, self._socket.recv(LAST, copy=False))
+            inputs.append(envelope)
+            return size
+
+        if not self._read(read_one):
+            self._wakeups.soon()
+        elif self._broken:
+            inputs.append(t.LinkLost(self, self._broken, self._refused_after))
+
+    def _dial_plainly(self) -> sockets.socket | None:
+        """Connect once more, without ZeroMQ, which does not say whether the other side sent its greeting.
+
+        A server with another key does. A forwarder whose server is away accepts and closes: it refuses nobody.
+        """
+        if not self._address.startswith("tcp://"):
+            return None
+        host, _, port = self._address.removeprefix("tcp://").rpartition(":")
+        try:
+            family, kind, *_, place = sockets.getaddrinfo(
+                host.strip("[]").encode(), int(port), type=sockets.SOCK_STREAM
+            )[0]
+            probe = sockets.socket(family, kind)
+        except OSError:
+            return None
+        probe.setblocking(False)
+        probe.connect_ex(place)
+        self._wakeups.watch(probe.fileno())
+        return probe
+
+    def _has_greeting(self, probe: sockets.socket) -> bool:
+        """Return whether it is known what the plain connection brought; an empty one takes the refusal back."""
+        try:
+            greeting = probe.recv(1)
+        except BlockingIOError:
+            return False
+        except OSError:
+            greeting = b""
+        self._close_probe()
+        if not greeting:
+            self._broken, self._refused_after = CLOSED_AT_ONCE, 0
+        return True
+
+    def _close_probe(self) -> None:
+        if self._probe is not None:
+            self._wakeups.unwatch(self._probe.fileno())
+            self._probe.close()
+            self._probe = None
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        self._unsent.extend(envelopes)
+        self._is_blocked = not send_envelopes(self._socket, b"", self._unsent)
+        ready = int(self._socket.getsockopt(EVENTS))
+        if ready & READABLE or (self._is_blocked and ready & WRITABLE):
+            self._wakeups.soon()
+        return not self._is_blocked
+
+    def lift_limits(self) -> None:
+        """Do nothing: a connector trusts its server."""
+
+    def cut(self) -> None:
+        self._close_probe()
+        if not self._socket.closed:
+            self._unwatch()
+            self._socket.disable_monitor()
+            self._monitor.close(linger=0)
+            self._socket.close()
+
+    def close(self, linger_seconds: float) -> None:
+        self._close_probe()
+        if not self._socket.closed:
+            self._unwatch()
+            until = time.monotonic() + linger_seconds
+            while not send_envelopes(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
+                self._socket.poll(round(left * 1000), zmq.POLLOUT)
+            self._close(linger_seconds)
+
+
+def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
+    """Return what an event of a connection's end says, and how often in a row it means that this peer is refused."""
+    key = "" if keys is None else keys.name
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH:
+        if str(value) == REVOKED and keys is not None:
+            return f"the server refuses the key {key}: it {keys.ending}; ask for a new credential", 1
+        text = f"the server does not know the key {key}: its credential is of another cluster, or was removed"
+        return text, UNPROVEN_ATTEMPTS
+    if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
+        if keys is None:
+            return ASKS_FOR_KEYS, UNPROVEN_ATTEMPTS
+        text = "the server runs with insecure_no_auth, which this side has to say too, if that is what you want"
+        return text, UNPROVEN_ATTEMPTS
+    # The other side has ended the handshake, or the connection, before this side saw why.
+    if kind == _NO_DETAIL:
+        if keys is None:
+            return f"the program that listens there does not speak ZeroMQ, or {ASKS_FOR_KEYS}", WRONG_SERVER_ATTEMPTS
+        if not key:
+            return NO_CREDENTIAL, WRONG_SERVER_ATTEMPTS
+        text = f"the server there is not the one of the credential {key}: it is another cluster's, or none of scaler"
+        return text, WRONG_SERVER_ATTEMPTS
+    return _BREAKS.get(kind, ""), 0

@@ -1,0 +1,381 @@
+"""A listener over ZeroMQ: its connections, and what they may bring before a message is whole."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import socket as sockets
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+
+import zmq
+
+from scaler.errors import UsageError
+from scaler.net import transport as t
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
+from scaler.net.identity import ANYONE, NOBODY, Identity
+from scaler.net.kernel import is_scarce, received_bytes, resident_bytes
+from scaler.net.keys import ServerKeys
+from scaler.net.zmq_transport import (
+    LAST,
+    MISMATCH,
+    LoopWaker,
+    ZmqEnd,
+    acquire_context,
+    authenticator_of,
+    is_readable,
+    receive_envelope,
+    release_context,
+    send_envelopes,
+)
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
+from scaler.protocol.session import Envelope, OutboxLimits
+
+BACKLOG = 1024
+"""Connections that the kernel keeps for each address until they are accepted."""
+BLOCKED_RETRY_SECONDS = 0.02
+"""ROUTER does not announce when a full connection has room again."""
+MAX_ITERATIONS_AFTER_BREAK = 8
+"""The end of a connection is reported when all it brought has been read, or after this number of iterations."""
+MEMORY_CHECK_SECONDS = 0.05
+GROWTH_BYTES = 16 * 1024 * 1024
+"""While there are connections, and the process has grown by this, it is looked at what each of them has brought."""
+UNIDENTIFIED_CHECK_SECONDS = 0.01
+UNIDENTIFIED_GROWTH_BYTES = 2 * 1024 * 1024
+"""The same while there are connections that are not welcomed yet, for these."""
+MAX_UNIDENTIFIED_BYTES = MAX_HELLO_BYTES + 4096
+"""Most that a connection may bring before its welcome, with the handshakes below it."""
+MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
+"""Most that may have come of a message that is not whole: a message, and what waits in the kernel."""
+MAX_UNREAD_BYTES = OutboxLimits().size_bytes
+"""Most that may have come and not been read while this process is slow: no peer of ours sends more unacknowledged."""
+_WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
+_FAILURES = {
+    MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add)",
+    _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
+}
+"""What a failed handshake says about the peer, by the value of the event."""
+HAS_A_KEY = "it asks for keys, and this server runs with insecure_no_auth: the peer has to say so too"
+_domains = itertools.count()
+
+
+class ZmqLink:
+    """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
+
+    __slots__ = (
+        "_inode",
+        "_listener",
+        "_received_bytes",
+        "_unread_bytes",
+        "descriptor",
+        "identity",
+        "is_limited",
+        "origin",
+        "read_bytes",
+        "refusal",
+        "route",
+        "source",
+        "unsent",
+    )
+
+    passes_descriptors = False
+
+    def __init__(self, listener: ZmqListener, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.identity = NOBODY
+        self.refusal = ""
+        """Why its handshake failed."""
+        self.route = b""
+        """What ROUTER calls it; empty until it has brought a message."""
+        self.unsent: deque[Envelope] = deque()
+        self._listener = listener
+        self.is_limited = True
+        self.read_bytes = 0
+        """Since `exceeds` was last called."""
+        self._received_bytes = self._unread_bytes = 0
+        self.source = "a process of this host"
+        self.origin = "an unknown place"
+        self._inode = -1
+        # It may be closed again already; then the event that says so comes next.
+        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+            self._inode = os.fstat(descriptor).st_ino
+            name = connection.getpeername()
+            if isinstance(name, tuple):
+                self.source = name[0]
+            self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else self.source
+
+    def transmit(self, envelopes: Sequence[Envelope]) -> bool:
+        self.unsent.extend(envelopes)
+        return self._listener.push(self)
+
+    def lift_limits(self) -> None:
+        self.is_limited = False
+        self._listener.welcome(self)
+
+    def cut(self) -> None:
+        self._listener.drop(self)
+
+    def shut_down(self) -> None:
+        """Shut the connection down, so that ZeroMQ finds it broken: it has no call of its own for that.
+
+        A duplicate of the descriptor, checked to be the same socket, is what is shut down, as the number may already
+        name another file. With no descriptor left for that, closing comes first.
+        """
+        duplicate = None
+        try:
+            duplicate = os.dup(self.descriptor)
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                return
+        checked = self.descriptor if duplicate is None else duplicate
+        try:
+            with contextlib.suppress(OSError), _borrowed(checked) as connection:
+                if os.fstat(checked).st_ino == self._inode:
+                    connection.shutdown(sockets.SHUT_RDWR)
+        finally:
+            if duplicate is not None:
+                os.close(duplicate)
+
+    def exceeds(self) -> bool:
+        """Return whether more has come than messages have brought and may bring yet. To be called now and then."""
+        received = received_bytes(self.descriptor)
+        # What is read counts a little more than it was, which must not add up to a credit.
+        self._unread_bytes = max(0, self._unread_bytes + received - self._received_bytes - self.read_bytes)
+        self._received_bytes = received
+        was_read, self.read_bytes = self.read_bytes > 0, 0
+        if self.is_limited:
+            return received > MAX_UNIDENTIFIED_BYTES
+        return self._unread_bytes > (MAX_UNREAD_BYTES if was_read else MAX_INCOMPLETE_BYTES)
+
+
+@contextlib.contextmanager
+def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
+    """Give a socket of this descriptor, and leave that open. Raises OSError when it is closed, or a file's."""
+    connection = sockets.socket(fileno=descriptor)
+    try:
+        yield connection
+    finally:
+        connection.detach()
+
+
+class ZmqListener(ZmqEnd):
+    """A ROUTER socket and its connections.
+
+    A descriptor's number is used again as soon as its connection is closed. ZeroMQ reports the end before it closes,
+    and the next beginning before it delivers anything, so after taking all of the monitor's events a number that is
+    known here belongs to the connection that was last accepted under it.
+    """
+
+    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker, keys: ServerKeys | None) -> None:
+        """Bind to all addresses. keys: None lets everybody in, without encryption.
+
+        Raises UsageError, binding none, when an address is malformed, taken or not of this host.
+        """
+        context = acquire_context(io_threads)
+        super().__init__(context, zmq.ROUTER, wakeups)
+        self._keys = keys
+        self._failure = ""
+        """Of the handshake of the connection whose end is reported next."""
+        self._domain = f"listener-{next(_domains)}".encode()
+        if keys is not None:
+            self._authenticator = authenticator_of(context)
+            self._authenticator.add(self._domain, keys)
+            self._socket.curve_server = 1
+            self._socket.curve_publickey = keys.pair.public.encode()
+            self._socket.curve_secretkey = keys.pair.secret.encode()
+            self._socket.zap_domain = self._domain
+        self._links: dict[int, ZmqLink] = {}  # by descriptor
+        self._routes: dict[bytes, ZmqLink] = {}
+        self._breaking: dict[ZmqLink, int] = {}
+        self._blocked: dict[ZmqLink, None] = {}
+        self._inputs: list[t.Input] = []
+        self._files: list[SocketFile] = []
+        self._is_checking = False
+        self._unidentified: dict[ZmqLink, None] = {}
+        self._resident_bytes = self._resident_bytes_for_unidentified = resident_bytes()
+        """The least since it was last looked at what the connections have brought."""
+        self.is_due = self.was_used = True
+        """When to call `receive`, and `rest`."""
+        try:
+            self.addresses = tuple(self._bind(address) for address in addresses)
+        except UsageError:
+            self.close(0)
+            raise
+        self._watch()
+
+    def _bind(self, address: str) -> str:
+        check_not_in_use(address)
+        socket = self._socket
+        self._set_options(address)
+        socket.router_mandatory = True
+        socket.backlog = BACKLOG
+        # Hosts that vanish without a word would otherwise keep their descriptors here for ever.
+        socket.tcp_keepalive = 1
+        socket.tcp_keepalive_idle = 30
+        socket.tcp_keepalive_intvl = 10
+        socket.tcp_keepalive_cnt = 3
+        try:
+            if address.startswith("ipc://"):
+                self._files.append(SocketFile(address, BACKLOG))
+                socket.use_fd = self._files[-1].descriptor
+            socket.bind(address)
+            socket.use_fd = -1
+        except (zmq.ZMQError, OSError) as error:
+            # Python gives no number for a path that is too long.
+            raise UsageError(cannot_bind(address, error.errno or errno.ENAMETOOLONG)) from error
+        endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
+        assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
+        return endpoint.rstrip(b"\0").decode()
+
+    def receive(self, inputs: list[t.Input]) -> None:
+        """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""
+        self.is_due, self.was_used = False, True
+        if self._has_events:
+            self._follow_connections()
+        for link in list(self._blocked):
+            if self.push(link):
+                self._inputs.append(t.WritingChanged(link, is_blocked=False))
+        is_drained = self._read(self._read_one)
+        for link, left in list(self._breaking.items()):
+            if is_drained or left == 0:
+                del self._breaking[link]
+                self._routes.pop(link.route, None)
+                self._inputs.append(t.LinkLost(link, link.refusal, 1) if link.refusal else t.LinkLost(link))
+            else:
+                self._breaking[link] = left - 1
+        inputs += self._inputs
+        self._inputs.clear()
+
+    def rest(self) -> None:
+        """End an iteration: what it sent may have taken in the announcement of a message."""
+        self.was_used = False
+        if is_readable(self._socket) or self._inputs or self._breaking:
+            self.is_due = True
+            self._wakeups.soon()
+        elif self._blocked:
+            self.is_due = True
+
+    def push(self, link: ZmqLink) -> bool:
+        """Send what waits for a link; False when it takes no more, and is tried again later."""
+        self.was_used = True
+        if send_envelopes(self._socket, link.route, link.unsent):
+            self._blocked.pop(link, None)
+            return True
+        self._blocked[link] = None
+        self._wakeups.soon(BLOCKED_RETRY_SECONDS)
+        return False
+
+    def drop(self, link: ZmqLink) -> None:
+        """Cut a connection and forget it."""
+        self._follow_connections()
+        self._routes.pop(link.route, None)
+        self._breaking.pop(link, None)
+        self._blocked.pop(link, None)
+        if self._links.get(link.descriptor) is link:
+            link.shut_down()
+
+    def close(self, linger_seconds: float) -> None:
+        """Wait up to `linger_seconds` until everything is delivered, then close, and free the addresses."""
+        until = time.monotonic() + linger_seconds
+        while self._blocked and time.monotonic() < until:
+            for link in list(self._blocked):
+                self.push(link)
+            time.sleep(BLOCKED_RETRY_SECONDS / 4)
+        # Not unbound before: that would end the connections at once, with what is queued for them.
+        for file in self._files:
+            file.remove()
+        self._close(linger_seconds)
+        if self._keys is not None:
+            self._authenticator.remove(self._domain)
+        release_context()
+
+    def _read_one(self) -> int:
+        route = self._socket.recv(LAST)
+        header = self._socket.recv(LAST, copy=False)
+        link = self._routes.get(route) or self._link_of(route, header)
+        if link is None:
+            while header.more:
+                header = self._socket.recv(LAST, copy=False)
+            return 0
+        envelope, size = receive_envelope(self._socket, link, header)
+        self._inputs.append(envelope)
+        link.read_bytes += size
+        return size
+
+    def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
+        """Return the connection of a new route; None when it has ended, or was cut."""
+        self._follow_connections()
+        try:
+            descriptor = int(frame.get(zmq.SRCFD))
+        except zmq.ZMQError:  # the peer speaks an older version of ZeroMQ's protocol than any of ours
+            return None
+        link = self._links.get(descriptor)
+        if link is None or link.route:
+            return None
+        link.route = route
+        link.identity = self._identity_of(frame)
+        self._routes[route] = link
+        return link
+
+    def _identity_of(self, frame: zmq.Frame) -> Identity:
+        if self._keys is None:
+            return ANYONE
+        return self._keys.identity(str(frame.get("User-Id"))) or NOBODY
+
+    def _follow_connections(self) -> None:
+        for kind, descriptor in self._take_events():
+            if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._keys is not None:
+                while self._keys.refusals:
+                    self._inputs.append(self._keys.refusals.popleft())
+            elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
+                is_open = self._keys is None and descriptor == MISMATCH
+                self._failure = HAS_A_KEY if is_open else _FAILURES.get(descriptor, "")
+            elif kind == zmq.EVENT_ACCEPTED:
+                link = self._links[descriptor] = ZmqLink(self, descriptor)
+                self._unidentified[link] = None
+                self._inputs.append(t.LinkOpened(link, link.origin, link.source, is_scarce(descriptor)))
+                if not self._is_checking:
+                    self._is_checking = True
+                    self._wakeups.repeat(self._check_memory)
+            elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
+                link = self._links.pop(descriptor)
+                self._unidentified.pop(link, None)
+                if self._failure:
+                    link.refusal, self._failure = f"a peer at {link.origin}: {self._failure}", ""
+                self._breaking[link] = MAX_ITERATIONS_AFTER_BREAK
+
+    def welcome(self, link: ZmqLink) -> None:
+        self._unidentified.pop(link, None)
+
+    def _check_memory(self) -> float:
+        """Shut down what fills the memory: ZeroMQ keeps the frames of a message, however many, until it is whole.
+
+        Returns after how many seconds to look again.
+        """
+        resident = resident_bytes()
+        least = self._resident_bytes = min(self._resident_bytes, resident)
+        unidentified = self._resident_bytes_for_unidentified = min(self._resident_bytes_for_unidentified, resident)
+        links: list[ZmqLink] = []
+        if resident >= least + GROWTH_BYTES:
+            self._resident_bytes = resident
+            # What has come as a whole counts as read.
+            self._wake()
+            links = list(self._links.values())
+        elif self._unidentified and resident >= unidentified + UNIDENTIFIED_GROWTH_BYTES:
+            links = list(self._unidentified)
+        if links:
+            self._resident_bytes_for_unidentified = resident
+        for link in links:
+            if link.exceeds():
+                link.shut_down()
+        self._is_checking = bool(self._links)
+        if self._unidentified:
+            return UNIDENTIFIED_CHECK_SECONDS
+        return MEMORY_CHECK_SECONDS if self._links else 0.0
+
+    def _wake(self) -> None:
+        self.is_due = True
+        super()._wake()
