@@ -91,6 +91,7 @@ def test_units_are_told_all_that_their_manager_was_told(
     logging = tmp_path / "logging.json"
     logging.write_text('{"version": 1}')
     values: dict[str, Any] = {
+        "insecure_no_auth": True,
         "object_storage_address": "tcp://127.0.0.1:3",
         "per_worker_capabilities": {"gpu": 2.0, "linux": None},
         "per_worker_task_queue_size": 7,
@@ -126,7 +127,7 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
     endpoint = ("--aws-endpoint-url", aws.endpoint_url)
     if kind == "aws_raw_ecs":
         size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
-        return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", *size, *endpoint)
+        return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
     if kind == "symphony":
         return ("symphony", "--service-name", "app")
     place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)
@@ -153,7 +154,8 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
 
     own = ("-wmi", "mine", "--num-of-workers", "3", "-pwc", "linux,gpu=2", "-his", "0.05", "-el", "uvloop", "-it", "3")
     logging = ("-ll", "DEBUG", "--logging-format", "json", "-lp", str(log))
-    on_a_played_scheduler(tmp_path, story, "scaler_worker_manager", *flags_of(kind, aws), *own, *logging)
+    flags = (*flags_of(kind, aws), *own, *logging, "--insecure-no-auth")
+    on_a_played_scheduler(tmp_path, story, "scaler_worker_manager", *flags, is_local=False)
 
 
 def test_a_session_is_what_the_manager_was_told(grid: None, tmp_path: Path) -> None:

@@ -56,6 +56,8 @@ COMBO = dict.fromkeys(
     "worker_manager_id": "local",
     "logging_paths": ("/dev/stderr",),
     "per_worker_capabilities": "",
+    "max_bytes_per_client": None,
+    "max_bytes": None,
 }
 """Arguments of the combo that are no settings, or whose defaults differ from theirs."""
 MADE_FOR_USERS = (ObjectReference, ResultIterator, scaler.ScalerFuture)
