@@ -27,7 +27,7 @@ class SecurityConfig(SettingsModel):
     `scaler keys add` wrote.
     """
     insecure_no_auth: Annotated[bool, Setting(variable=INSECURE_VARIABLE)] = False
-    """Let everybody in, and encrypt nothing. All components and clients of the cluster must say so."""
+    """Accept every peer and encrypt nothing. All components and clients of the cluster must set it."""
 
     def check(self) -> None:
         super().check()

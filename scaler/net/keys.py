@@ -7,14 +7,14 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from scaler.net.identity import ALL_ROLES, LOCAL, Identity
+from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import PeerRefused
 from scaler.protocol.messages import Role
 from scaler.security.allow_list import Entry
 from scaler.security.credential import KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
-"""Texts about refused keys that wait to be logged; more are only counted by the listener."""
+"""Refused keys that wait to be reported; beyond it, the oldest are dropped."""
 REFUSED, REVOKED = "400", "500"
 """Codes of ZAP that a refused peer sees: the key is not known; it was revoked or has expired."""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
@@ -108,4 +108,4 @@ def identity_of(entry: Entry) -> Identity:
         return LOCAL
     if entry.role == Role.ADMIN:
         return Identity(entry.name, _ADMIN_ROLES, is_admin=True)
-    return Identity(entry.name, frozenset({Role(entry.role)}) & ALL_ROLES)
+    return Identity(entry.name, frozenset({Role(entry.role)}))
