@@ -2,7 +2,8 @@
 
     python benchmarks/attacks.py [--attacks a,b] [--rounds 3] [--connections 2000] [--local]
 
-Each attack runs in a process of low priority (it shares the processors with the cluster), in turns with none. The
+Each attack runs in a process of low priority (it shares the processors with the cluster), in turns with none, and
+with the same attack on a port of the attacking process itself, which costs the machine the same whatever listens. The
 client comes over TCP, or with --local over the local transport. Memory is what the scheduler needs more than before.
 """
 
@@ -126,8 +127,18 @@ def knock_with_unknown_keys(address: str) -> None:
             socket.close()
 
 
+async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Read what comes first and close the connection, as a server does that does not know the protocol."""
+    with contextlib.suppress(OSError):
+        await reader.read(64)
+    writer.transport.abort()
+
+
 async def attack(name: str, address: str, connections: int) -> None:
     stream, stays = ATTACKS[name]
+    if not address:
+        server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+        address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     host, _, port = address.removeprefix("tcp://").rpartition(":")
 
     async def connect_again_and_again() -> None:
@@ -224,17 +235,25 @@ def main() -> int:
         return 0
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     print(machine(options.rounds))
-    print(f"{'attack':24}{'rate':>8}{'of none':>9}{'p99 ms':>8}{'none':>6}{'MB':>8}{'open':>6}{'KiB each':>10}")
+    print(
+        f"{'attack':24}{'rate':>8}{'of none':>9}{'elsewhere':>11}"
+        f"{'p99 ms':>8}{'none':>6}{'MB':>8}{'open':>6}{'KiB each':>10}"
+    )
     with cluster(options.local) as (client, address, scheduler):
         measure(client)
         for name in options.attacks.split(",") if options.attacks else [*ATTACKS, UNKNOWN_KEYS]:
-            rates, ratios, p99s, calm_p99s, costs, opens = [], [], [], [], [], []
+            rates, ratios, elsewhere_ratios, p99s, calm_p99s, costs, opens = [], [], [], [], [], [], []
             for _ in range(options.rounds):
                 calm_rate, calm_p99 = measure(client)
                 attacking = Attack(name, address, options.connections, scheduler)
                 time.sleep(SETTLE_SECONDS)
                 rate, p99 = measure(client)
                 attacking.end()
+                elsewhere = Attack(name, "", options.connections, scheduler)
+                time.sleep(SETTLE_SECONDS)
+                elsewhere_rate, _ = measure(client)
+                elsewhere.end()
+                elsewhere_ratios.append(elsewhere_rate / calm_rate)
                 rates.append(rate)
                 ratios.append(rate / calm_rate)
                 p99s.append(p99)
@@ -244,6 +263,7 @@ def main() -> int:
             each = max(costs) / 1024 / max(1, *opens)
             print(
                 f"{name:24}{statistics.median(rates):8,.0f}{statistics.median(ratios):9.2f}"
+                f"{statistics.median(elsewhere_ratios):11.2f}"
                 f"{statistics.median(p99s):8.1f}{statistics.median(calm_p99s):6.1f}"
                 f"{max(costs) / 1e6:8.0f}{max(opens):6}{each:10.0f}",
                 flush=True,
