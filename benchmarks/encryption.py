@@ -23,8 +23,8 @@ from pathlib import Path
 import zmq
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.security.credential import KeyPair, new_key_pair
 from scaler.security.directory import KeysDirectory
+from scaler.security.keys import KeyPair, new_key_pair
 from scaler.security.private_files import write_private
 
 SIZE_BYTES = 40_000_000

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import Role, Server
@@ -20,8 +19,7 @@ if TYPE_CHECKING:
     from scaler.security.credential import Credential
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """A credential, no authentication at all, or neither: then the keys of a run of the same user, if there are any."""
 
     credential: Credential | None = None

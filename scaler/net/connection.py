@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import Hello, Message, Refused, Welcome
@@ -33,8 +33,7 @@ class Received:
     descriptors: Sequence[Descriptor] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(NamedTuple):
     """Listener: a peer was welcomed with a new session; messages of its earlier session are void."""
 
     peer: bytes
@@ -42,22 +41,19 @@ class Opened:
     identity: Identity = LOCAL
 
 
-@dataclass(frozen=True, slots=True)
-class Resumed:
+class Resumed(NamedTuple):
     """Listener: a peer whose connection broke is back, and nothing was lost. Connector: the same of the server."""
 
     peer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(NamedTuple):
     """The connection is gone, the session is not: messages are kept meanwhile, within the outbox's limit."""
 
     peer: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Closed:
+class Closed(NamedTuple):
     """Listener: the session is over: the peer said Goodbye (is_orderly), sent malformed messages, or filled its outbox.
 
     Connectors never see it: a server's Goodbye is a Broken to them, and they reconnect.
@@ -68,15 +64,13 @@ class Closed:
     is_orderly: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Welcomed:
+class Welcomed(NamedTuple):
     """Connector: the server opened a new session. At any time but the first, it has forgotten the old one."""
 
     welcome: Welcome
 
 
-@dataclass(frozen=True, slots=True)
-class ConnectionRefused:
+class ConnectionRefused(NamedTuple):
     """Connector: the server refused this peer, and the connector has stopped trying."""
 
     refused: Refused

@@ -10,8 +10,7 @@ from typing import NamedTuple, Protocol
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import PeerRefused
 from scaler.protocol.messages import Role
-from scaler.security.allow_list import Entry
-from scaler.security.credential import KeyPair, new_key_pair
+from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
 """Refused keys that wait to be reported; beyond it, the oldest are dropped."""

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from shlex import quote
 
 from scaler.config.addresses import is_loopback
 from scaler.config.security import SecurityConfig
@@ -15,10 +14,7 @@ from scaler.errors import UsageError
 from scaler.ids import ID_BYTES
 from scaler.net.access import Access
 from scaler.net.keys import ServerKeys
-from scaler.protocol.messages import Role, Server
-from scaler.security.allow_list import AllowList
-from scaler.security.credential import Credential
-from scaler.security.directory import KeysDirectory, default_directory
+from scaler.protocol.messages import Server
 from scaler.security.run import RunKeys
 
 LOCAL_SECURITY = SecurityConfig()
@@ -41,20 +37,14 @@ class ServerAccess:
         self._run: RunKeys | None = None
         self._owner_secret = ""
         if config.credentials is not None:
+            from scaler.security.allow_list import AllowList  # noqa: PLC0415 (8 ms, which most servers do not need)
+            from scaler.security.directory import KeysDirectory  # noqa: PLC0415
+
             directory = KeysDirectory.open(Path(config.credentials))
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
             self.keys = ServerKeys(pair, AllowList(directory))
             self._owner_secret = directory.object_storage.secret
-            self.to_storage = Access(
-                Credential(
-                    name=Role.SCHEDULER.value,
-                    role=Role.SCHEDULER.value,
-                    cluster=directory.cluster,
-                    scheduler_key=directory.scheduler.public,
-                    object_storage_key=directory.object_storage.public,
-                    keys=directory.scheduler,
-                )
-            )
+            self.to_storage = Access(directory.of_scheduler())
         elif not config.insecure_no_auth:
             for address in addresses:
                 if not is_loopback(address):
@@ -99,6 +89,10 @@ class ServerAccess:
 
 
 def _needs_keys(address: str, server: Server) -> str:
+    from shlex import quote  # noqa: PLC0415
+
+    from scaler.security.directory import default_directory  # noqa: PLC0415
+
     directory = default_directory(os.environ)
     command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
     make = "" if directory.exists() else "make some with `scaler keys init`, then "

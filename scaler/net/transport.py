@@ -7,7 +7,6 @@ commands are those of `ListenerCore.step` and `ConnectorCore.step`; `connector.S
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from scaler.errors import ProtocolError
@@ -80,8 +79,7 @@ class EnvelopeReceived(NamedTuple):
     descriptors: Sequence[Descriptor] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LinkOpened:
+class LinkOpened(NamedTuple):
     """There is a connection.
 
     origin: where it comes from, for logs. source: the host of that. is_scarce: few file descriptors are left.
@@ -93,8 +91,7 @@ class LinkOpened:
     is_scarce: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LinkLost:
+class LinkLost(NamedTuple):
     """The connection is gone; no input comes from it any more. None: a connector failed to make one."""
 
     link: Transport | None
@@ -103,22 +100,19 @@ class LinkLost:
     """The server refuses this peer, if it happens this often in a row; 0: it says nothing about that."""
 
 
-@dataclass(frozen=True, slots=True)
-class WritingChanged:
+class WritingChanged(NamedTuple):
     """is_blocked: the transport keeps envelopes that the connection does not take yet."""
 
     link: Transport
     is_blocked: bool
 
 
-@dataclass(frozen=True, slots=True)
-class MalformedReceived:
+class MalformedReceived(NamedTuple):
     link: Transport
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class PeerRefused:
+class PeerRefused(NamedTuple):
     """A listener's transport let a peer not in. key: the name of its key, where that is known."""
 
     reason: str
@@ -126,30 +120,26 @@ class PeerRefused:
     origin: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AccessEnded:
+class AccessEnded(NamedTuple):
     """These identities are not let in any more, and why."""
 
     reasons: Mapping[Identity, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(NamedTuple):
     """The component's answer to `Admit`."""
 
     answer: Welcome | Refused
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEndRequested:
+class SessionEndRequested(NamedTuple):
     """The component ends a peer's session; reason is sent if there is a connection."""
 
     peer: bytes
     reason: Refused | Goodbye | None
 
 
-@dataclass(frozen=True, slots=True)
-class CloseRequested:
+class CloseRequested(NamedTuple):
     """The component closes this end. The step returns all that waits, and a Goodbye behind it."""
 
     reason: str
@@ -169,21 +159,18 @@ Input = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Transmit:
+class Transmit(NamedTuple):
     link: Transport
     envelopes: Sequence[Envelope]
 
 
-@dataclass(frozen=True, slots=True)
-class Deliver:
+class Deliver(NamedTuple):
     """Give these events to the component, then step again: what it sends in answer is transmitted by that step."""
 
     events: list[ListenerEvent] | list[ConnectorEvent]
 
 
-@dataclass(frozen=True, slots=True)
-class Admit:
+class Admit(NamedTuple):
     """Ask the component about a peer that greets. The core waits for its answer, `Admitted`."""
 
     peer: bytes
@@ -191,28 +178,24 @@ class Admit:
     identity: Identity
 
 
-@dataclass(frozen=True, slots=True)
-class Dial:
+class Dial(NamedTuple):
     """Connect to the server."""
 
 
-@dataclass(frozen=True, slots=True)
-class LiftLimits:
+class LiftLimits(NamedTuple):
     """Let this link bring more than a Hello: its peer is about to be welcomed."""
 
     link: Transport
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
+class Cut(NamedTuple):
     """Close this connection. was_welcomed: a connector's session was on it."""
 
     link: Transport
     was_welcomed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """Log a refused peer, or a connection that ended before anything of this protocol came.
 
     key: that the peer has proved to have; empty for none.

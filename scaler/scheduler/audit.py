@@ -14,7 +14,7 @@ from scaler.net.transport import Report
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.facts import Action, Fact
-from scaler.security.allow_list import Entry
+from scaler.security.keys import Entry
 from scaler.texts import escaped
 
 COUNT_SECONDS = 5.0

@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
-from typing import assert_never
+from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.servers import SchedulerConfig
@@ -51,7 +51,6 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
 from scaler.scheduler.audit import COUNT_SECONDS, Audit, AuditInput, Noted
-from scaler.scheduler.audit_file import AuditFile
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -72,6 +71,9 @@ from scaler.scheduler.recorder import size_of
 from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus
 from scaler.texts import escaped
+
+if TYPE_CHECKING:
+    from scaler.scheduler.audit_file import AuditFile
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -136,7 +138,11 @@ class SchedulerServer:
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._audit = Audit()
-        self._audit_file = AuditFile(Path(config.audit_path)) if config.audit_path else None
+        self._audit_file: AuditFile | None = None
+        if config.audit_path:
+            from scaler.scheduler.audit_file import AuditFile  # noqa: PLC0415 (most schedulers write none)
+
+            self._audit_file = AuditFile(Path(config.audit_path))
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None

@@ -9,26 +9,18 @@ import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
 
 from scaler.errors import ConfigError
 from scaler.security.directory import KeysDirectory
 from scaler.security.documents import UNITS
 from scaler.security.entry import PeerEntry
+from scaler.security.keys import Entry
 from scaler.security.private_files import TEMPORARY, require_private
 from scaler.texts import escaped
 
 CLOCK_STEP_NS = 100_000_000
 """Changes of a directory within less than this may leave it with the same time."""
 _log = logging.getLogger(__name__)
-
-
-class Entry(NamedTuple):
-    """What a public key stands for. problem: why it is not admitted, such as `was revoked on ...`; empty when it is."""
-
-    name: str
-    role: str
-    problem: str = ""
 
 
 def _now() -> datetime:
@@ -51,10 +43,6 @@ class AllowList:
         """When files were added to the directory or removed, as of the last `refresh`; 0: more may come unnoticed."""
         self.problems: dict[str, str] = {}
         self.refresh()
-
-    def entry(self, public_key: str) -> Entry | None:
-        """Return what a public key in z85 stands for as of the last `refresh`, or None for an unknown one."""
-        return self._entries.get(public_key)
 
     def entries(self) -> Mapping[str, Entry]:
         """Return all of them by public key, as of the last `refresh`."""

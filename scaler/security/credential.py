@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from scaler.errors import ConfigError
 from scaler.security.documents import UNITS, lines, parse, shown
+from scaler.security.keys import KeyPair
 from scaler.security.private_files import read_private
 
 _CLOCKS_DIFFER_BY = timedelta(hours=1)
@@ -23,22 +24,6 @@ _KINDS = {
     "units_public": "key?",
     "units_secret": "key?",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class KeyPair:
-    """The keys of one peer or server in z85. `repr` does not show the secret one."""
-
-    public: str
-    secret: str = field(repr=False)
-
-
-def new_key_pair() -> KeyPair:
-    """Return keys that nobody else has."""
-    import zmq  # noqa: PLC0415 (readers of credentials do not need it)
-
-    public, secret = zmq.curve_keypair()
-    return KeyPair(public.decode(), secret.decode())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

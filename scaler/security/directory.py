@@ -18,9 +18,10 @@ from shlex import quote
 
 from scaler.errors import ConfigError, UsageError
 from scaler.security import CREDENTIALS_VARIABLE
-from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
+from scaler.security.credential import Credential, load_credential
 from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, parse, shown
 from scaler.security.entry import PeerEntry
+from scaler.security.keys import KeyPair, new_key_pair
 from scaler.security.private_files import TEMPORARY, read_private, require_private, write_private
 
 SERVERS = ("scheduler", "object_storage")
@@ -102,6 +103,10 @@ class KeysDirectory:
         self._admit(credential)
         return credential
 
+    def of_scheduler(self) -> Credential:
+        """Return what the scheduler proves itself with to the object storage."""
+        return self._credential("scheduler", "scheduler", self.scheduler)
+
     def credential(self, name: str, role: str) -> Credential:
         """Return the credential that the directory keeps for a component of this name; made at the first call.
 
@@ -160,14 +165,20 @@ class KeysDirectory:
             raise UsageError(f"{name!r} must be {NAME_RULE}; {', '.join(RESERVED_NAMES)} are reserved")
         if role not in PEER_ROLES:
             raise UsageError(f"unknown role {role!r}; roles are {', '.join(PEER_ROLES)}")
+        units = new_key_pair() if role == "manager" else None
+        return self._credential(name, role, new_key_pair(), units, expires)
+
+    def _credential(
+        self, name: str, role: str, keys: KeyPair, units: KeyPair | None = None, expires: datetime | None = None
+    ) -> Credential:
         return Credential(
             name=name,
             role=role,
             cluster=self.cluster,
             scheduler_key=self.scheduler.public,
             object_storage_key=self.object_storage.public,
-            keys=new_key_pair(),
-            units=new_key_pair() if role == "manager" else None,
+            keys=keys,
+            units=units,
             expires=expires,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from pathlib import Path
 from shlex import quote
@@ -41,7 +40,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
     Raises FileExistsError when it exists and is not to be replaced, and UsageError when it cannot be written.
     """
-    temporary = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
+    temporary = path.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -9,15 +9,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import secrets
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from scaler.config.addresses import dialled
 from scaler.errors import UsageError
 from scaler.registry import FLAGS, lock, private_directory, texts_of_running
-from scaler.security.allow_list import Entry
-from scaler.security.credential import KeyPair, new_key_pair
+from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 LOCAL = "local"
 """The name of the one key of a run, which all processes of the user share."""
@@ -49,7 +47,7 @@ class RunKeys:
             "secret": self._own.secret,
         }
         with private_directory() as directory:
-            name = f"{os.getpid()}-{secrets.token_hex(8)}{_SUFFIX}"
+            name = f"{os.getpid()}-{os.urandom(8).hex()}{_SUFFIX}"
             file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600, dir_fd=directory)
             lock(file)
             os.write(file, json.dumps(document).encode())

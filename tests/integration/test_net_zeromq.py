@@ -24,8 +24,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, RefusalReason, Refused, Role, StatStorage
 from scaler.protocol.session import Header
-from scaler.security.allow_list import Entry
-from scaler.security.credential import new_key_pair
+from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
 
 

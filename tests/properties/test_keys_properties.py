@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scaler.security.allow_list import AllowList, Entry
+from scaler.security.allow_list import AllowList
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
+from scaler.security.keys import Entry
 
 
 @pytest.fixture(scope="module")
@@ -47,9 +48,9 @@ def test_a_changed_file_never_gives_a_key_more_than_it_had(
     file: Path = keys.peers / "alice.toml"
     file.write_bytes(text)
     listed = AllowList(keys)
-    assert listed.entry(bob.keys.public) == Entry("bob", "client", "")
+    assert listed.entries().get(bob.keys.public) == Entry("bob", "client", "")
     assert listed.refresh() is False
-    found = listed.entry(alice.keys.public)
+    found = listed.entries().get(alice.keys.public)
     assert found is None or found.name == "alice"
     if found is not None and b'"admin"' not in text:
         assert found.role == "monitor"

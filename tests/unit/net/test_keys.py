@@ -9,8 +9,8 @@ import pytest
 
 from scaler.net.keys import REFUSED, ServerKeys
 from scaler.security.allow_list import AllowList
-from scaler.security.credential import new_key_pair
 from scaler.security.directory import KeysDirectory
+from scaler.security.keys import new_key_pair
 
 
 class CountingAllowList(AllowList):

@@ -24,7 +24,7 @@ from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.audit import MAX_AUDIT_TEXT, MAX_COUNTED, Audit, AuditInput, Noted
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.facts import Action
-from scaler.security.allow_list import Entry
+from scaler.security.keys import Entry
 from tests.unit.scheduler.driver import Cluster
 
 ALICE = Identity("alice", frozenset({Role.CLIENT}))

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from scaler.errors import ConfigError
-from scaler.security.credential import Credential, KeyPair, load_credential, new_key_pair
+from scaler.security.credential import Credential, load_credential
 from scaler.security.documents import is_key
+from scaler.security.keys import KeyPair, new_key_pair
 
 MARK = "SECRETsecretSECRETsecretSECRETsecret0000"
 PUBLIC = "p" * 40

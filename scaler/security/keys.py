@@ -1,0 +1,31 @@
+"""Pairs of CURVE keys, and what a server knows of a peer's public key. Imports nothing that takes time."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class KeyPair(NamedTuple):
+    """The keys of one peer or server in z85. `repr` does not show the secret one."""
+
+    public: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"KeyPair(public={self.public!r})"
+
+
+class Entry(NamedTuple):
+    """What a public key stands for. problem: why it is not admitted, such as `was revoked on ...`; empty when it is."""
+
+    name: str
+    role: str
+    problem: str = ""
+
+
+def new_key_pair() -> KeyPair:
+    """Return a new pair of random keys."""
+    import zmq  # noqa: PLC0415 (readers of credentials do not need it)
+
+    public, secret = zmq.curve_keypair()
+    return KeyPair(public.decode(), secret.decode())
