@@ -1,4 +1,6 @@
-"""Runs all tests: `python tests/run.py --jobs 3`. A failed test gets a second attempt, which is listed and limited.
+"""Runs all tests, or those below the given paths: `python tests/run.py --jobs 3 [PATH...]`.
+
+A failed test gets a second attempt, which is listed and limited.
 
 Most tests wait for processes rather than for the processor, so several run at once. On a busy machine a process can
 take longer than a test waits for it: such a test runs once more with nothing beside it. More than
@@ -49,16 +51,18 @@ def main() -> int:
     """Return 0 when all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=3, help="tests that run at once (default: 3)")
-    jobs = parser.parse_args().jobs
-    first = run_pytest("-n", str(jobs), "--dist", "loadfile", "-m", "not alone")
+    parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
+    arguments = parser.parse_args()
+    paths = arguments.paths
+    first = run_pytest("-n", str(arguments.jobs), "--dist", "loadfile", "-m", "not alone", *paths)
     results = [first]
     if first.exit_code and not first.failed:  # pytest itself failed: a usage error, a crash, Ctrl-C
         return first.exit_code
     second = first.failed
     if second:
-        results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone"))
+        results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
     if results[-1].exit_code == 0:
-        results.append(run_pytest("-m", "alone"))
+        results.append(run_pytest("-m", "alone", *paths))
     return report(results, second)
 
 
