@@ -3,6 +3,7 @@
 # make check  format, lint, types, import rules and tests: what CI runs
 # make soak   the long simulations
 # make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
+# make chaos  a cluster at work while processes are killed, connections break and disks fill, for CHAOS_SECONDS (1800)
 # make mutants  changes single expressions of the pure cores, and prints the share that tests notice
 # make clean  removes what the others have made
 
@@ -19,7 +20,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check soak fuzz mutants clean
+.PHONY: demo test check soak fuzz chaos mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -45,6 +46,11 @@ FUZZ_TARGETS ?=
 fuzz: $(VENV)/.installed-dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'atheris>=3' || true
 	$(BIN)/python -m tests.fuzz.run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+CHAOS_SECONDS ?= 1800
+CHAOS_SEED ?= 1
+chaos: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.chaos.conductor --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

@@ -1,0 +1,330 @@
+"""The cluster of a chaos run: real processes, with keys, a proxied side, and a small disk of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import psutil
+
+from scaler.cluster.ports import ReservedPorts
+from tests.chaos.faults import LEASE_SECONDS
+from tests.chaos.proxy import Proxy
+from tests.chaos.workload import Order
+
+ROOT = Path(__file__).parents[2]
+MARK = "CHAOS_RUN"
+SHARED_MEMORY = Path("/dev/shm")
+KEPT_FILES = ("web-token",)
+"""Files of the runtime directory that outlive a cluster by design."""
+DISK_MIB = 256
+END_SECONDS = 20.0
+NEAR_SLOTS, FAR_SLOTS = 2, 2
+
+FILE = """
+[object_storage_server]
+bind_address = "tcp://127.0.0.1:{storage}"
+credentials = "{keys}"
+logging_paths = ["/dev/stdout", "{disk}/storage.log"]
+
+[scheduler]
+bind_address = "tcp://127.0.0.1:{scheduler}"
+object_storage_address = "tcp://127.0.0.1:{storage}"
+advertised_object_storage_address = "tcp://127.0.0.1:{advertised}"
+monitor_address = "tcp://127.0.0.1:{monitor}"
+credentials = "{keys}"
+worker_timeout_seconds = {lease}
+client_timeout_seconds = {lease}
+audit_path = "{disk}/audit.log"
+logging_paths = ["/dev/stdout", "{disk}/scheduler.log"]
+
+[[worker_manager]]
+type = "baremetal_native"
+worker_manager_id = "near"
+scheduler_address = "tcp://127.0.0.1:{scheduler}"
+object_storage_address = "tcp://127.0.0.1:{storage}"
+mode = "fixed"
+max_task_concurrency = {near_slots}
+heartbeat_interval_seconds = 1
+credentials = "{keys}"
+
+[[worker_manager]]
+type = "baremetal_native"
+worker_manager_id = "far"
+scheduler_address = "tcp://127.0.0.1:{far_scheduler}"
+object_storage_address = "tcp://127.0.0.1:{far_storage}"
+max_task_concurrency = {far_slots}
+heartbeat_interval_seconds = 1
+credentials = "{far}"
+
+[webui]
+web_host = "127.0.0.1"
+web_port = {page}
+monitor_address = "tcp://127.0.0.1:{monitor}"
+credentials = "{keys}"
+"""
+
+
+class ClientProcess:
+    """One client of the workload."""
+
+    def __init__(self, order: Order, process: subprocess.Popen[bytes]) -> None:
+        self.order, self.process = order, process
+
+
+class Cluster:
+    """Starts everything, restarts what ends, finds the processes that faults aim at, and looks for what is left."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self.history = directory / "history"
+        self.disk = directory / "disk"
+        self.clients: list[ClientProcess] = []
+        self.has_disk = False
+        self._seed = seed
+        self._storage_is_far = bool(seed % 2)
+        self._mark = uuid.uuid4().hex
+        self._shared_memory = set(SHARED_MEMORY.iterdir())
+        for name in ("history", "disk", "tmp", "run", "home", "out"):
+            (directory / name).mkdir(mode=0o700)
+        self._mount()
+        self._clock = directory / "clock"
+        self._clock.write_bytes(struct.pack("d", 0.0))
+        ports = ReservedPorts(5)
+        storage, scheduler, monitor, page = (int(ports.address(n).rpartition(":")[2]) for n in (1, 0, 2, 3))
+        self.address = f"tcp://127.0.0.1:{scheduler}"
+        self.proxies = {
+            "proxy of the scheduler": Proxy(scheduler, seed),
+            "proxy of the object storage": Proxy(storage, seed + 1),
+        }
+        far_scheduler, far_storage = (proxy.port for proxy in self.proxies.values())
+        self.far_address = f"tcp://127.0.0.1:{far_scheduler}"
+        self._keys = directory / "keys"
+        self.keys("init", str(self._keys))
+        self._file = directory / "chaos.toml"
+        self._file.write_text(
+            FILE.format(
+                storage=storage,
+                scheduler=scheduler,
+                monitor=monitor,
+                page=page,
+                advertised=far_storage if self._storage_is_far else storage,
+                far_scheduler=far_scheduler,
+                far_storage=far_storage,
+                lease=LEASE_SECONDS,
+                keys=self._keys,
+                far=self.new_key("far", "manager"),
+                disk=self.disk,
+                near_slots=NEAR_SLOTS,
+                far_slots=FAR_SLOTS,
+            )
+        )
+        ports.release()
+        self._stopping = threading.Event()
+        self._parts: dict[str, subprocess.Popen[bytes]] = {}
+        self.restarts: dict[str, int] = {}
+        manager = ("scaler_worker_manager", "baremetal_native")
+        self._argv = {
+            "object storage": ("scaler_object_storage_server",),
+            "scheduler": ("scaler_scheduler",),
+            "near": (*manager, "--worker-manager-id", "near"),
+            "far": (*manager, "--worker-manager-id", "far"),
+            "page": ("scaler_ui",),
+        }
+        for name in self._argv:
+            self._start_part(name)
+        self._keeper = threading.Thread(target=self._keep, name="keeper")
+        self._keeper.start()
+
+    # -- processes
+
+    def _environment(self) -> dict[str, str]:
+        inherited = {name: text for name, text in os.environ.items() if not name.startswith("SCALER_")}
+        return inherited | {
+            MARK: self._mark,
+            "HOME": str(self.directory / "home"),
+            "TMPDIR": str(self.directory / "tmp"),
+            "XDG_RUNTIME_DIR": str(self.directory / "run"),
+            "PYTHONPATH": f"{ROOT}:{Path(__file__).parent / 'site'}",
+            "CHAOS_CLOCK": str(self._clock),
+        }
+
+    def _popen(self, name: str, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
+        with (self.directory / "out" / name.replace(" ", "-")).open("ab") as output:
+            return subprocess.Popen(
+                [sys.executable, "-P", *argv],
+                env=self._environment(),
+                cwd=self.directory,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+
+    def _start_part(self, name: str) -> None:
+        self._parts[name] = self._popen(name, ("-m", "scaler.cli", *self._argv[name], "-c", str(self._file)))
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(0.2):
+            for name, process in self._parts.items():
+                if process.poll() is not None and not self._stopping.wait(0.3):
+                    self.restarts[name] = self.restarts.get(name, 0) + 1
+                    self._start_part(name)
+
+    def keys(self, *words: str) -> None:
+        """Run `scaler keys`."""
+        subprocess.run(
+            [sys.executable, "-P", "-m", "scaler.cli", "scaler", "keys", *words],
+            env=self._environment(),
+            cwd=self.directory,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            timeout=30,
+        )
+
+    def new_key(self, name: str, role: str) -> Path:
+        path = self.directory / f"{name}.credentials"
+        self.keys("add", name, "--role", role, "--directory", str(self._keys), "--output", str(path))
+        return path
+
+    def revoke(self, name: str) -> None:
+        self.keys("revoke", name, "--directory", str(self._keys))
+
+    def start_client(self, name: str, *, is_far: bool, until: float) -> None:
+        """Start a client: a far one reaches the scheduler through the proxy, which needs a key."""
+        address = self.far_address if is_far else self.address
+        key = str(self.new_key(name, "client")) if is_far or self._storage_is_far else None
+        order = Order(name, address, str(self.history), self._seed, until, key)
+        process = self._popen(name, ("-m", "tests.chaos.workload", json.dumps(asdict(order))))
+        self.clients.append(ClientProcess(order, process))
+
+    def find(self, target: str) -> list[psutil.Process]:
+        """Return the living processes that a target of the fault script names, in a steady order."""
+        managers = [self._parts["near"].pid, self._parts["far"].pid]
+        match target:
+            case "manager":
+                pids = managers
+            case "client":
+                pids = [client.process.pid for client in self.clients]
+            case "agent" | "fork server" | "processor":
+                level = ("agent", "fork server", "processor").index(target)
+                found = _living(managers)
+                for _ in range(level + 1):
+                    found = [child for process in found for child in _children(process)]
+                return found
+            case _:
+                pids = [self._parts[target].pid]
+        return _living(pids)
+
+    # -- faults that are not signals
+
+    def jump_clock(self, seconds: float) -> None:
+        with self._clock.open("r+b") as file:
+            file.write(struct.pack("d", seconds))
+
+    def _mount(self) -> None:
+        try:
+            subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=700", "tmpfs", str(self.disk)],
+                check=True,
+                capture_output=True,
+            )
+            self.has_disk = True
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"no small disk can be mounted ({error}), so no disk gets full", flush=True)
+
+    def fill_disk(self) -> None:
+        with suppress(OSError), (self.disk / "filler").open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(1024 * 1024))
+
+    def empty_disk(self) -> None:
+        (self.disk / "filler").unlink(missing_ok=True)
+
+    # -- the end
+
+    def stop(self) -> list[str]:
+        """End everything as a user would, and return what is left behind, each in words."""
+        self._stopping.set()
+        self._keeper.join()
+        for name in ("page", "far", "near", "scheduler", "object storage"):
+            process = self._parts[name]
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_SECONDS)
+        left = self._left()
+        for marked in self._marked():
+            with suppress(psutil.NoSuchProcess):
+                marked.kill()
+        for proxy in self.proxies.values():
+            proxy.close()
+        if self.has_disk:
+            subprocess.run(["umount", "--lazy", str(self.disk)], check=False, capture_output=True)
+        return left
+
+    def _left(self) -> list[str]:
+        deadline = time.monotonic() + END_SECONDS
+        while (processes := self._marked()) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        left = [f"process {process.pid}: {' '.join(_cmdline(process))[:200]}" for process in processes]
+        for name in ("tmp", "run"):
+            files = (path for path in (self.directory / name).rglob("*") if not path.is_dir())
+            left += [f"file {path}" for path in files if path.name not in KEPT_FILES]
+        new = set(SHARED_MEMORY.iterdir()) - self._shared_memory
+        left += [f"shared memory {path}" for path in new if path.exists()]
+        return left
+
+    def _marked(self) -> list[psutil.Process]:
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.environ().get(MARK) == self._mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+
+def _living(pids: list[int]) -> list[psutil.Process]:
+    found = []
+    for pid in pids:
+        with suppress(psutil.Error):
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def _children(process: psutil.Process) -> list[psutil.Process]:
+    try:
+        return sorted(process.children(), key=lambda child: child.pid)
+    except psutil.Error:
+        return []
+
+
+def _cmdline(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def leave_no_descriptors(process: psutil.Process) -> tuple[int, int]:
+    """Let a process open no more descriptors, and return its limits before."""
+    soft, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (process.num_fds(), hard))
+    return soft, hard
+
+
+def send(process: psutil.Process, number: signal.Signals) -> None:
+    with suppress(psutil.NoSuchProcess):
+        process.send_signal(number)

@@ -1,0 +1,251 @@
+"""A chaos run: `python -m tests.chaos.conductor --seconds 1800 --seed 7`, which is `make chaos`.
+
+A real cluster works on a mixed workload while the fault script strikes it; then everything is healed, the clients wait
+for what they have asked for, and the checker reads the history. Exit code 0: every promise held and nothing is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import psutil
+
+from tests.chaos.checker import Verdict, check
+from tests.chaos.cluster import Cluster, leave_no_descriptors, send
+from tests.chaos.faults import Fault, Kind, kinds_without, script
+from tests.chaos.history import ClientGone, History, Struck, now, read
+
+CLIENTS = 2
+DRAIN_SECONDS = 90.0
+"""How long after the last fault every future must have ended."""
+LEFT_OUT = (
+    "kill scheduler",
+    "kill object storage",
+    "terminate scheduler",
+    "terminate object storage",
+    "scheduler and object storage",
+)
+"""Faults that strike only when they are asked for: the cluster does not promise to survive them."""
+CLOCK_JUMPS = (-86400.0, -30.0, 45.0, 400 * 86400.0)
+
+
+@dataclass(slots=True)
+class Result:
+    """What a run came to. left: processes, files and shared memory that are still there after everything has ended."""
+
+    verdict: Verdict
+    left: list[str] = field(default_factory=list)
+    skipped: int = 0
+    """Faults whose target was not there."""
+
+    @property
+    def problems(self) -> list[str]:
+        return self.verdict.violations + [f"left behind: {each}" for each in self.left]
+
+
+class Conductor:
+    """Performs the fault script on a cluster."""
+
+    def __init__(self, cluster: Cluster, until: float, report: Callable[[str], None]) -> None:
+        self.skipped = 0
+        self._cluster = cluster
+        self._until = until
+        self._report = report
+        self._history = History(cluster.history, "faults")
+        self._heals: list[tuple[float, int, Callable[[], None]]] = []
+        self._order = count()
+        self._names = count()
+        for number in range(CLIENTS):
+            self._start_client(is_far=bool(number % 2))
+
+    def run(self, faults: Sequence[Fault]) -> None:
+        began = now()
+        for fault in faults:
+            self._wait(began + fault.at)
+            struck = self._strike(fault)
+            where = struck or "nothing to strike"
+            self._report(f"{now() - began:7.1f} s  {fault}: {where}")
+            if struck is None:
+                self.skipped += 1
+            else:
+                self._history.add(Struck(now(), fault.kind, fault.target))
+        self._wait(self._until)
+        while self._heals:
+            heapq.heappop(self._heals)[2]()
+
+    def _wait(self, until: float) -> None:
+        """Heal what is due, until the time."""
+        while True:
+            due = self._heals[0][0] if self._heals else until
+            time.sleep(max(0.0, min(due, until) - now()))
+            if not self._heals or self._heals[0][0] > until:
+                return
+            heapq.heappop(self._heals)[2]()
+
+    def _later(self, seconds: float, heal: Callable[[], None]) -> None:
+        heapq.heappush(self._heals, (now() + seconds, next(self._order), heal))
+
+    def _start_client(self, *, is_far: bool) -> None:
+        self._cluster.start_client(f"client{next(self._names)}", is_far=is_far, until=self._until)
+
+    def _strike(self, fault: Fault) -> str | None:
+        """Do it. Returns what was struck, None when there was nothing."""
+        cluster = self._cluster
+        match fault.kind:
+            case "kill" | "stop" | "terminate" | "no descriptors" | "revoke key":
+                return self._strike_process(fault)
+            case "clock jump":
+                jump = CLOCK_JUMPS[int(fault.pick * len(CLOCK_JUMPS))]
+                cluster.jump_clock(jump)
+                self._later(fault.seconds, lambda: cluster.jump_clock(0.0))
+                return f"by {jump:g} s"
+            case "full disk":
+                if not cluster.has_disk:
+                    return None
+                cluster.fill_disk()
+                self._later(fault.seconds, cluster.empty_disk)
+                return "the disk"
+            case _:
+                proxy = cluster.proxies[fault.target]
+                match fault.kind:
+                    case "reset":
+                        proxy.reset()
+                    case "half-open":
+                        proxy.half_open()
+                    case "reorder":
+                        proxy.reorder()
+                    case "black hole":
+                        proxy.black_hole()
+                        self._later(fault.seconds, proxy.heal)
+                    case "delay":
+                        proxy.delay(0.05 + fault.pick)
+                        self._later(fault.seconds, proxy.heal)
+                    case _:
+                        raise ValueError(f"no such fault: {fault.kind}")
+                return "all its connections"
+
+    def _strike_process(self, fault: Fault) -> str | None:
+        if fault.target == "client":
+            return self._strike_client(fault)
+        targets = fault.target.split(" and ")
+        chosen: list[psutil.Process] = []
+        for target in targets:
+            found = self._cluster.find(target)
+            if not found:
+                return None
+            chosen.append(found[int(fault.pick * len(found))])
+        for process in chosen:
+            with suppress(psutil.NoSuchProcess):
+                self._do(fault, process)
+        return " and ".join(str(process.pid) for process in chosen)
+
+    def _do(self, fault: Fault, process: psutil.Process) -> None:
+        match fault.kind:
+            case "kill":
+                send(process, signal.SIGKILL)
+            case "terminate":
+                send(process, signal.SIGTERM)
+            case "stop":
+                send(process, signal.SIGSTOP)
+                self._later(fault.seconds, lambda: send(process, signal.SIGCONT))
+            case _:
+                limits = leave_no_descriptors(process)
+                self._later(fault.seconds, lambda: _restore(process, limits))
+
+    def _strike_client(self, fault: Fault) -> str | None:
+        cluster = self._cluster
+        far_only = fault.kind == "revoke key"
+        clients = [each for each in cluster.clients if each.order.credentials or not far_only]
+        if not clients:
+            return None
+        client = clients[int(fault.pick * len(clients))]
+        name = client.order.name
+        if fault.kind == "stop":
+            process = psutil.Process(client.process.pid)
+            self._do(fault, process)
+            return name
+        self._history.add(ClientGone(now(), name, fault.kind))
+        if fault.kind == "kill":
+            client.process.kill()
+            client.process.wait()
+        else:
+            cluster.revoke(name)
+            self._later(5.0, client.process.kill)
+        cluster.clients.remove(client)
+        self._start_client(is_far=client.order.address == cluster.far_address)
+        return name
+
+
+def _restore(process: psutil.Process, limits: tuple[int, int]) -> None:
+    with suppress(ProcessLookupError):
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
+
+
+def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], report: Callable[[str], None]) -> Result:
+    """Run a cluster in the directory, strike it for so many seconds, and judge."""
+    cluster = Cluster(directory, seed)
+    try:
+        until = now() + seconds
+        conductor = Conductor(cluster, until, report)
+        conductor.run(list(script(seed, seconds, kinds)))
+        report(f"{seconds:7.1f} s  healed; the clients wait for what they have asked for")
+        deadline = now() + DRAIN_SECONDS
+        for client in cluster.clients:
+            with suppress(subprocess.TimeoutExpired):
+                client.process.wait(max(0.0, deadline - now()))
+        late = [client for client in cluster.clients if client.process.poll() is None]
+        codes = {client.order.name: client.process.returncode for client in cluster.clients}
+        for client in late:
+            client.process.kill()
+            client.process.wait()
+    finally:
+        left = cluster.stop()
+    verdict = check(read(cluster.history))
+    verdict.lost += [f"{client.order.name} has not ended {DRAIN_SECONDS:g} s after the last fault" for client in late]
+    verdict.lost += [f"{name} ended with exit code {code}" for name, code in codes.items() if code]
+    return Result(verdict, left, conductor.skipped)
+
+
+def main() -> int:
+    """Run and print; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=1800.0, help="how long faults strike (default: 1800)")
+    parser.add_argument("--seed", type=int, default=1, help="the faults and the work follow from it (default: 1)")
+    parser.add_argument(
+        "--without", default=",".join(LEFT_OUT), help="kinds of faults and targets to leave out, between commas"
+    )
+    parser.add_argument("--keep", action="store_true", help="keep history and output also when all is well")
+    request = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="chaos-"))
+    kinds = kinds_without([word.strip() for word in request.without.split(",")])
+    print(f"seed {request.seed}, {request.seconds:g} s, in {directory}", flush=True)
+    result = run(directory, request.seed, request.seconds, kinds, lambda line: print(line, flush=True))
+    for name, figure in result.verdict.figures().items():
+        print(f"{name:>20} {figure:8,}")
+    for name, number in sorted(result.verdict.faults.items()):
+        print(f"{'of them ' + name:>35} {number:6,}")
+    print(f"{'left behind':>20} {len(result.left):8,}")
+    for problem in result.problems[:50]:
+        print(problem)
+    if result.problems or request.keep:
+        print(f"history and output are kept in {directory}")
+    else:
+        shutil.rmtree(directory)
+    return int(bool(result.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

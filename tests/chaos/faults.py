@@ -1,0 +1,90 @@
+"""The fault script: what goes wrong when, from a seed. Pure; `conductor` does it.
+
+for fault in script(seed=7, seconds=1800, kinds=KINDS): ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from random import Random
+
+LEASE_SECONDS = 12.0
+"""Lease of workers and clients in the clusters of chaos runs: short, so that runs see many of them end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of fault. seconds: how long it may last, one of these; empty: it is done at once."""
+
+    name: str
+    targets: tuple[str, ...]
+    weight: float
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault. pick: chooses among the processes that the target names when its time has come."""
+
+    at: float
+    kind: str
+    target: str
+    seconds: float
+    pick: float
+
+    def __str__(self) -> str:
+        lasting = f" for {self.seconds:g} s" if self.seconds else ""
+        return f"{self.kind} {self.target}{lasting}"
+
+
+SHORT, LONG = (0.2, 1.0, 4.0), (LEASE_SECONDS + 6.0,)
+WORKERS = ("agent", "fork server", "processor")
+SERVERS = ("scheduler", "object storage")
+PROXIES = ("proxy of the scheduler", "proxy of the object storage")
+
+KINDS = (
+    Kind("kill", WORKERS, 6.0),
+    Kind("kill", ("manager", "page", "client"), 2.0),
+    Kind("kill", SERVERS, 2.0),
+    Kind("kill", ("scheduler and object storage",), 1.0),
+    Kind("stop", (*WORKERS, "manager", "page", "client"), 3.0, SHORT),
+    Kind("stop", SERVERS, 1.5, SHORT),
+    Kind("stop", ("agent", "processor", "client"), 1.0, LONG),
+    Kind("stop", SERVERS, 0.5, LONG),
+    Kind("terminate", ("agent", "manager", "page"), 1.0),
+    Kind("terminate", SERVERS, 0.5),
+    Kind("reset", PROXIES, 3.0),
+    Kind("half-open", PROXIES, 2.0),
+    Kind("reorder", PROXIES, 2.0),
+    Kind("black hole", PROXIES, 1.0, (1.0, 5.0, *LONG)),
+    Kind("delay", PROXIES, 1.0, (3.0, 8.0)),
+    Kind("clock jump", ("all",), 1.0, (5.0,)),
+    Kind("no descriptors", (*SERVERS, "agent", "manager"), 1.0, (2.0, 6.0)),
+    Kind("full disk", ("all",), 1.0, (5.0,)),
+    Kind("revoke key", ("client",), 0.5),
+)
+
+
+def kinds_without(targets: Sequence[str]) -> tuple[Kind, ...]:
+    """Return KINDS without these targets: `kill scheduler` takes one kind of fault of a target, `scheduler` all."""
+    found = []
+    for kind in KINDS:
+        left = tuple(each for each in kind.targets if not {each, kind.name, f"{kind.name} {each}"} & set(targets))
+        if left:
+            found.append(Kind(kind.name, left, kind.weight, kind.seconds))
+    return tuple(found)
+
+
+def script(
+    seed: int, seconds: float, kinds: Sequence[Kind], every_seconds: float = 3.0, first: float = 2.0
+) -> Iterator[Fault]:
+    """Yield the faults in the order of their times, until `seconds`. every_seconds: the mean interval between two."""
+    random = Random(seed)
+    weights = [kind.weight for kind in kinds]
+    at = first
+    while at < seconds:
+        (kind,) = random.choices(kinds, weights)
+        lasts = random.choice(kind.seconds) if kind.seconds else 0.0
+        yield Fault(at, kind.name, random.choice(kind.targets), lasts, random.random())
+        at += random.expovariate(1 / every_seconds)

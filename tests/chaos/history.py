@@ -1,0 +1,134 @@
+"""The history of a chaos run: one line per event, appended to files that several processes share.
+
+A line is one write to a file opened with O_APPEND, so lines of different processes never mix, and a process that is
+killed leaves whole lines. Times are CLOCK_MONOTONIC, which all processes of a host share and no jump of the wall clock
+changes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A client made a future. expects: the text of its right outcome, as `shown` makes it."""
+
+    at: float
+    task: str
+    client: str
+    retries: int
+    expects: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The task itself says that it began. by: its process and the time of its start, which name this attempt."""
+
+    at: float
+    task: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The task itself says that it returns."""
+
+    at: float
+    task: str
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A future ended. error: the name of the exception's type, empty for a value. text: the value or message."""
+
+    at: float
+    task: str
+    error: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """`cancel` returned. said: what it returned."""
+
+    at: float
+    task: str
+    said: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """A call that makes no future raised, such as `send_object`."""
+
+    at: float
+    client: str
+    call: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientGone:
+    """A client was killed or shut out on purpose: its futures without an outcome are excused."""
+
+    at: float
+    client: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Struck:
+    """The fault script did something."""
+
+    at: float
+    fault: str
+    target: str
+
+
+Line = Submitted | Started | Ended | Delivered | Cancelled | CallFailed | ClientGone | Struck
+_KINDS: dict[str, type[Line]] = {
+    kind.__name__: kind for kind in (Submitted, Started, Ended, Delivered, Cancelled, CallFailed, ClientGone, Struck)
+}
+SUFFIX = ".history"
+
+
+class History:
+    """Appends lines to a file of a directory."""
+
+    def __init__(self, directory: Path | str, name: str) -> None:
+        self._file = os.open(
+            Path(directory, name + SUFFIX), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+
+    def add(self, line: Line) -> None:
+        text = json.dumps([type(line).__name__, asdict(line)]) + "\n"
+        os.write(self._file, text.encode())
+
+    def close(self) -> None:
+        os.close(self._file)
+
+
+def read(directory: Path | str) -> list[Line]:
+    """Return the lines of all files of the directory, in the order of their times."""
+    lines: list[Line] = []
+    for path in Path(directory).glob("*" + SUFFIX):
+        with path.open() as file:
+            lines += _lines(file)
+    return sorted(lines, key=lambda line: line.at)
+
+
+def _lines(texts: Iterable[str]) -> Iterable[Line]:
+    for text in texts:
+        kind, fields = json.loads(text)
+        yield _KINDS[kind](**fields)
+
+
+def now() -> float:
+    """Return the time of a line."""
+    return time.monotonic()

@@ -1,0 +1,39 @@
+"""Lets a test jump the wall clock of the processes that have this directory in PYTHONPATH, and of no others.
+
+The offset in seconds is the double in the file that CHAOS_CLOCK names. Monotonic clocks are left alone, as a jump of
+the real clock leaves them.
+"""
+
+from __future__ import annotations
+
+import datetime
+import mmap
+import os
+import struct
+import time
+from typing import Any
+
+_PATH = os.environ.get("CHAOS_CLOCK")
+if _PATH:
+    with open(_PATH, "rb") as _file:  # noqa: PTH123 (pathlib would cost every process its import)
+        _page = mmap.mmap(_file.fileno(), 8, prot=mmap.PROT_READ)
+    _time, _time_ns = time.time, time.time_ns
+
+    def _offset() -> float:
+        offset: float = struct.unpack("d", _page[:8])[0]
+        return offset
+
+    def _jumped_time() -> float:
+        return _time() + _offset()
+
+    def _jumped_time_ns() -> int:
+        return _time_ns() + int(_offset() * 1e9)
+
+    class _Jumped(datetime.datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.datetime.fromtimestamp(_jumped_time(), tz)
+
+    _Jumped.__name__ = _Jumped.__qualname__ = "datetime"
+    time.time, time.time_ns = _jumped_time, _jumped_time_ns
+    datetime.datetime = _Jumped  # type: ignore[misc]

@@ -1,0 +1,94 @@
+"""What the tasks of a chaos run do: each says in the history that it starts and ends, and returns what only it can."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from scaler import Client
+from tests.chaos.history import Ended, History, Started, now
+
+TASKS = "tasks"
+"""Name of the file that all tasks append to."""
+_histories: dict[str, History] = {}
+
+
+@contextmanager
+def recorded(directory: str, task: str) -> Iterator[None]:
+    """Say in the history that the task starts, and that it ends."""
+    history = _histories.get(directory)
+    if history is None:
+        history = _histories[directory] = History(directory, TASKS)
+    began = now()
+    by = f"{os.getpid()}@{began:.6f}"
+    history.add(Started(began, task, by))
+    yield
+    history.add(Ended(now(), task, by))
+
+
+def value_of(task: str) -> str:
+    """Return what a task that gives text must return."""
+    return f"value of {task}"
+
+
+def bytes_of(task: str, size: int) -> bytes:
+    """Return what a task that gives bytes must return: of no other task, and different everywhere."""
+    return hashlib.shake_128(task.encode()).digest(size)
+
+
+def shown(value: object) -> str:
+    """Return the text that stands for a value in the history."""
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes {hashlib.blake2b(value, digest_size=16).hexdigest()}"
+    return str(value)
+
+
+def tiny(directory: str, task: str) -> str:
+    with recorded(directory, task):
+        return value_of(task)
+
+
+def long(directory: str, task: str, seconds: float) -> str:
+    with recorded(directory, task):
+        until = now() + seconds
+        while (left := until - now()) > 0:
+            time.sleep(min(left, 0.2))
+        return value_of(task)
+
+
+def failing(directory: str, task: str) -> str:
+    with recorded(directory, task):
+        raise ValueError(value_of(task))
+
+
+def large(directory: str, task: str, data: bytes, of: str, size: int) -> bytes:
+    """Take bytes that must be those of `of`, and return as many others."""
+    with recorded(directory, task):
+        if data != bytes_of(of, size):
+            return b"the argument is wrong"
+        return bytes_of(task, size)
+
+
+def joined(directory: str, task: str, *parts: str) -> str:
+    """A node of a graph: what it returns tells whether each of its inputs was right."""
+    task = task.removeprefix("task ")
+    with recorded(directory, task):
+        return value_of(task) + "".join(f"({part})" for part in parts)
+
+
+def nested(directory: str, task: str, children: int, depth: int) -> str:
+    """Submit children from inside, and return what depends on all of them."""
+    with recorded(directory, task):
+        attempt = f"{task}/{os.getpid()}@{now():.6f}"
+        names = [f"{attempt}/{number}" for number in range(children)]
+        with Client() as client:
+            if depth > 1:
+                futures = [client.submit(nested, directory, name, children, depth - 1) for name in names]
+            else:
+                futures = [client.submit(tiny, directory, name) for name in names]
+            values = [future.result() for future in futures]
+        right = values == [value_of(name) for name in names]
+        return value_of(task) if right else f"the children of {task} returned {values}"

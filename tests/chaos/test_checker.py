@@ -1,0 +1,127 @@
+"""Histories with one planted fault each, and what the checker says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.checker import check
+from tests.chaos.history import (
+    CallFailed,
+    Cancelled,
+    ClientGone,
+    Delivered,
+    Ended,
+    History,
+    Line,
+    Started,
+    Struck,
+    Submitted,
+    read,
+)
+
+GOOD: list[Line] = [
+    Submitted(1.0, "a", "alice", 3, "value of a"),
+    Submitted(1.0, "b", "alice", 0, "value of b"),
+    Submitted(1.0, "c", "bob", 3, "ValueError: value of c"),
+    Submitted(1.0, "d", "bob", 3, "value of d"),
+    Started(2.0, "a", "10@2"),
+    Struck(2.5, "kill", "processor"),
+    Started(3.0, "a", "11@3"),
+    Started(3.0, "b", "12@3"),
+    Started(3.0, "c", "13@3"),
+    Ended(4.0, "a", "11@3"),
+    Delivered(5.0, "a", "", "value of a"),
+    Delivered(5.0, "b", "", "value of b"),
+    Delivered(5.0, "c", "ValueError", "value of c"),
+    Cancelled(5.0, "d", True),
+    Delivered(5.1, "d", "CancelledError", ""),
+]
+
+
+def lost(task: str, error: str, starts: int, retries: int) -> list[Line]:
+    started: list[Line] = [Started(2.0 + number, task, f"{number}@2") for number in range(starts)]
+    return [
+        *GOOD,
+        Submitted(1.0, task, "bob", retries, "its value"),
+        *started,
+        Delivered(9.0, task, error, "some words"),
+    ]
+
+
+def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
+    verdict = check(GOOD)
+    assert verdict.violations == []
+    assert verdict.figures() == {
+        "faults": 1,
+        "tasks": 4,
+        "right": 3,
+        "cancelled": 1,
+        "exhausted": 0,
+        "doubtful": 0,
+        "excused": 0,
+        "repeated starts": 1,
+        "lost": 0,
+        "duplicated": 0,
+        "wrong": 0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("lines", "violation"),
+    [
+        (GOOD[:-5] + GOOD[-4:], "a has no outcome after 2 starts"),
+        ([*GOOD, Delivered(6.0, "a", "", "value of a")], "a has 2 outcomes"),
+        ([*GOOD[:-5], Delivered(5.0, "a", "", "value of b"), *GOOD[-4:]], "a has the value of b"),
+        ([*GOOD[:-5], Delivered(5.0, "a", "", "valve of a"), *GOOD[-4:]], "a has a wrong value"),
+        ([*GOOD[:-3], Delivered(5.0, "c", "", "value of c"), *GOOD[-2:]], "c has a wrong value"),
+        ([*GOOD, Started(3.5, "b", "14@3")], "b may start once, and started 2 times: ['12@3', '14@3']"),
+        ([*GOOD, Started(5.5, "a", "15@5")], "a started again 0.500 s after its outcome was delivered"),
+        ([*GOOD[:-1], Delivered(5.1, "d", "", "value of d")], "d was cancelled, and then delivered a value"),
+        ([*GOOD, Delivered(6.0, "e", "", "value of e")], "e was delivered and never submitted"),
+        ([*GOOD, CallFailed(6.0, "bob", "shared", "LimitError: full")], "shared of bob raised LimitError: full"),
+        ([*GOOD[:-2], GOOD[-1]], "d ended after 0 starts with CancelledError: "),
+        (lost("e", "SchedulerLostError", 1, 0), "e ended after 1 starts with SchedulerLostError: some words"),
+        (
+            lost("e", "WorkerLostError", 2, 3),
+            "e with retries=3 ended after 2 starts with WorkerLostError: some words",
+        ),
+        (lost("e", "PoisonTaskError", 1, 3), "e with retries=3 ended after 1 starts with PoisonTaskError: some words"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_planted_fault_is_found(lines: list[Line], violation: str) -> None:
+    assert check(lines).violations == [violation]
+
+
+@pytest.mark.parametrize(
+    ("lines", "figure"),
+    [
+        (lost("e", "WorkerLostError", 1, 0), "exhausted"),
+        (lost("e", "ProcessorDiedError", 4, 3), "exhausted"),
+        (lost("e", "PoisonTaskError", 3, 10), "exhausted"),
+        (lost("e", "WorkerLostError", 0, 0), "doubtful"),
+        ([*GOOD, Submitted(1.0, "e", "eve", 3, "x"), ClientGone(2.0, "eve", "kill")], "excused"),
+        ([*lost("e", "RefusedError", 0, 3), ClientGone(2.0, "bob", "revoke key")], "excused"),
+    ],
+)
+def test_what_the_history_bears_out_is_counted_and_no_violation(lines: list[Line], figure: str) -> None:
+    verdict = check(lines)
+    assert verdict.violations == []
+    assert verdict.figures()[figure] == 1
+
+
+def test_more_doubtful_ends_than_faults_are_a_violation() -> None:
+    lines = [*lost("e", "WorkerLostError", 0, 0), *lost("f", "WorkerLostError", 0, 0)[len(GOOD) :]]
+    assert check(lines).violations == ["2 tasks ended as lost without enough starts, after fewer faults"]
+
+
+def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
+    first, second = History(tmp_path, "first"), History(tmp_path, "second")
+    for number, line in enumerate(GOOD):
+        (first if number % 2 else second).add(line)
+    first.close()
+    second.close()
+    assert sorted(map(repr, read(tmp_path))) == sorted(map(repr, GOOD))
+    assert [line.at for line in read(tmp_path)] == sorted(line.at for line in GOOD)

@@ -1,0 +1,25 @@
+"""The short form of `make chaos`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.conductor import LEFT_OUT, run
+from tests.chaos.faults import kinds_without
+
+SECONDS = float(os.environ.get("CHAOS_SECONDS", "150"))
+SEED = int(os.environ.get("CHAOS_SEED", "1"))
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(SECONDS + 300)
+def test_every_future_has_one_right_outcome_whatever_goes_wrong() -> None:
+    with tempfile.TemporaryDirectory(prefix="chaos-") as directory:
+        result = run(Path(directory), SEED, SECONDS, kinds_without(LEFT_OUT), print)
+    assert result.problems == []
+    assert result.verdict.right > 10 * SECONDS
+    assert sum(result.verdict.faults.values()) > SECONDS / 10

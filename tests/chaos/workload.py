@@ -1,0 +1,247 @@
+"""One client of a chaos run, a process of its own: `python -m tests.chaos.workload` with a JSON document of settings.
+
+Several threads do one activity after the other until the time is over, and record what they ask for and what they get.
+Another kind of work is one more function in ACTIVITIES.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from scaler import Client, ScalerFuture
+from scaler.errors import ScalerError
+from tests.chaos import tasks
+from tests.chaos.history import CallFailed, Cancelled, Delivered, History, Submitted, now
+
+DEFAULT_RETRIES = 3
+THREADS = 4
+EXPLAIN_SECONDS = 30.0
+"""After the end of the run, for how long a client waits before it says what it waits for."""
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a client is told. until: the monotonic time after which it begins nothing new."""
+
+    name: str
+    address: str
+    directory: str
+    seed: int
+    until: float
+    credentials: str | None = None
+
+
+class Workload:
+    """What the activities of one thread share."""
+
+    def __init__(self, client: Client, order: Order, history: History, thread: int) -> None:
+        self.client = client
+        self.order = order
+        self.directory = order.directory
+        self.random = Random(f"{order.seed} {order.name} {thread}")
+        self.history = history
+        self.followed: dict[str, ScalerFuture] = {}
+        """The futures of the present activity."""
+        self._prefix = f"{order.name}-{thread}"
+        self._numbers = count()
+
+    def name(self, activity: str) -> str:
+        return f"{self._prefix}-{next(self._numbers)}-{activity}"
+
+    def announce(self, task: str, expects: str, retries: int = DEFAULT_RETRIES) -> None:
+        self.history.add(Submitted(now(), task, self.order.name, retries, expects))
+
+    def deliver(self, task: str, value: object = None, error: BaseException | None = None) -> None:
+        kind = "" if error is None else type(error).__name__
+        self.history.add(Delivered(now(), task, kind, tasks.shown(value) if error is None else str(error)))
+
+    def follow(self, task: str, future: ScalerFuture) -> ScalerFuture:
+        """Record the outcome of a future when it comes."""
+
+        def ended(done: Any) -> None:
+            try:
+                error = done.exception()
+            except CancelledError as cancelled:
+                self.deliver(task, error=cancelled)
+            else:
+                self.deliver(task, None if error else done.result(), error)
+
+        self.followed[task] = future
+        future.add_done_callback(ended)
+        return future
+
+    def submit(
+        self, function: Callable[..., Any], task: str, *arguments: object, expects: str = "", retries: int | None = None
+    ) -> ScalerFuture:
+        """Submit one task and record it. retries: mostly the default, sometimes none."""
+        if retries is None:
+            retries = 0 if self.random.random() < 0.2 else DEFAULT_RETRIES
+        self.announce(task, expects or tasks.value_of(task), retries)
+        future = self.client.submit_verbose(function, (self.directory, task, *arguments), retries=retries)
+        return self.follow(task, future)
+
+    def wait(self, futures: list[ScalerFuture]) -> None:
+        for future in futures:
+            with suppress(CancelledError):
+                future.exception()
+
+
+def tiny(work: Workload) -> None:
+    work.wait([work.submit(tasks.tiny, work.name("tiny")) for _ in range(work.random.choice((1, 5, 50, 200)))])
+
+
+def long(work: Workload) -> None:
+    seconds = [work.random.choice((0.1, 0.5, 2.0, 5.0)) for _ in range(work.random.randrange(1, 5))]
+    work.wait([work.submit(tasks.long, work.name("long"), each) for each in seconds])
+
+
+def failing(work: Workload) -> None:
+    for _ in range(3):
+        task = work.name("failing")
+        work.wait([work.submit(tasks.failing, task, expects=f"ValueError: {tasks.value_of(task)}")])
+
+
+def large(work: Workload) -> None:
+    futures = []
+    for _ in range(2):
+        task, size = work.name("large"), work.random.choice((1, 2, 4, 16)) * MIB
+        expects = tasks.shown(tasks.bytes_of(task, size))
+        of = f"argument of {task}"
+        futures.append(
+            work.submit(tasks.large, task, tasks.bytes_of(of, size), of, size, expects=expects, retries=DEFAULT_RETRIES)
+        )
+    work.wait(futures)
+
+
+def shared(work: Workload) -> None:
+    """One object that several tasks read."""
+    of, size = work.name("object"), work.random.choice((1, 4)) * MIB
+    sent = work.client.send_object(tasks.bytes_of(of, size))
+    futures = []
+    for _ in range(4):
+        task = work.name("shared")
+        expects = tasks.shown(tasks.bytes_of(task, size))
+        futures.append(work.submit(tasks.large, task, sent, of, size, expects=expects, retries=DEFAULT_RETRIES))
+    work.wait(futures)
+
+
+def chained(work: Workload) -> None:
+    """A large result that is the argument of the next task, three times."""
+    size = 2 * MIB
+    of = work.name("chained")
+    previous: Any = tasks.bytes_of(of, size)
+    futures = []
+    for _ in range(3):
+        task = work.name("chained")
+        expects = tasks.shown(tasks.bytes_of(task, size))
+        previous = work.submit(tasks.large, task, previous, of, size, expects=expects, retries=DEFAULT_RETRIES)
+        futures.append(previous)
+        of = task
+    work.wait(futures)
+
+
+def graph(work: Workload) -> None:
+    """Two layers over one source, and a sink."""
+    source, sink = work.name("source"), work.name("sink")
+    middle = [work.name("middle") for _ in range(work.random.randrange(2, 9))]
+    plan: dict[str, Any] = {"directory": work.directory}
+    for task, inputs in ((source, []), *((each, [source]) for each in middle), (sink, middle)):
+        plan[f"name {task}"] = f"task {task}"  # a string that is no key itself
+        plan[task] = (tasks.joined, "directory", f"name {task}", *inputs)
+    values = {task: f"{tasks.value_of(task)}({tasks.value_of(source)})" for task in middle}
+    expects = tasks.value_of(sink) + "".join(f"({value})" for value in values.values())
+    work.announce(sink, expects)
+    work.announce(middle[0], values[middle[0]])
+    futures = work.client.get(plan, [sink, middle[0]], block=False)
+    work.wait([work.follow(str(task), future) for task, future in futures.items()])
+
+
+def nested(work: Workload) -> None:
+    work.wait([work.submit(tasks.nested, work.name("nested"), 3, work.random.choice((1, 1, 2)))])
+
+
+def cancel(work: Workload) -> None:
+    """Cancel some of several: some wait, some run, some have ended."""
+    seconds = work.random.choice((0.0, 0.3, 3.0))
+    names = [work.name("cancel") for _ in range(6)]
+    futures = [work.submit(tasks.long, task, seconds) for task in names]
+    time.sleep(work.random.choice((0.0, 0.05, 0.5)))
+    for task, future in list(zip(names, futures, strict=True))[::2]:
+        said = future.cancel()
+        work.history.add(Cancelled(now(), task, said))
+    work.wait(futures)
+
+
+def imap(work: Workload) -> None:
+    names = [work.name("imap") for _ in range(work.random.choice((20, 300)))]
+
+    def announced() -> Any:
+        for task in names:
+            work.announce(task, tasks.value_of(task))
+            yield task
+
+    results = work.client.imap(tasks.tiny, [work.directory] * len(names), announced(), return_exceptions=True)
+    for task, value in zip(names, results, strict=True):
+        work.deliver(task, value, value if isinstance(value, BaseException) else None)
+
+
+Activity = Callable[[Workload], None]
+ACTIVITIES: tuple[Activity, ...] = (tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap)
+
+
+def run(order: Order) -> None:
+    """Do one activity after the other in several threads until the time is over, and wait for every outcome."""
+    history = History(order.directory, order.name)
+    with Client(order.address, name=order.name, credentials=order.credentials) as client:
+        workloads = [Workload(client, order, history, number) for number in range(THREADS)]
+
+        def work(workload: Workload) -> None:
+            while now() < order.until:
+                workload.followed.clear()
+                activity = workload.random.choice(ACTIVITIES)
+                try:
+                    activity(workload)
+                except Exception as error:  # noqa: BLE001 (a call that fails is a finding, and the others go on)
+                    failed = CallFailed(now(), order.name, activity.__name__, f"{type(error).__name__}: {error}")
+                    history.add(failed)
+                    print(failed, flush=True)
+                    time.sleep(0.5)
+
+        threads = [threading.Thread(target=work, args=(workload,)) for workload in workloads]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, order.until + EXPLAIN_SECONDS - now()))
+        if any(thread.is_alive() for thread in threads):
+            explain(client, workloads)
+        for thread in threads:
+            thread.join()
+    print(f"{order.name} has ended", flush=True)
+
+
+def explain(client: Client, workloads: list[Workload]) -> None:
+    """Print why futures still wait."""
+    faulthandler.dump_traceback()
+    for workload in workloads:
+        for task, future in list(workload.followed.items()):
+            if not future.done():
+                try:
+                    print(f"{task} waits: {client.explain(future)}", flush=True)
+                except ScalerError as error:
+                    print(f"{task} waits, and explain raises {type(error).__name__}: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    run(Order(**json.loads(sys.argv[1])))
