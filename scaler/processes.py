@@ -81,6 +81,16 @@ def describe_exit(returncode: int | None) -> str:
     return f"killed by signal {-returncode}{name}"
 
 
+def exit_field(returncode: int | None) -> str:
+    """Return how a process ended as a field of a log line: `signal=SIGKILL` or `exit_code=1`."""
+    if returncode is None or returncode >= 0:
+        return f"exit_code={'unknown' if returncode is None else returncode}"
+    try:
+        return f"signal={signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"signal={-returncode}"
+
+
 def end_processes_with(entries: Collection[str]) -> None:
     """Kill every other process of this user that was started with one of these environment entries (`NAME=value`).
 

@@ -141,7 +141,7 @@ class SchedulerClusterCombo:
             together = address is None and object_storage_address is None
             if address is None:
                 ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-                after.callback(ports.release)
+                after.callback(ports.release)  # not before its end: a server that is started again needs its port
                 given["address"] = ports.address()
             components, scheduler, self._n_workers = _components(**given)
             self._address = local_address(scheduler.bind_address)
@@ -164,9 +164,10 @@ class SchedulerClusterCombo:
                 _log.warning(registration.problem)
             # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
             # it together with the thread that started it.
-            thread = threading.Thread(
-                target=_run, args=(self._supervisor, registration), name="scaler-combo", daemon=True
-            )
+            if registration is not None:
+                after.callback(registration.close)
+            run = functools.partial(_run, self._supervisor, after.pop_all())
+            thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
             self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
             try:
                 thread.start()
@@ -205,7 +206,10 @@ class SchedulerClusterCombo:
 
     @property
     def failure(self) -> str | None:
-        """The first failure of a component in words; None without one. When one fails, the others are stopped."""
+        """The failure that ended the cluster, in words; None without one.
+
+        A component that fails is started again. One that fails too often ends the cluster.
+        """
         return self._supervisor.supervision.failure
 
     def shutdown(self) -> None:
@@ -242,15 +246,13 @@ class SchedulerClusterCombo:
     def _state(self) -> str:
         if self.failure is not None:
             return self.failure
-        return "runs" if self._end.alive else "stopped"
+        restarts = "".join(f"; {name}: {text}" for name, text in list(self._supervisor.supervision.restarts.items()))
+        return f"runs{restarts}" if self._end.alive else "stopped"
 
 
-def _run(supervisor: Supervisor, registration: Registration | None) -> None:
-    try:
+def _run(supervisor: Supervisor, after: contextlib.ExitStack) -> None:
+    with after:
         supervisor.run()
-    finally:
-        if registration is not None:
-            registration.close()
 
 
 def _end(supervisor: Supervisor, thread: threading.Thread, owner_pid: int) -> None:

@@ -1,4 +1,4 @@
-"""`scaler FILE` and `scaler local`: every component started in order, watched, and stopped in reverse.
+"""`scaler FILE` and `scaler local`: every component started in order, watched, started again, and stopped in reverse.
 
 The exit code is 0 after a requested stop (SIGINT, SIGTERM, SIGHUP) or an orderly end of the components, 1 after a
 failure, 2 when a component could not start with its settings. A second signal kills the remaining processes. A program
@@ -13,7 +13,9 @@ import json
 import os
 import signal
 import socket
+from functools import partial
 
+from scaler.cluster.output import STDERR, STDOUT, OutputStreams
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
@@ -43,32 +45,35 @@ def run(request: LauncherConfig | LocalRequest) -> int:
     parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
     if ready_fd is not None:
         os.set_inheritable(int(ready_fd), False)
-    with contextlib.ExitStack() as after, contextlib.ExitStack() as when_started:
+    output = OutputStreams()
+    with contextlib.ExitStack() as after:
+        after.callback(output.close)
         if isinstance(request, LauncherConfig):
             config = request
         else:
             ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-            when_started.callback(ports.release)
+            after.callback(ports.release)  # not before: a server that is started again needs its port
             config = request.config(ports.address())
         policy = load_policy(config.scheduler.policy_engine_type, config.scheduler.policy_content)
         scaled = [each.worker_manager_id for each in config.worker_managers if getattr(each, "mode", "") != "fixed"]
         check_managers(policy, [each.worker_manager_id for each in config.worker_managers], scaled)
         registration = Registration(config.name)
         after.callback(registration.close)
-        listening = None if config.webui is None else _listen(config.webui)
+        listening = None if config.webui is None else _listen(config.webui, output)
         if listening is not None:
-            when_started.enter_context(listening)
+            after.enter_context(listening)
         is_encrypted = config.webui is not None and config.webui.web_certificate_file is not None
         page = "" if listening is None else page_of(listening, is_encrypted=is_encrypted)
 
         def on_ready() -> None:
-            when_started.close()
-            _publish(config, registration, page)
+            _publish(config, registration, page, output)
             if ready_fd is not None:
                 _report_ready(int(ready_fd))
 
         parent = None if parent_pid is None else int(parent_pid)
-        supervisor = Supervisor(components_of(config, listening), report=_print, on_ready=on_ready, parent_pid=parent)
+        report = partial(_print, output)
+        components = components_of(config, listening)
+        supervisor = Supervisor(components, report=report, on_ready=on_ready, parent_pid=parent, output=output)
         with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
             return supervisor.run()
 
@@ -91,25 +96,25 @@ def components_of(config: LauncherConfig, listening: socket.socket | None = None
     ]
 
 
-def _listen(config: WebUiConfig) -> socket.socket | None:
+def _listen(config: WebUiConfig, output: OutputStreams) -> socket.socket | None:
     try:
         return listen(config.web_host, config.web_port)
     except UsageError as error:
-        _print(ReportLine(f"there is no web page: {error}", is_failure=True))
+        _print(output, ReportLine(f"there is no web page: {error}", is_failure=True))
         return None
 
 
-def _publish(config: LauncherConfig, registration: Registration, page: str) -> None:
+def _publish(config: LauncherConfig, registration: Registration, page: str, output: OutputStreams) -> None:
     """Show the cluster under its name, and print how to connect."""
     address, name = local_address(config.scheduler.bind_address), registration.name
     registration.publish(address, local_address(config.scheduler.monitor_address), page)
     if registration.problem:
-        _print(ReportLine(registration.problem, is_failure=True))
+        _print(output, ReportLine(registration.problem, is_failure=True))
     elif name != config.name:
-        _print(ReportLine(f"the name {config.name} is taken, so this cluster is {name}"))
+        _print(output, ReportLine(f"the name {config.name} is taken, so this cluster is {name}"))
     page = page if config.webui is None else link_to_show(config.webui, page)
     by_name = "" if registration.problem else f'Client("{name}") or '
-    _print(ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))
+    _print(output, ReportLine(f'connect with {by_name}Client("{address}"){f"; web page {page}" if page else ""}'))
 
 
 def _report_ready(ready_fd: int) -> None:
@@ -117,9 +122,5 @@ def _report_ready(ready_fd: int) -> None:
         pipe.write(json.dumps({"component": "scaler", "pid": os.getpid(), "addresses": {}}) + "\n")
 
 
-def _print(report: ReportLine) -> None:
-    # Unbuffered, so that these lines and those of the components stay in their order.
-    line = f"scaler: {report.text}\n".encode()
-    with contextlib.suppress(OSError):  # the stream has no reader any more
-        while line:
-            line = line[os.write(2 if report.is_failure else 1, line) :]
+def _print(output: OutputStreams, report: ReportLine) -> None:
+    output.write(STDERR if report.is_failure else STDOUT, f"scaler: {report.text}\n".encode())

@@ -1,22 +1,27 @@
 """Which component process to start, terminate or kill next. Pure: the shell is `supervisor.Supervisor`.
 
 Components have tiers. A tier is started when all tiers below it are ready (or all at once), and stopped when all tiers
-above it have ended. Nothing is started twice: when one component ends, all are stopped.
+above it have ended. A component that was ready and ends with a failure is started again. One that never was ready, one
+that ends in order (exit code 0), and one that fails too often stop all others, unless it is optional.
 
-Laws: every started component is signalled before the end, or has ended by itself; between the begin of the stop and the
-last kill at most STOP_SECONDS pass, plus the longest grace period of the components that were alive; the supervision is
-finished when no started component is alive.
+Laws: every started component is signalled before the end, or has ended by itself; no component has two processes;
+between the begin of the stop and the last kill at most STOP_SECONDS pass, plus the longest grace period of the
+components that were alive; the supervision is finished when no started component is alive.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import assert_never
+from typing import Protocol, assert_never
 
+from scaler.backoff import Backoff
 from scaler.component import EXIT_FAILURE, EXIT_USAGE
+from scaler.grammar import counted
+from scaler.processes import exit_field
 
 START_SECONDS = 60.0
 """Time limit from the start of a component until it is ready."""
@@ -26,9 +31,23 @@ KILL_AFTER_SECONDS = 9.0
 """Time from the begin of the stop until every remaining process is killed."""
 TIER_SECONDS = 6.0
 """Time from the begin of the stop until tiers that still wait for higher ones are terminated as well."""
+MAX_RESTARTS = 10
+"""How often a component is started again within RESTART_SECONDS. One more failure, and it is given up."""
+RESTART_SECONDS = 60.0
+"""How long a failure counts against a component."""
+RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)
+"""Delays before a restart: none after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
 
 _REQUESTED = (0, -15, None)
 """Return codes of a process that was asked to end: orderly, SIGTERM before it was handled, unknown."""
+
+
+class Listening(Protocol):
+    """A listening socket, which a pure module does not import."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +55,8 @@ class ComponentProcess:
     """How to run one component. environment is added to the supervisor's own.
 
     grace_seconds: how much longer than others it may take to end, because it stops units through a service.
-    optional: it is started after the others, which neither wait for it nor end when it fails. pass_fds: descriptors
-    that it inherits.
+    optional: it is started after the others, which neither wait for it nor end when it fails. listening: a socket that
+    each of its processes inherits.
     """
 
     name: str
@@ -46,7 +65,7 @@ class ComponentProcess:
     environment: Mapping[str, str] = field(default_factory=dict)
     grace_seconds: float = 0.0
     optional: bool = False
-    pass_fds: tuple[int, ...] = ()
+    listening: Listening | None = None
 
 
 # -- inputs
@@ -109,6 +128,13 @@ class KillProcess:
 
 
 @dataclass(frozen=True, slots=True)
+class CloseListening:
+    """Close the socket of a component that is not started again: its peers are refused, and do not wait."""
+
+    component: ComponentProcess
+
+
+@dataclass(frozen=True, slots=True)
 class ReportLine:
     """Print a line about the progress, or about a failure."""
 
@@ -116,13 +142,14 @@ class ReportLine:
     is_failure: bool = False
 
 
-Command = StartProcess | TerminateProcess | KillProcess | ReportLine
+Command = StartProcess | TerminateProcess | KillProcess | CloseListening | ReportLine
 
 
 class _Phase(Enum):
     IDLE = auto()
     STARTING = auto()
     RUNNING = auto()
+    WAITING = auto()
     TERMINATED = auto()
     KILLED = auto()
     ENDED = auto()
@@ -130,16 +157,23 @@ class _Phase(Enum):
 
 @dataclass(slots=True)
 class _Entry:
-    """One component. pid is 0 until the shell has started it; it is alive from then on until it has ended."""
+    """One component. pid is 0 until the shell has started its process, which is alive from then on until it has ended.
+
+    failed_at: when its processes have failed within RESTART_SECONDS.
+    """
 
     component: ComponentProcess
     phase: _Phase = _Phase.IDLE
     pid: int = 0
     ready_deadline: float = math.inf
+    restart_at: float = math.inf
+    was_ready: bool = False
+    failed_at: deque[float] = field(default_factory=deque)
+    restarts: int = 0
 
     @property
     def has_process(self) -> bool:
-        return self.phase not in (_Phase.IDLE, _Phase.ENDED)
+        return self.phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED)
 
     @property
     def is_unsignalled(self) -> bool:
@@ -169,9 +203,11 @@ class Supervision:
         self.addresses: dict[str, Mapping[str, str]] = {}
         """The addresses of each component that is or was ready, by their names."""
         self.failure: str | None = None
-        """The first failure in words, with the component's last lines; None without one."""
+        """The first failure that ended the run, in words, with the component's last lines; None without one."""
         self.exit_code = 0
         """1 after a failure, 2 when it was a component whose settings are invalid."""
+        self.restarts: dict[str, str] = {}
+        """Of each component that was started again: how often, and why the last time."""
 
     @property
     def _stopping(self) -> bool:
@@ -179,9 +215,9 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True when every component that is not optional is ready, and no stop is in progress."""
+        """True when every component that is not optional has been ready, and no stop is in progress."""
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
-        return not self._stopping and all(entry.phase is _Phase.RUNNING for entry in needed)
+        return not self._stopping and all(entry.was_ready for entry in needed)
 
     @property
     def finished(self) -> bool:
@@ -198,13 +234,13 @@ class Supervision:
         if self._stopping:
             self._stop_next(now)
         else:
-            self._start_next()
+            self._start_next(now)
         commands, self._commands = self._commands, []
         return commands
 
     def next_deadline(self) -> float | None:
         """Return when to step again without inputs, or None."""
-        deadlines = [entry.ready_deadline for entry in self._entries.values()]
+        deadlines = [min(entry.ready_deadline, entry.restart_at) for entry in self._entries.values()]
         if self._stopping:
             deadlines = [self._terminate_all_at, self._kill_at]
         return min((at for at in deadlines if self._stepped_at < at < math.inf), default=None)
@@ -232,33 +268,73 @@ class Supervision:
         if entry.phase is not _Phase.STARTING:
             return
         name = entry.component.name
-        entry.phase, entry.ready_deadline = _Phase.RUNNING, math.inf
+        was_all_ready = self.ready
+        entry.phase, entry.ready_deadline, entry.was_ready = _Phase.RUNNING, math.inf, True
         self.addresses[name] = addresses
         text = ", ".join(f"{kind} {address}" for kind, address in addresses.items())
         self._report(f"{name} is ready{': ' if text else ''}{text} (pid {entry.pid})")
-        if self.ready and not entry.component.optional:
+        if self.ready and not was_all_ready:
             self._report("all components are ready; Ctrl-C stops them")
 
     def _take_end(self, entry: _Entry, item: ProcessEnded, now: float) -> None:
         phase, entry.phase, entry.ready_deadline = entry.phase, _Phase.ENDED, math.inf
-        assert phase not in (_Phase.IDLE, _Phase.ENDED), f"{item.name} ended without having been started"
-        if entry.component.optional and not self._stopping:
-            lines = "".join(f"\n    {line}" for line in item.last_lines)
-            self._report(f"{item.name} has ended, the rest goes on: {item.reason}{lines}", is_failure=True)
+        assert phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED), (
+            f"{item.name} ended without having been started"
+        )
+        if self._stopping:
+            self._take_end_in_stop(entry, item, phase, now)
+        elif entry.was_ready and item.returncode != 0:
+            why = (
+                f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(item.returncode)
+            )
+            self._restart(entry, item, why if entry.pid else f"reason={item.reason!r}", now)
+        elif entry.component.optional:
+            self._give_up(entry, f"{item.name} has ended, the rest goes on: {item.reason}", item.last_lines, now)
         elif not entry.pid:
             self._fail(f"{item.name} could not be started: {item.reason}", now)
-        elif phase is _Phase.STARTING:
+        elif not entry.was_ready:
             code = EXIT_USAGE if item.returncode == EXIT_USAGE else EXIT_FAILURE
             self._fail(f"{entry} ended before it was ready: {item.reason}", now, item.last_lines, code)
-        elif phase is _Phase.RUNNING and item.returncode != 0:
-            self._fail(f"{entry} ended unexpectedly: {item.reason}", now, item.last_lines)
-        elif phase is _Phase.TERMINATED and item.returncode not in _REQUESTED:
-            self._fail(f"{entry} failed while it was stopped: {item.reason}", now, item.last_lines)
-        elif phase is not _Phase.RUNNING:
-            self._report(f"{item.name} has ended")
-        elif not self._stopping:
+        else:
             self._report(f"{entry} has ended; stopping the rest")
             self._begin_stop(now)
+
+    def _take_end_in_stop(self, entry: _Entry, item: ProcessEnded, phase: _Phase, now: float) -> None:
+        if not entry.pid:
+            text = f"{item.name} could not be started"
+        elif phase is _Phase.STARTING:
+            text = f"{entry} ended before it was ready"
+        elif phase is _Phase.RUNNING and item.returncode != 0:
+            text = f"{entry} ended unexpectedly"
+        elif phase is _Phase.TERMINATED and item.returncode not in _REQUESTED:
+            text = f"{entry} failed while it was stopped"
+        else:
+            self._report(f"{item.name} has ended")
+            return
+        self._fail(f"{text}: {item.reason}", now, item.last_lines)
+
+    def _restart(self, entry: _Entry, item: ProcessEnded, why: str, now: float) -> None:
+        """Plan the next process of a component that was ready, unless too many have failed."""
+        while entry.failed_at and entry.failed_at[0] <= now - RESTART_SECONDS:
+            entry.failed_at.popleft()
+        delay = RESTART_DELAYS.seconds(len(entry.failed_at))
+        entry.failed_at.append(now)
+        if len(entry.failed_at) > MAX_RESTARTS:
+            often = f"it was started again {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
+            self._give_up(entry, f"{entry} ended unexpectedly: {item.reason}; {often}", item.last_lines, now)
+            return
+        entry.restarts += 1
+        self.restarts[item.name] = f"{counted(entry.restarts, 'restart')}, {why}"
+        facts = f"{why} pid={entry.pid} restarts={entry.restarts} delay_seconds={delay:g}"
+        self._report(f"{item.name} ended unexpectedly and is started again: {facts}", is_failure=True)
+        entry.phase, entry.pid, entry.restart_at = _Phase.WAITING, 0, now + delay
+
+    def _give_up(self, entry: _Entry, text: str, last_lines: Sequence[str], now: float) -> None:
+        if not entry.component.optional:
+            self._fail(text, now, last_lines)
+            return
+        self._commands.append(CloseListening(entry.component))
+        self._report(text + "".join(f"\n    {line}" for line in last_lines), is_failure=True)
 
     def _fail(self, text: str, now: float, last_lines: Sequence[str] = (), exit_code: int = EXIT_FAILURE) -> None:
         self._report(text, is_failure=True)
@@ -281,16 +357,26 @@ class Supervision:
         return [entry for entry in self._entries.values() if entry.has_process and entry.pid]
 
     def _expire(self, now: float) -> None:
-        late = next((entry for entry in self._entries.values() if now >= entry.ready_deadline), None)
-        if late is not None:
-            self._fail(f"{late} was not ready after {self._start_seconds:g} s", now)
+        for entry in self._entries.values():
+            if now < entry.ready_deadline:
+                continue
+            entry.ready_deadline = math.inf
+            if not entry.was_ready:
+                self._fail(f"{entry} was not ready after {self._start_seconds:g} s", now)
+                return
+            entry.phase = _Phase.KILLED
+            self._commands.append(KillProcess(entry.component.name))
 
-    def _start_next(self) -> None:
+    def _start_next(self, now: float) -> None:
         unready = [e.component.tier for e in self._entries.values() if e.phase is not _Phase.RUNNING]
         for entry in self._entries.values():
-            may_start = self._together or entry.component.tier <= min(unready, default=0)
-            if entry.phase is _Phase.IDLE and (self.ready if entry.component.optional else may_start):
-                entry.phase = _Phase.STARTING
+            if entry.phase is _Phase.IDLE:
+                is_next = self._together or entry.component.tier <= min(unready, default=0)
+                may_start = self.ready if entry.component.optional else is_next
+            else:
+                may_start = now >= entry.restart_at
+            if may_start:
+                entry.phase, entry.restart_at = _Phase.STARTING, math.inf
                 self._commands.append(StartProcess(entry.component))
 
     def _stop_next(self, now: float) -> None:

@@ -23,8 +23,10 @@ from pathlib import Path
 from typing import IO, assert_never
 
 from scaler.child_process import ChildProcess
+from scaler.cluster.output import STDERR, STDOUT, OutputStreams
 from scaler.cluster.supervision import (
     START_SECONDS,
+    CloseListening,
     Command,
     ComponentProcess,
     ComponentReady,
@@ -49,7 +51,7 @@ MAX_LAST_LINES = 20
 MAX_LINE_BYTES = 2000
 """Longest line that is kept whole."""
 OUTPUT_PIPE_BYTES = 1024 * 1024
-"""Output that a component may write ahead of the supervisor, which forwards it; beyond it, the component blocks."""
+"""Output that a component may write ahead of the supervisor, which forwards it."""
 
 _READ_BYTES = 64 * 1024
 _MAX_DRAINED_READS = OUTPUT_PIPE_BYTES // _READ_BYTES + 1
@@ -65,8 +67,8 @@ def component(
 ) -> ComponentProcess:
     """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
 
-    name: the name in messages. listening: a socket that it inherits. The configuration travels as one JSON document in
-    the environment.
+    name: the name in messages. listening: a socket that its processes inherit, one after the other. The configuration
+    travels as one JSON document in the environment.
     """
     environment = {COMPONENT_VARIABLE: config.to_json()}
     if listening is not None:
@@ -82,7 +84,7 @@ def component(
         environment,
         grace_seconds,
         optional=kind == "web-ui",
-        pass_fds=() if listening is None else (listening.fileno(),),
+        listening=listening,
     )
 
 
@@ -93,12 +95,12 @@ def _own_import_paths(paths: Sequence[str]) -> list[str]:
     return [path for path in found if not any(Path(path).is_relative_to(parent) for parent in installed)]
 
 
-class _Output:
+class _ChildOutput:
     """A child's stdout or stderr: forwarded to the same stream of this process, the last lines kept."""
 
-    def __init__(self, stream: IO[bytes], target_fd: int, lines: deque[str]) -> None:
+    def __init__(self, stream: IO[bytes], forward: Callable[[bytes], None], lines: deque[str]) -> None:
         self.stream = stream
-        self._target_fd: int | None = target_fd
+        self._write = forward
         self._lines = lines
         self._partial = b""
         os.set_blocking(stream.fileno(), False)
@@ -125,27 +127,23 @@ class _Output:
             self._lines.append(_readable(self._partial))
             self._partial = b""
 
-    def _write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view and self._target_fd is not None:
-            try:
-                view = view[os.write(self._target_fd, view) :]
-            except OSError:
-                # Our output is closed (a pipe or terminal without a reader): the components go on without it.
-                self._target_fd = None
-
 
 class _Child(ChildProcess):
     """A running component."""
 
-    def __init__(self, component: ComponentProcess) -> None:
-        """Start the process. Raises OSError when the system cannot."""
-        super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=component.pass_fds)
+    def __init__(self, component: ComponentProcess, output: OutputStreams) -> None:
+        """Start the process. output: where its output goes. Raises OSError when the system cannot."""
+        inherited = () if component.listening is None else (component.listening.fileno(),)
+        super().__init__(component.argv, component.environment, output=subprocess.PIPE, pass_fds=inherited)
         self.name = component.name
         self.lines: deque[str] = deque(maxlen=MAX_LAST_LINES)
         """The end of its output, oldest line first."""
-        streams = ((self.popen.stdout, 1), (self.popen.stderr, 2))
-        self.outputs = [_Output(stream, target_fd, self.lines) for stream, target_fd in streams if stream is not None]
+        streams = ((self.popen.stdout, STDOUT), (self.popen.stderr, STDERR))
+        self.outputs = [
+            _ChildOutput(stream, partial(output.write, target), self.lines)
+            for stream, target in streams
+            if stream is not None
+        ]
 
 
 def _readable(line: bytes) -> str:
@@ -164,19 +162,21 @@ class Supervisor:
         report: Callable[[ReportLine], None] = lambda _line: None,
         on_ready: Callable[[], None] = lambda: None,
         parent_pid: int | None = None,
+        output: OutputStreams | None = None,
     ) -> None:
         """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
 
         on_ready: called by the thread of `run`, once, when all components are ready that are not optional.
-        parent_pid: a process at whose end everything is stopped. Raises ValueError when two components have the same
-        name.
+        parent_pid: a process at whose end everything is stopped. output: closed at the end. Raises ValueError when two
+        components have the same name.
         """
         self.supervision = Supervision(components, together=together, start_seconds=start_seconds)
         """Read by any thread, stepped by that of `run`."""
         self._report = report
         self._on_ready = on_ready
         self._alive: dict[str, _Child] = {}
-        self._outputs: list[_Output] = []
+        self._output = output or OutputStreams()
+        self._outputs: list[_ChildOutput] = []
         """Of all children: what a component has started may still write when it has ended."""
         self._inputs: list[Input] = []
         self._hurry = False
@@ -245,6 +245,9 @@ class Supervisor:
                 self._alive[name].terminate()
             case KillProcess(name):
                 self._alive[name].kill()
+            case CloseListening(component):
+                if component.listening is not None:
+                    component.listening.close()
             case ReportLine():
                 self._report(command)
             case _:
@@ -252,7 +255,7 @@ class Supervisor:
 
     def _start(self, component: ComponentProcess) -> None:
         try:
-            child = _Child(component)
+            child = _Child(component, self._output)
         except OSError as error:
             self._inputs.append(ProcessEnded(component.name, None, str(error)))
             return
@@ -279,9 +282,10 @@ class Supervisor:
         if child.addresses is not None:
             self._inputs.append(ComponentReady(child.name, child.addresses))
 
-    def _forward(self, output: _Output) -> None:
+    def _forward(self, output: _ChildOutput) -> None:
         if not output.forward():
             self._selector.unregister(output.stream)
+            self._outputs.remove(output)
             output.stream.close()
 
     def _take_end(self, child: _Child) -> None:
@@ -304,6 +308,7 @@ class Supervisor:
         for output in self._outputs:
             output.finish()
             output.stream.close()
+        self._output.close()
         self._selector.close()
         with self._wake_lock:
             os.close(self._wake_read)

@@ -152,15 +152,22 @@ def test_a_component_that_cannot_start_is_an_error_with_its_own_words() -> None:
     assert re.search(r"scheduler .* ended before it was ready: exit code 2;.*is in use", str(caught.value), re.DOTALL)
 
 
-def test_a_component_that_is_killed_ends_the_others_and_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        processes = components()
-        (scheduler,) = [process for process in processes if process.cmdline()[-1] == "scheduler"]
+def test_a_component_that_is_killed_is_started_again_and_the_reason_is_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(abs, -1).result(10) == 1
+        (scheduler,) = [process for process in components() if process.cmdline()[-1] == "scheduler"]
         scheduler.kill()
-        assert gone(processes)
-    story = f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
-    assert combo.failure == story
-    assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"][:1] == [story]
+        assert client.submit(abs, -2).result(10) == 2
+        why = "signal=SIGKILL"
+        assert repr(combo).endswith(f"runs; scheduler: 1 restart, {why}>")
+        processes = components()
+    assert combo.failure is None
+    assert gone(processes)
+    assert [record.getMessage() for record in caplog.records if record.name == "scaler.cluster.combo"] == [
+        f"scheduler ended unexpectedly and is started again: {why} pid={scheduler.pid} restarts=1 delay_seconds=0"
+    ]
 
 
 def test_a_program_that_ignores_its_children_can_have_a_combo(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 
 STOP_SECONDS = 12.0
@@ -140,16 +141,34 @@ def test_other_signals_stop_it_as_well(stack_file: Path, number: int) -> None:
     wait_until_gone(processes)
 
 
-def test_a_component_that_is_killed_is_named_and_ends_everything_with_a_failure(stack_file: Path) -> None:
+def component(launcher: Launcher, kind: str) -> psutil.Process:
+    (found,) = [process for process in launcher.components() if process.cmdline()[-1:] == [kind]]
+    return found
+
+
+def test_components_that_are_killed_are_started_again_and_a_client_works_on(
+    stack_file: Path, ports: ReservedPorts
+) -> None:
+    killed = {}
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
+        with Client(ports.address()) as client:
+            assert client.submit(abs, -1).result(10) == 1
+            for kind in ("scheduler", "object-storage-server", "worker-manager"):
+                process = component(launcher, kind)
+                killed[kind] = process.pid
+                process.kill()
+                process.wait(10)
+                assert client.submit(abs, -2).result(10) == 2
+                assert client.submit(len, b"x" * 3_000_000).result(10) == 3_000_000
         processes = launcher.components()
-        (scheduler,) = [process for process in processes if process.cmdline()[-1:] == ["scheduler"]]
-        scheduler.kill()
-        code, _, errors = launcher.end()
-    assert code == 1
-    story = f"scheduler (pid {scheduler.pid}) ended unexpectedly: killed by signal 9 (SIGKILL)"
-    assert own_lines(errors)[0] == story
+        code, _, errors = launcher.stop()
+    assert code == 0, errors
+    names = ("scheduler", "object storage server", "worker manager here")
+    assert own_lines(errors) == [
+        f"{name} ended unexpectedly and is started again: signal=SIGKILL pid={pid} restarts=1 delay_seconds=0"
+        for name, pid in zip(names, killed.values(), strict=True)
+    ]
     wait_until_gone(processes)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,6 +36,7 @@ class Run:
     def __init__(self, *components: ComponentProcess, together: bool = False, start_seconds: float = 10.0) -> None:
         self.progress: list[str] = []
         self.failures: list[str] = []
+        self._reported = threading.Condition()
         self.supervisor = Supervisor(
             components,
             together=together,
@@ -44,10 +47,19 @@ class Run:
         self.thread = threading.Thread(target=self._run)
 
     def _report(self, line: ReportLine) -> None:
-        (self.failures if line.is_failure else self.progress).append(line.text)
+        with self._reported:
+            (self.failures if line.is_failure else self.progress).append(line.text)
+            self._reported.notify_all()
 
     def _run(self) -> None:
         self.exit_code = self.supervisor.run()
+
+    def wait_for_lines(self, beginning: str, count: int) -> None:
+        """Wait until there have been this many reports that begin with the text."""
+        with self._reported:
+            assert self._reported.wait_for(
+                lambda: sum(line.startswith(beginning) for line in [*self.progress, *self.failures]) >= count, 10
+            )
 
     def end(self) -> int | None:
         self.thread.join(20)
@@ -125,17 +137,43 @@ def test_a_last_line_without_an_end_is_kept() -> None:
 def test_a_component_that_cannot_start_with_its_settings_makes_that_the_end_of_all() -> None:
     with running(service("storage"), script("scheduler", "exit 2", 1)) as run:
         assert run.end() == 2
-    with running(script("storage", f"{READY}exit 2")) as run:
-        assert run.end() == 1, "it has started with them"
 
 
-def test_a_component_that_is_killed_is_named_with_its_signal_and_the_others_are_stopped() -> None:
+def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> None:
     with running(service("storage"), service("scheduler", 1)) as run:
         storage, scheduler = pids_of(run, "storage", "scheduler")
         os.kill(storage, 9)
-        assert run.end() == 1
-    assert run.failures == [f"storage (pid {storage}) ended unexpectedly: killed by signal 9 (SIGKILL)"]
-    assert not is_alive(scheduler)
+        run.wait_for_lines("storage is ready", 2)
+        (again,) = pids_of(run, "storage")
+        assert is_alive(scheduler)
+        run.supervisor.stop()
+        assert run.end() == 0
+    assert run.failures == [
+        f"storage ended unexpectedly and is started again: signal=SIGKILL pid={storage} restarts=1 delay_seconds=0"
+    ]
+    assert not is_alive(again)
+
+
+def test_a_listening_socket_is_inherited_by_each_process_of_its_component_in_turn() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        number = listening.fileno()
+        text = f"test -S /proc/self/fd/{number} || exit 2; {READY}exec sleep 60"
+        page = ComponentProcess("page", ("/bin/sh", "-c", text), optional=True, listening=listening)
+        with running(service("scheduler"), page) as run:
+            run.wait_for_lines("page is ready", 1)
+            (pid,) = pids_of(run, "page")
+            os.kill(pid, 9)
+            run.wait_for_lines("page is ready", 2)
+
+
+def test_the_socket_of_a_page_that_is_not_started_again_is_closed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        address = listening.getsockname()
+        page = ComponentProcess("page", ("/bin/sh", "-c", "exit 3"), optional=True, listening=listening)
+        with running(service("scheduler"), page) as run:
+            run.wait_for_lines("page has ended", 1)
+            with socket.socket() as browser:
+                assert browser.connect_ex(address) == errno.ECONNREFUSED
 
 
 def test_what_a_component_leaves_in_its_process_group_is_killed(tmp_path: Path) -> None:

@@ -8,8 +8,11 @@ import pytest
 
 from scaler.cluster.supervision import (
     KILL_AFTER_SECONDS,
+    MAX_RESTARTS,
+    RESTART_SECONDS,
     STOP_SECONDS,
     TIER_SECONDS,
+    CloseListening,
     Command,
     ComponentProcess,
     ComponentReady,
@@ -106,16 +109,18 @@ def test_an_optional_component_is_started_last_and_waited_for_by_no_other(togeth
     assert orders(world.step(ShutdownRequested())) == [TerminateProcess("workers"), TerminateProcess("page")]
 
 
-@pytest.mark.parametrize("is_ready", [True, False])
-@pytest.mark.parametrize("returncode", [0, 1, 2])
-def test_an_optional_component_that_ends_is_reported_and_ends_no_other(is_ready: bool, returncode: int) -> None:
+@pytest.mark.parametrize(("is_ready", "returncode"), [(True, 0), (False, 0), (False, 1), (False, 2)])
+def test_an_optional_component_that_cannot_start_or_ends_in_order_ends_no_other(
+    is_ready: bool, returncode: int
+) -> None:
     world = World((SCHEDULER, PAGE))
     world.ready("scheduler")
     if is_ready:
         world.ready("page")
-    (line,) = world.ends("page", returncode)
+    close, line = world.ends("page", returncode)
     text = f"page has ended, the rest goes on: exit code {returncode}\n    it said this"
     assert line == ReportLine(text, is_failure=True)
+    assert close == CloseListening(PAGE), "a browser is refused and does not wait"
     assert world.supervision.ready
     assert world.supervision.failure is None
     world.step(ShutdownRequested())
@@ -205,19 +210,138 @@ def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> 
     assert supervision.step([ProcessStarted("storage", 7)], 0.0) == [TerminateProcess("storage")]
 
 
-def test_a_component_that_ends_unexpectedly_is_named_with_its_last_words_and_the_others_are_stopped() -> None:
+@pytest.mark.parametrize("component", [*ALL, PAGE])
+@pytest.mark.parametrize(("returncode", "why"), [(-9, "signal=SIGKILL"), (3, "exit_code=3"), (-77, "signal=77")])
+def test_a_component_that_fails_is_started_again_alone_and_the_reason_is_one_line(
+    component: ComponentProcess, returncode: int, why: str
+) -> None:
+    world = World((*ALL, PAGE)).all_ready()
+    world.ready("page")
+    name = component.name
+    pid = PIDS[name]
+    text = f"{name} ended unexpectedly and is started again: {why} pid={pid} restarts=1 delay_seconds=0"
+    assert world.ends(name, returncode) == [ReportLine(text, is_failure=True), StartProcess(component)]
+    assert world.ready(name) == [ReportLine(f"{name} is ready: address ipc://{name} (pid {pid})")]
+    assert world.supervision.restarts == {name: f"1 restart, {why}"}
+    assert world.supervision.failure is None
+
+
+def test_each_further_failure_within_a_minute_delays_the_restart_longer_and_older_ones_are_forgotten() -> None:
     world = World().all_ready()
-    commands = world.ends("scheduler", 3)
-    text = "scheduler (pid 1002) ended unexpectedly: exit code 3"
-    assert ReportLine(text, is_failure=True) in commands, "the lines were passed on when they came"
-    assert orders(commands) == [TerminateProcess("more workers"), TerminateProcess("workers")]
+    began = world.now
+    waits = []
+    for _ in range(5):
+        world.ends("scheduler", 1)
+        due = world.supervision.next_deadline() or world.now
+        is_started = world.started[-1] == "scheduler"
+        waits.append(0.0 if is_started else due - world.now)
+        if not is_started:
+            assert orders(world.wait(waits[-1] - 0.01)) == []
+            assert orders(world.wait(0.01)) == [StartProcess(SCHEDULER)]
+        world.ready("scheduler")
+        world.step(ProcessEnded("workers", 1, "exit code 1"))  # counts for itself
+        world.wait(2.0)
+        world.ready("workers")
+    assert waits == [0.0, 0.5, 1.0, 2.0, 2.0]
+    world.now = began + RESTART_SECONDS + 20
+    assert orders(world.ends("scheduler", 1)) == [StartProcess(SCHEDULER)]
+
+
+def fail_often(world: World, name: str, *, is_ready: bool) -> list[Command]:
+    """Let every process of a component fail as soon as it runs; return what the last failure brings."""
+    for _ in range(MAX_RESTARTS):
+        world.ends(name, 3)
+        world.wait(2.0)
+        if is_ready:
+            world.ready(name)
+    return world.ends(name, 3)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_a_component_that_fails_too_often_is_named_with_its_last_lines_and_the_others_are_stopped(
+    is_ready: bool,
+) -> None:
+    world = World().all_ready()
+    commands = fail_often(world, "scheduler", is_ready=is_ready)
+    text = (
+        "scheduler (pid 1002) ended unexpectedly: exit code 3; "
+        f"it was started again {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
+    )
+    assert commands == [
+        ReportLine(text, is_failure=True),
+        TerminateProcess("more workers"),
+        TerminateProcess("workers"),
+    ]
     failure = f"{text}; its last lines:\n    it said this"
     assert world.supervision.failure == failure
     world.ends("workers", 1)
     world.ends("more workers", 1)
     world.ends("storage")
-    assert world.supervision.finished
+    assert (world.supervision.finished, world.supervision.exit_code) == (True, 1)
     assert world.supervision.failure == failure, "the first failure is the cause"
+
+
+def test_an_optional_component_that_fails_too_often_ends_no_other() -> None:
+    world = World((SCHEDULER, PAGE))
+    world.ready("scheduler")
+    world.ready("page")
+    commands = fail_often(world, "page", is_ready=True)
+    assert orders(commands) == [CloseListening(PAGE)]
+    assert world.supervision.ready
+    assert world.supervision.failure is None
+
+
+def test_a_restarted_component_that_does_not_become_ready_is_killed_and_started_again() -> None:
+    world = World().all_ready()
+    world.ends("scheduler", 1)
+    assert orders(world.wait(30.0)) == [KillProcess("scheduler")]
+    line, *_ = world.ends("scheduler", -9)
+    assert isinstance(line, ReportLine)
+    assert line.text.endswith("not_ready_seconds=30 pid=1002 restarts=2 delay_seconds=0.5")
+    assert orders(world.wait(0.5)) == [StartProcess(SCHEDULER)]
+
+
+def test_a_component_that_the_system_cannot_start_again_is_tried_later() -> None:
+    supervision = Supervision([STORAGE])
+    supervision.step([], 0.0)
+    supervision.step([ProcessStarted("storage", 7), ComponentReady("storage", {})], 0.0)
+    assert orders(supervision.step([ProcessEnded("storage", 1, "exit code 1")], 1.0)) == [StartProcess(STORAGE)]
+    (line,) = supervision.step([ProcessEnded("storage", None, "Cannot allocate memory")], 1.0)
+    assert isinstance(line, ReportLine)
+    assert line.text.endswith("again: reason='Cannot allocate memory' pid=0 restarts=2 delay_seconds=0.5")
+    assert supervision.step([], 1.5) == [StartProcess(STORAGE)]
+
+
+def test_a_lower_tier_that_fails_during_the_start_is_started_again_before_the_next_tier() -> None:
+    world = World()
+    world.ready("storage")
+    assert orders(world.ends("storage", -9)) == [StartProcess(STORAGE)]
+    assert orders(world.ready("scheduler")) == []
+    assert orders(world.ready("storage")) == [StartProcess(WORKERS), StartProcess(MORE_WORKERS)]
+
+
+def test_a_stop_while_a_component_waits_for_its_restart_starts_it_no_more() -> None:
+    world = World().all_ready()
+    world.ends("scheduler", 1)
+    world.ready("scheduler")
+    assert orders(world.ends("scheduler", 1)) == []
+    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("more workers"), TerminateProcess("workers")]
+    assert orders(world.wait(2.0)) == []
+    world.ends("workers")
+    assert orders(world.ends("more workers")) == [TerminateProcess("storage")]
+    world.ends("storage")
+    assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
+
+
+def test_a_stop_while_a_component_is_started_again_ends_its_new_process() -> None:
+    world = World((STORAGE, SCHEDULER))
+    world.ready("storage")
+    world.ready("scheduler")
+    world.ends("scheduler", 1)
+    assert orders(world.step(ShutdownRequested())) == [TerminateProcess("scheduler")]
+    assert orders(world.ends("scheduler", -15)) == [TerminateProcess("storage")]
+    world.ends("storage")
+    assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
 
 
 def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit_code() -> None:

@@ -1,0 +1,101 @@
+"""Output whose reader is slow, stops reading, or goes away."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import select
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from scaler.cluster.output import MAX_PENDING_BYTES, OutputStreams
+
+LINE = b"x" * 999 + b"\n"
+
+
+@dataclass
+class Pipe:
+    """Stands in for the stdout of this process."""
+
+    reading: int
+    writing: int
+    output: OutputStreams
+
+    def write(self, data: bytes) -> None:
+        self.output.write(self.writing, data)
+
+    def read_until(self, end: bytes) -> bytes:
+        data = b""
+        while not data.endswith(end):
+            readable, _, _ = select.select([self.reading], [], [], 10)
+            assert readable, data[-200:]
+            data += os.read(self.reading, 1024 * 1024)
+        return data
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    reading, writing = os.pipe()
+    found = Pipe(reading, writing, OutputStreams({writing: "stdout"}))
+    yield found
+    os.close(reading)
+    found.output.close()  # before the number is given to another file
+    os.close(writing)
+
+
+def test_what_is_read_arrives_whole_and_in_order(pipe: Pipe) -> None:
+    wanted = b"".join(b"line %d\n" % number for number in range(200_000))
+    pieces = [wanted[at : at + 10_000] for at in range(0, len(wanted), 10_000)] * 2
+
+    def write() -> None:
+        for piece in [*pieces, b"end"]:
+            pipe.write(piece)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    assert pipe.read_until(b"end") == wanted * 2 + b"end"
+    writer.join()
+
+
+def test_more_than_an_absent_reader_leaves_room_for_is_dropped_and_counted_when_it_returns(pipe: Pipe) -> None:
+    room = MAX_PENDING_BYTES + fcntl.fcntl(pipe.writing, fcntl.F_GETPIPE_SZ)
+    lines = 2 * room // len(LINE)
+    for _ in range(lines):
+        pipe.write(LINE)
+    data = pipe.read_until(b" (stdout was not read)\n")
+    kept, notice = data.count(LINE), data.splitlines()[-1].decode()
+    found = re.fullmatch(r"scaler: output was dropped: lines=(\d+) \(stdout was not read\)", notice)
+    assert found
+    assert kept + int(found[1]) == lines
+    assert kept * len(LINE) >= MAX_PENDING_BYTES
+    pipe.write(b"and on\n")
+    assert pipe.read_until(b"\n") == b"and on\n"
+
+
+def test_a_line_about_what_was_dropped_begins_a_line(pipe: Pipe) -> None:
+    big = b"y" * MAX_PENDING_BYTES * 2
+    pipe.write(big)
+    pipe.write(b"dropped\n")
+    assert pipe.read_until(b"read)\n").endswith(b"yyy\nscaler: output was dropped: lines=1 (stdout was not read)\n")
+
+
+def test_a_reader_that_has_gone_costs_nothing(pipe: Pipe) -> None:
+    replaced, other = os.pipe()
+    os.dup2(replaced, pipe.reading)
+    os.close(replaced)
+    os.close(other)
+    for _ in range(3 * MAX_PENDING_BYTES // len(LINE)):
+        pipe.write(LINE)
+    pipe.output.close()
+    pipe.write(LINE)
+
+
+def test_a_closed_output_has_written_everything(pipe: Pipe) -> None:
+    pipe.write(b"last words\n")
+    pipe.output.close()
+    os.set_blocking(pipe.reading, False)
+    assert os.read(pipe.reading, 100) == b"last words\n"
