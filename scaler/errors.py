@@ -71,6 +71,10 @@ class ProcessorDiedError(TaskError):
     """The processes that ran the task died, up to the limit of retries; the text has signal or exit code."""
 
 
+class MemoryLimitError(TaskError, MemoryError):
+    """The task took more memory than its worker allows or its machine has; the text has the limit and the peak."""
+
+
 class PoisonTaskError(TaskError):
     """The task took several workers down, one after another, and is not tried again."""
 

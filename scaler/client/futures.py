@@ -18,6 +18,7 @@ from scaler.client.tasks import FunctionReference, ObjectReference, ObjectUpload
 from scaler.errors import (
     ClientClosedError,
     LimitError,
+    MemoryLimitError,
     ObjectLostError,
     PoisonTaskError,
     ProcessorDiedError,
@@ -301,6 +302,7 @@ _ERRORS: dict[Outcome, type[TaskError]] = {
     Outcome.PROCESSOR_DIED: ProcessorDiedError,
     Outcome.POISON: PoisonTaskError,
     Outcome.OBJECT_LOST: ObjectLostError,
+    Outcome.MEMORY_LIMIT: MemoryLimitError,
 }
 
 

@@ -456,7 +456,7 @@ class ClientLoop:
                     self._stored_result(payload)
                 continue
             profile: Profile = durations[index]
-            if has_profiles and template.spec.profiling:
+            if has_profiles:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
                 stored = self._stored_result(payload)

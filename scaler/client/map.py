@@ -37,7 +37,14 @@ from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
-from scaler.errors import ProcessorDiedError, ScalerError, SerializationError, TaskTimeoutError, UsageError
+from scaler.errors import (
+    MemoryLimitError,
+    ProcessorDiedError,
+    ScalerError,
+    SerializationError,
+    TaskTimeoutError,
+    UsageError,
+)
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
@@ -283,7 +290,7 @@ class ChunkRunner:
             failure = chunk.failure()
             # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
             was_called = failure is None or remote_traceback(failure) is None
-            if was_called and not isinstance(failure, ProcessorDiedError | TaskTimeoutError):
+            if was_called and not isinstance(failure, ProcessorDiedError | TaskTimeoutError | MemoryLimitError):
                 return
         is_made = not chunk.items
         for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):

@@ -95,6 +95,8 @@ Address = Annotated[str, Check(check_address)]
 ServerAddress = Annotated[str, Check(check_server_address)]
 """The same, of a server to connect to."""
 Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
+CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]
+"""A count; 0 switches off what it limits."""
 Bytes = Annotated[int, Range(ge=0)]
 Limit = Annotated[int, Check(_limit)]
 """At least 1, or -1: no limit."""

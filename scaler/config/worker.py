@@ -12,7 +12,17 @@ from dataclasses import dataclass, field
 from typing import Annotated, Self
 
 from scaler.config.setting import LoggingConfig, Setting
-from scaler.config.values import Bytes, Capabilities, Count, EventLoop, Preload, Seconds, SecondsOrNone, ServerAddress
+from scaler.config.values import (
+    Bytes,
+    Capabilities,
+    Count,
+    CountOrNone,
+    EventLoop,
+    Preload,
+    Seconds,
+    SecondsOrNone,
+    ServerAddress,
+)
 from scaler.errors import ConfigError
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
@@ -48,6 +58,22 @@ class WorkerSettings(LoggingConfig):
     trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE
     """A processor larger than this returns unused memory to the system when it collects garbage. Not for symphony and
     aws_hpc in mode offload.
+    """
+    memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    """Memory of all processors of a worker together, above which the largest one is ended with its task; 0: no limit.
+    What processes share does not count. Not for symphony and aws_hpc in mode offload.
+    """
+    processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    """Memory of a processor and what its task has started, above which it is ended with the task; 0: no limit. What
+    processes share does not count. Not for symphony and aws_hpc in mode offload.
+    """
+    max_tasks_per_processor: Annotated[CountOrNone, Setting(default_text="0, no limit", metavar="COUNT")] = 0
+    """A processor that has run this many tasks is replaced by a new one; 0: no limit. Not for symphony and aws_hpc in
+    mode offload.
+    """
+    max_processor_memory_growth: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
+    """A processor that keeps this many bytes more than after its first task is replaced between two tasks; 0: no limit.
+    Not for symphony and aws_hpc in mode offload.
     """
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
     """Stop a suspended processor with a signal; otherwise its threads continue while its task waits. Not for symphony

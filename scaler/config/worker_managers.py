@@ -14,7 +14,15 @@ from scaler.config.values import Count, Limit, Name, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.plugins import load, worker_manager_type
 
-PROCESSOR_SETTINGS = ("garbage_collect_interval_seconds", "trim_memory_threshold_bytes", "hard_processor_suspend")
+PROCESSOR_SETTINGS = (
+    "garbage_collect_interval_seconds",
+    "trim_memory_threshold_bytes",
+    "memory_limit_bytes",
+    "processor_memory_limit_bytes",
+    "max_tasks_per_processor",
+    "max_processor_memory_growth",
+    "hard_processor_suspend",
+)
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
 

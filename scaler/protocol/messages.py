@@ -170,12 +170,15 @@ class Outcome(IntEnum):
     POISON = 8
     OBJECT_LOST = 9
     NOT_STARTED = 10  # the attempt never began and may move for free. From workers only
+    MEMORY_LIMIT = 11  # it took more memory than it may
+    OUT_OF_MEMORY = 12  # its worker or machine had too little memory for all that ran there. From workers only
 
 
-_FINAL = bytes(set(Outcome) - {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED})
+_FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY}
+_FINAL = bytes(set(Outcome) - _FROM_WORKERS)
 
 Outcomes = Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome", bytes(Outcome))]
-_FINAL_OUTCOMES = f.Numbers("List(UInt8)", "of Outcome, but never exceptionToRetry or notStarted", _FINAL)
+_FINAL_OUTCOMES = f.Numbers("List(UInt8)", "of Outcome, but none that is from workers only", _FINAL)
 FinalOutcomes = Annotated[list[int], _FINAL_OUTCOMES]
 
 
@@ -534,6 +537,8 @@ class WorkerHeartbeat(Message):
     clock_offset_seconds: f.Clock = 0.0  # added to the worker's monotonic clock, this is the scheduler's
     clock_error_seconds: f.Seconds = 0.0  # of the offset, at most; 0: it is not known yet
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
+    memory_kills: f.Count32 = 0  # processors that it ended for their memory, since its start
+    processors_replaced: f.Count32 = 0  # processors that it replaced between tasks, since its start
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

@@ -403,6 +403,8 @@ class Totals(NamedTuple):
     managers: int = 0
     functions: int = 0
     waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
+    memory_kills: Annotated[int, Column(help="Processors that workers ended for their memory")] = 0
+    processors_replaced: Annotated[int, Column(help="Processors that workers replaced between tasks")] = 0
 
 
 class Status(NamedTuple):

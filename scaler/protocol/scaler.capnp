@@ -111,6 +111,8 @@ enum Outcome {
   poison @8;
   objectLost @9;
   notStarted @10;                # the attempt never began and may move for free. From workers only
+  memoryLimit @11;               # it took more memory than it may
+  outOfMemory @12;               # its worker or machine had too little memory for all that ran there. From workers only
 }
 
 struct Capability {
@@ -294,7 +296,7 @@ struct Finished {
   # scheduler -> client, admin.
   number @0 :UInt64;             # counts the Finished of this client from 1
   ids @1 :Data;                  # column of ids
-  outcomes @2 :List(UInt8);      # of Outcome, but never exceptionToRetry or notStarted
+  outcomes @2 :List(UInt8);      # of Outcome, but none that is from workers only
   durationUs @3 :List(UInt64);   # wall time; microseconds
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
@@ -419,6 +421,8 @@ struct WorkerHeartbeat {
   # added to the worker's monotonic clock, this is the scheduler's; a reading of the sender's clock
   clockErrorSeconds @7 :Float64;  # of the offset, at most; 0: it is not known yet
   unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
+  memoryKills @9 :UInt32;        # processors that it ended for their memory, since its start
+  processorsReplaced @10 :UInt32;  # processors that it replaced between tasks, since its start
 }
 
 struct Heartbeat {

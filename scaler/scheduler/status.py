@@ -179,6 +179,8 @@ class _Census:
             managers=len(state.managers),
             functions=len(self.functions),
             waiting=len(self.queued),
+            memory_kills=state.memory_kills,
+            processors_replaced=state.processors_replaced,
         )
 
     def client(self, client: ClientRecord) -> ClientRow:

@@ -88,6 +88,8 @@ class ToAgent(IntEnum):
     """identifier: of the task whose stdout and stderr can be read from the attached pipes"""
     PRINTED = 8
     """identifier: of the task that printed; text, whether to stderr, and bytes that are missing before it"""
+    WORN = 9
+    """it is to be replaced once its tasks have ended; text: why"""
 
 
 def pack(*kind_and_values: Any) -> bytes:

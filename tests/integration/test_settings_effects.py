@@ -37,6 +37,7 @@ SCHEDULER = "integration/test_settings_scheduler.py::"
 ADMISSION = "integration/test_admission.py::"
 ACCOUNTS = "unit/scheduler/test_accounts.py::"
 WORKERS = "integration/test_settings_workers.py::"
+MEMORY = "integration/test_worker_memory.py::"
 MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
 WEB_LIMITS = "integration/test_web_limits.py::"
@@ -86,6 +87,12 @@ OF_WORKERS = {
     "death_timeout_seconds": WORKERS + "test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout",
     "garbage_collect_interval_seconds": (CLUSTERS + "test_an_idle_processor_collects_garbage_as_often_as_it_was_told"),
     "trim_memory_threshold_bytes": CLUSTERS + "test_a_large_processor_gives_back_what_it_does_not_use",
+    "memory_limit_bytes": MEMORY + "test_the_largest_task_of_a_worker_is_ended_first_and_tried_again",
+    "processor_memory_limit_bytes": (
+        MEMORY + "test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_on"
+    ),
+    "max_tasks_per_processor": MEMORY + "test_a_processor_is_replaced_after_so_many_tasks",
+    "max_processor_memory_growth": MEMORY + "test_a_processor_that_grows_is_replaced_between_tasks",
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
     "preload": CLUSTERS + "test_processors_were_preloaded",
     "io_threads": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",

@@ -50,7 +50,8 @@ SPEC = st.builds(
     name=TEXT,
     parent=OPTIONAL_ID,
 )
-FINAL = st.sampled_from(sorted(set(m.Outcome) - {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED}))
+FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY}
+FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
 
 
 @st.composite

@@ -88,6 +88,10 @@ class Metrics(Collector):
         yield gauge, "scaler_workers_listed", "Workers in the sums of CPU and memory.", (), [(len(workers),)]
         yield gauge, "scaler_workers_cpu_ratio", "CPUs that the listed workers use: 1 is one CPU.", (), [(cpu,)]
         yield gauge, "scaler_workers_resident_memory_bytes", "Memory of the listed workers.", (), [(memory,)]
+        text = "Processors that workers ended because they took too much memory."
+        yield counter, "scaler_memory_kills", text, (), [(status.totals.memory_kills,)]
+        text = "Processors that workers replaced between tasks, for their age, their memory or what tasks did to them."
+        yield counter, "scaler_processors_replaced", text, (), [(status.totals.processors_replaced,)]
         managers = status.managers
         units = [(row.id, state, getattr(row, state)) for row in managers for state in ("running", "pending", "failed")]
         yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
-from scaler.protocol.messages import Outcome, TaskLog
+from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
@@ -41,6 +41,8 @@ class ClusterState:
         """Tasks in state Waiting or Delayed."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
         """Tasks that ended since the start, by outcome."""
+        self.memory_kills = self.processors_replaced = 0
+        """Since the start: see `WorkerHeartbeat`."""
         self.functions: dict[tuple[str, tuple[tuple[str, float], ...]], Function] = {}
         """By name and items of the needs, the most recently used at the end."""
         self.pools: dict[Offers, WorkerPool] = {}
@@ -52,6 +54,12 @@ class ClusterState:
         """What tasks printed that have not failed."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, until the audit log is told."""
+
+    def count(self, before: WorkerHeartbeat | None, heartbeat: WorkerHeartbeat) -> None:
+        """Add what a worker has counted since its heartbeat before this one."""
+        kills, replaced = (before.memory_kills, before.processors_replaced) if before is not None else (0, 0)
+        self.memory_kills += max(0, heartbeat.memory_kills - kills)
+        self.processors_replaced += max(0, heartbeat.processors_replaced - replaced)
 
     def own_time(self, now: float) -> float:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""

@@ -420,6 +420,7 @@ class SchedulerCore:
                 self._tasks.suspended(worker, message)
                 self._placement.touched[worker] = None
             case messages.WorkerHeartbeat():
+                self.state.count(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
             case messages.Relay():
                 self._relayed(worker, message, now)

@@ -79,7 +79,7 @@ class Outbox:
         message.payloads.append(payload)
         message.duration_us.append(duration_us)
         group.function.wall_us += duration_us
-        if group.spec.profiling:
+        if group.spec.profiling or peak_bytes:
             _pad_profiles(message, len(message.ids) - 1)
             message.cpu_us.append(cpu_us)
             message.peak_bytes.append(peak_bytes)

@@ -56,9 +56,11 @@ MAX_ATTEMPT_ERRORS = 8
 MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that an attempt error quotes."""
 
-_FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.TIMED_OUT, Outcome.OBJECT_LOST)
+_FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
+_AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
+"""How a task ends that has failed for the last time."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """With this outcome and those below it, the task's own code came to its end."""
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
@@ -224,7 +226,8 @@ class Tasks:
                     peak_bytes[index] if peak_bytes else 0,
                 )
             else:
-                self._ended_without_result(worker, task, outcome, payload, now)
+                costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
+                self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         worker.note_progress(now, healthy)
 
     @staticmethod
@@ -243,28 +246,29 @@ class Tasks:
         if is_stored(payload):
             self._objects.forget(payload[1:17])
 
-    def _ended_without_result(self, worker: Worker, task: Task, outcome: int, payload: bytes, now: float) -> None:
+    def _ended_without_result(
+        self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, costs: tuple[int, int, int], now: float
+    ) -> None:
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY):
             self._objects.forget(result_id(task.id, task.attempt))  # stopped in the middle, it may have stored it
         if type(task.state) is Recalled and task.state.cancel:
             self._drop_late(payload)
             self.end(task, _CANCELLED, b"cancelled")
             return
-        match Outcome(outcome):
+        match outcome:
             case Outcome.NOT_STARTED:
                 self._requeue(task, 0.0, now)
             case Outcome.EXCEPTION_TO_RETRY:
                 raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
                 self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.title}: it raised {raised}", now)
-            case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED:
-                at_limit = Outcome.WORKER_LOST
+            case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED | Outcome.OUT_OF_MEMORY:
+                at_limit = _AT_LIMIT.get(outcome, Outcome.WORKER_LOST)
                 if outcome == Outcome.PROCESSOR_DIED:
                     worker.note_failure()
-                    at_limit = Outcome.PROCESSOR_DIED
                 why = failure_texts(outcome, payload).text
                 self._retry(worker, task, at_limit, payload, f" on {worker.title}: {why}", now)
-            case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST:
-                self.end(task, outcome, payload)
+            case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST | Outcome.MEMORY_LIMIT:
+                self.end(task, outcome, payload, *costs)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
                 raise AssertionError("ended with a result")
 

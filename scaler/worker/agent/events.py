@@ -37,6 +37,7 @@ class ProcessorEvent(Enum):
     BLOCKED = "its running task waits for tasks of its own"
     UNBLOCKED = "that wait is over: it waits until it is granted a slot"
     NESTED_TRAFFIC = "a nested client of it has sent or received a message"
+    WORN = "it is to be replaced once its tasks have ended; text: why"
     INVALID_DATAGRAM = "it has broken the protocol; text: how"
     EXITED = "it is gone; its TasksReclaimed came before; text: exit code or signal, and its crash text"
 
@@ -91,7 +92,13 @@ class CallCompleted(NamedTuple):
     peak_bytes: int = 0
 
 
-ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported
+class MemoryMeasured(NamedTuple):
+    """The memory of all processors by their numbers, in bytes, when it exceeded a limit."""
+
+    usage: Mapping[int, int]
+
+
+ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
 CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
 AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | ProcessorInput | CallInput
 

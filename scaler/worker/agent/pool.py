@@ -13,6 +13,7 @@ Invariants: at most `slots` processors are active; only active ones are dispatch
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from scaler.worker.agent.events import (
     ActOnProcessor,
     DispatchTasks,
     EndAgent,
+    MemoryMeasured,
     ProcessorInput,
     ProcessorReported,
     ResultsReceived,
@@ -34,6 +36,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
+from scaler.worker.agent.limits import MemoryLimits
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
@@ -67,6 +70,10 @@ class ProcessorState(Enum):
     """Asked to end, or killed; its exit has not been seen."""
 
 
+_WITHOUT_TASK = (ProcessorState.ACTIVE, ProcessorState.SPARE)
+"""States in which a processor may have none."""
+
+
 @dataclass(slots=True, eq=False)
 class PooledProcessor:
     """One processor as its agent knows it."""
@@ -87,6 +94,8 @@ class PooledProcessor:
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
     kill_reason: KillReason | None = None
+    is_worn: bool = False
+    """It gets no more tasks, and is replaced when it has ended those that it has."""
     is_yielding: bool = False
     """It gives its slot to a waiting one after the task that it runs."""
     is_paused: bool = False
@@ -102,6 +111,8 @@ class PooledProcessor:
     def has_capacity(self) -> bool:
         dispatched = self.dispatched
         count = len(dispatched)
+        if self.is_worn:
+            return False
         if count < 2:
             return True
         return count < MAX_DISPATCHED and self.work_us - dispatched[0].cost_us < DISPATCH_AHEAD_US
@@ -128,41 +139,54 @@ class ProcessorPool(ExecutorBase):
         self._slots_are_settled = False
         """All slots are taken and no processor waits for one, and no state has changed since."""
         self.processors: dict[int, PooledProcessor] = {}
+        self._memory_limits = MemoryLimits.of(config)
+        self._max_tasks = config.max_tasks_per_processor or sys.maxsize
 
     # -- what happened ---------------------------------------------------------------------------------------------
 
     def take(self, item: ProcessorInput, now: float) -> None:
         """Take in what a processor did. Reports about processors that are gone are dropped."""
+        if isinstance(item, MemoryMeasured):
+            self._limit_memory(item.usage)
+            return
         processor = self.processors.get(item.number)
         if processor is None:
             return
-        state = processor.state
         match item:
             case ResultsReceived(_, results):
                 self._take_results(processor, results, True, now)
             case TasksReclaimed():
                 self._reclaimed(processor, item, now)
-            case ProcessorReported(_, Event.READY):
+            case ProcessorReported(_, event, text):
+                self._reported(processor, event, text, now)
+
+    def _reported(self, processor: PooledProcessor, event: Event, text: str, now: float) -> None:
+        state = processor.state
+        match event:
+            case Event.READY:
                 processor.is_ready = True
                 self._failed_starts = 0
-            case ProcessorReported(_, Event.FAILED, text):
+            case Event.FAILED:
                 self._enter(processor, ProcessorState.ENDING, processor.since)
                 self._count_failed_start(text)
-            case ProcessorReported(_, Event.BLOCKED):
+            case Event.BLOCKED:
                 if state is ProcessorState.ACTIVE:
                     self._suspend(processor, now)
-            case ProcessorReported(_, Event.UNBLOCKED):
+            case Event.UNBLOCKED:
                 if state is ProcessorState.SUSPENDED:
                     self._enter(processor, ProcessorState.WAITING, now)
                 elif state is ProcessorState.ACTIVE:
                     self._act(processor, Verb.GRANT)
-            case ProcessorReported(_, Event.NESTED_TRAFFIC):
+            case Event.NESTED_TRAFFIC:
                 if state is ProcessorState.SUSPENDED:
                     processor.since = now
                     self._pause(processor, False)
-            case ProcessorReported(_, Event.INVALID_DATAGRAM, text):
+            case Event.WORN:
+                self.log(f"processor {processor.number} is replaced: {text}", level="info")
+                self._wear_out(processor, now)
+            case Event.INVALID_DATAGRAM:
                 self._ban(processor, text)
-            case ProcessorReported(_, Event.EXITED, text):
+            case Event.EXITED:
                 self._exited(processor, text, now)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
@@ -204,7 +228,7 @@ class ProcessorPool(ExecutorBase):
             self._assign_slots(now)
         if may_start:
             if self.queue.waiting:
-                self._dispatch()
+                self._dispatch(now)
                 self.wake_by(now + BUSY_TICK_SECONDS)
             elif self._slots > 1 and self._stuck():
                 self.wake_by(now + BUSY_TICK_SECONDS)
@@ -215,8 +239,8 @@ class ProcessorPool(ExecutorBase):
             if processor.dispatched:
                 self._watch(processor, now)
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
-                self._enter(processor, ProcessorState.ENDING, now)
-                self._act(processor, Verb.END)
+                if len(self._in_state(ProcessorState.SPARE)) > self._successors:
+                    self._retire(processor, now)
             elif processor.state is ProcessorState.SUSPENDED and self.config.hard_processor_suspend:
                 if now - processor.since > (PAUSE_SECONDS if processor.is_paused else PAUSE_AFTER_SECONDS):
                     processor.since = now
@@ -262,6 +286,10 @@ class ProcessorPool(ExecutorBase):
 
     def _assign_slots(self, now: float) -> None:
         """Hand out free slots: to processors that wait for one, to spare ones, to new ones."""
+        for processor in list(self.processors.values()):
+            if processor.is_worn and not processor.dispatched and processor.state in _WITHOUT_TASK:
+                self._retire(processor, now)
+                self.processors_replaced += 1
         active = self._in_state(ProcessorState.ACTIVE)
         waiting = self._in_state(ProcessorState.WAITING)
         waiting.sort(key=lambda each: each.since)
@@ -289,6 +317,23 @@ class ProcessorPool(ExecutorBase):
                 self._reclaim(processor)
             processor.is_yielding = should_yield
         self._slots_are_settled = len(active) == self._slots and not waiting
+
+    @property
+    def _successors(self) -> int:
+        """How many spare processors take the place of worn ones: they get ready while those end their tasks."""
+        return sum(each.is_worn for each in self._in_state(ProcessorState.ACTIVE))
+
+    def _wear_out(self, processor: PooledProcessor, now: float) -> None:
+        """Replace a processor when it has ended its tasks, and fork the next one meanwhile."""
+        if not processor.is_worn:
+            processor.is_worn = True
+            self._slots_are_settled = False
+            if len(self._in_state(ProcessorState.SPARE)) < self._successors:
+                self._enter(self._spawn(now), ProcessorState.SPARE, now)
+
+    def _retire(self, processor: PooledProcessor, now: float) -> None:
+        self._enter(processor, ProcessorState.ENDING, now)
+        self._act(processor, Verb.END)
 
     def _in_state(self, state: ProcessorState) -> list[PooledProcessor]:
         return [each for each in self.processors.values() if each.state is state]
@@ -342,7 +387,7 @@ class ProcessorPool(ExecutorBase):
 
     # -- dispatch --------------------------------------------------------------------------------------------------
 
-    def _dispatch(self) -> None:
+    def _dispatch(self, now: float) -> None:
         """Send queued attempts to processors, as far ahead as is good.
 
         A processor gets nothing before it is ready: the attempt that comes first may be another one by then.
@@ -376,6 +421,8 @@ class ProcessorPool(ExecutorBase):
             item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
+            if processor.results + len(processor.dispatched) >= self._max_tasks:
+                self._wear_out(processor, now)
             if not processor.has_capacity():
                 free.remove(processor)
 
@@ -433,6 +480,8 @@ class ProcessorPool(ExecutorBase):
         if not dispatched:
             processor.work_us = 0.0
             processor.since = now
+            if processor.is_worn:
+                self._slots_are_settled = False
 
     def _reclaim(self, processor: PooledProcessor) -> None:
         if processor.dispatched and not processor.is_reclaiming:
@@ -497,6 +546,24 @@ class ProcessorPool(ExecutorBase):
         self.free_lane(processor.lane)
         self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
+
+    def _limit_memory(self, usage: Mapping[int, int]) -> None:
+        """End what takes too much memory. A processor between tasks may be at fault, too: then no task is charged."""
+        alive = {
+            number: used
+            for number, used in usage.items()
+            if number in self.processors and self.processors[number].state is not ProcessorState.ENDING
+        }
+        for number, excess in self._memory_limits.excesses(alive).items():
+            processor = self.processors[number]
+            self.memory_kills += 1
+            self.log(f"processor {number} is ended: {excess.text}", self._task_of(processor))
+            text = f"the task was ended, because {excess.text}"
+            self._kill(processor, KillReason(excess.outcome, text, excess.peak_bytes))
+
+    @staticmethod
+    def _task_of(processor: PooledProcessor) -> bytes:
+        return processor.dispatched[0].id if processor.dispatched else b""
 
     def _count_failed_start(self, text: str) -> None:
         self._failed_starts += 1

@@ -18,6 +18,7 @@ from scaler.protocol.messages import Relay
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchTasks,
+    MemoryMeasured,
     ProcessorCommand,
     ProcessorEvent,
     ProcessorReported,
@@ -25,6 +26,8 @@ from scaler.worker.agent.events import (
     ResultsReceived,
     TasksReclaimed,
 )
+from scaler.worker.agent.limits import MemoryLimits
+from scaler.worker.agent.memory import MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays, Sender
@@ -104,6 +107,9 @@ class ProcessorAgent(Agent):
         self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
         self._prints = PrintBuffer(self._loop, self.send_output)
+        self._memory = MemoryWatch(
+            self._loop, MemoryLimits.of(config), self._pids, lambda usage: self.take([MemoryMeasured(usage)])
+        )
         self._verbs = {
             ProcessorVerb.SPAWN: self._spawn,
             ProcessorVerb.RECLAIM: self._reclaim,
@@ -156,6 +162,7 @@ class ProcessorAgent(Agent):
         return {number: each.pid for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
+        self._memory.close()
         self._prints.close()
         self._loop.remove_reader(self._fork_server)
         for each in self._processors.values():

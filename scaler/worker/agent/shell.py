@@ -242,7 +242,8 @@ class Agent:
             processors.append(ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
         clock = self._clock.seconds, self._clock.error_seconds, time.time()
-        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock))
+        counts = self._core.executor.memory_kills, self._core.executor.processors_replaced
+        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts))
 
     # -- the core --------------------------------------------------------------------------------------------------
 

@@ -58,6 +58,8 @@ class KillReason(NamedTuple):
 
     outcome: Outcome
     text: str
+    peak_bytes: int = 0
+    """0: not known."""
 
 
 CANCELLED = KillReason(Outcome.CANCELLED, "cancelled")
@@ -169,6 +171,8 @@ class ExecutorBase:
         """The message to which ended attempts are added: those that end in a row share one."""
         self.storage_address = ""
         self.wake_at = now
+        self.memory_kills = self.processors_replaced = 0
+        """Processors that were ended for their memory, or replaced between tasks, since the start."""
         self._lanes = 0
         self._free_lanes: list[int] = []
         """Of the lanes that were taken so far: a heap."""
@@ -257,13 +261,20 @@ class ExecutorBase:
         done.lanes.append(lane)
 
     def killed(
-        self, item: Attempt, outcome: Outcome, text: str, duration_us: int = 0, began_us: int = 0, lane: int = 0
+        self,
+        item: Attempt,
+        outcome: Outcome,
+        text: str,
+        peak_bytes: int = 0,
+        duration_us: int = 0,
+        began_us: int = 0,
+        lane: int = 0,
     ) -> None:
         """Forget a dispatched attempt, and report that it ended without a result. lane: as in `ended`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         payload = text.encode("utf-8", "replace")
-        self.ended(item, outcome, payload, duration_us, began_us=began_us, lane=lane)
+        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, began_us, lane)
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""

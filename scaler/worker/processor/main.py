@@ -84,14 +84,19 @@ def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
 class GarbagePolicy:
     """Collects garbage periodically, and gives memory back to the system when there is much."""
 
-    def __init__(self, interval_seconds: float, threshold_bytes: int, free: Callable[[], None], now_ns: int) -> None:
-        """interval_seconds: between two collections; 0 for none. threshold_bytes: resident memory above which it is
-        trimmed. free: called before that, to drop caches."""
-        self._interval_ns = int(interval_seconds * 1e9)
-        self._threshold_bytes = threshold_bytes
+    def __init__(
+        self, config: WorkerConfig, free: Callable[[], None], report_worn: Callable[[str], None], now_ns: int
+    ) -> None:
+        """free: drops caches. report_worn: asks for another processor instead of this one, and says why."""
+        self._interval_ns = int(config.garbage_collect_interval_seconds * 1e9)
+        self._threshold_bytes = config.trim_memory_threshold_bytes
+        self._max_growth_bytes = config.max_processor_memory_growth
+        self._first_bytes = 0
+        """What it has after its first task."""
         self._free = free
+        self._report_worn = report_worn
         self._collected_ns = now_ns
-        self._checked_ns = now_ns
+        self._checked_ns = now_ns if not self._max_growth_bytes else 0  # the first task is the measure of the others
         self._trim_above = 0
         self.is_due = False
         """A task has run since the last check of an idle processor."""
@@ -115,12 +120,35 @@ class GarbagePolicy:
         resident = resident_bytes()
         # Memory that stays in use would be trimmed again and again in vain: only growth since the last time counts.
         if resident > max(self._threshold_bytes, self._trim_above):
-            self._free()
-            gc.collect()
-            give_memory_back()
+            self._trim()
             self._trim_above = resident_bytes() + self._threshold_bytes // 8
         elif resident < self._threshold_bytes:
             self._trim_above = 0
+        if self._max_growth_bytes:
+            self._check_growth()
+
+    def _trim(self) -> None:
+        self._free()
+        gc.collect()
+        give_memory_back()
+
+    def _check_growth(self) -> None:
+        if not self._first_bytes:
+            self._trim()
+            self._first_bytes = private_bytes()
+        elif private_bytes() - self._first_bytes > self._max_growth_bytes:
+            self._trim()
+            growth = private_bytes() - self._first_bytes
+            if growth > self._max_growth_bytes:
+                limit = f"max_processor_memory_growth = {self._max_growth_bytes}"
+                self._report_worn(f"it keeps {growth} bytes more than after its first task, and {limit}")
+                self._max_growth_bytes = 0
+
+
+def private_bytes() -> int:
+    """Return the resident memory of this process without files and shared memory."""
+    _, resident, shared, *_ = _STATM.read_text("ascii").split()
+    return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
 def resident_bytes() -> int:
@@ -144,12 +172,7 @@ class _Processor:
             ToProcessor.FORGET: self._functions.forget,
             ToProcessor.STORAGE: self._use_storage,
         }
-        self._garbage = GarbagePolicy(
-            config.garbage_collect_interval_seconds,
-            config.trim_memory_threshold_bytes,
-            self._objects.clear,
-            time.monotonic_ns(),
-        )
+        self._garbage = GarbagePolicy(config, self._objects.clear, self._report_worn, time.monotonic_ns())
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
@@ -187,6 +210,9 @@ class _Processor:
             kind, *values = unpack(datagram)
             self._announcements[kind](*values)
         return specs[number]
+
+    def _report_worn(self, text: str) -> None:
+        self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
     def _use_storage(self, address: str) -> None:
         self._objects.move(address)

@@ -114,7 +114,7 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
         pytest.param(done(attempts=[0]), "attempts: 0 is not allowed", id="attempt 0"),
         pytest.param(done(attempts=[65_535]), "attempts: 65535 is not allowed", id="attempt 65535"),
         pytest.param(done(outcomes=[]), "outcomes: a column of length 0 does not fit the ids: 1", id="no outcome"),
-        pytest.param(done(outcomes=[11]), "outcomes: 11 is not allowed", id="unknown outcome"),
+        pytest.param(done(outcomes=[250]), "outcomes: 250 is not allowed", id="unknown outcome"),
         pytest.param(done(payloadSizes=[]), "payloads: a column of length 0 does not fit the ids: 1", id="no payload"),
         pytest.param(
             done(payloadSizes=[1, 1]), "payloads: a column of length 2 does not fit the ids: 1", id="payload too many"
@@ -294,7 +294,7 @@ def test_a_single_task_is_limited_as_any_batch_is(message: m.Message) -> None:
         pytest.param(m.Cancel([b"short"]), id="short id"),
         pytest.param(m.Done([ID], [1], [0], [], [0]), id="payload missing"),
         pytest.param(m.Done([ID], [0], [0], [b""], [0]), id="attempt 0"),
-        pytest.param(m.Done([ID], [1], [11], [b""], [0]), id="unknown outcome"),
+        pytest.param(m.Done([ID], [1], [250], [b""], [0]), id="unknown outcome"),
         pytest.param(m.Done([ID], [1], [0], [b""], [-1]), id="negative duration"),
         pytest.param(m.Finished(1, [ID], [m.Outcome.NOT_STARTED], [b""], [0]), id="a worker's outcome"),
         pytest.param(m.Finished(-1, [ID], [0], [b""], [0]), id="negative number"),

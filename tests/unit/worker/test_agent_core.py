@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scaler.config.worker import WorkerConfig
 from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
 from scaler.protocol.messages import (
@@ -37,8 +38,15 @@ def task_id(number: int) -> bytes:
 class Story(CoreRig):
     """A core, its fake processors, and what it has sent; time moves when a test says so."""
 
-    def __init__(self, slots: int = 1, queue_size: int = 1000, timeout: float = 0.0, death: float = 300.0) -> None:
-        super().__init__(worker_config(slots, queue_size, timeout, death))
+    def __init__(
+        self,
+        slots: int = 1,
+        queue_size: int = 1000,
+        timeout: float = 0.0,
+        death: float = 300.0,
+        config: WorkerConfig | None = None,
+    ) -> None:
+        super().__init__(config or worker_config(slots, queue_size, timeout, death))
         self.births_take_time = False
         self.step()
         self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
@@ -82,6 +90,11 @@ class Story(CoreRig):
         for _ in range(count):
             processor.begin(self.now)
             processor.finish(duration_us=duration_us)
+        self.flush(number)
+
+    def work_on(self, number: int = 1) -> None:
+        """Let a processor finish the task that it runs."""
+        self.hands[number].finish()
         self.flush(number)
 
     def flush(self, number: int = 1) -> None:

@@ -1,0 +1,89 @@
+"""Measures the memory of processors, and of what their tasks have started, where there are limits of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+from scaler.worker.agent.limits import MemoryLimits
+
+LOAD_SHARE = 0.05
+"""Of one CPU, measuring takes no more than this."""
+_STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
+_ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
+
+
+class MemoryWatch:
+    """Measures periodically, and reports what is above a limit. Without a limit it does nothing.
+
+    The counters that the kernel keeps of each process are cheap to read, but count a page that a process shares with
+    its parent for both. Only when they exceed a limit does the watch read the exact shares: then the kernel visits all
+    pages.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: MemoryLimits,
+        pids: Callable[[], Mapping[int, int]],
+        report: Callable[[Mapping[int, int]], None],
+    ) -> None:
+        """pids: returns the pids of the processors by their numbers. report: takes their bytes by the same numbers."""
+        self._loop = loop
+        self._limits = limits
+        self._pids = pids
+        self._report = report
+        self._timer: asyncio.TimerHandle | None = None
+        if any(limits):
+            self._timer = loop.call_later(0, self._measure)
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _measure(self) -> None:
+        began = time.monotonic()
+        pids = self._pids()
+        usage = {number: counted_bytes(pid) for number, pid in pids.items()}
+        if self._limits.excesses(usage):
+            usage = {number: exact_bytes(pid) for number, pid in pids.items()}
+            if self._limits.excesses(usage):
+                self._report(usage)
+        took = time.monotonic() - began
+        pause = max(self._limits.pause_seconds(usage), took / LOAD_SHARE)
+        self._timer = self._loop.call_later(pause, self._measure)
+
+
+def counted_bytes(pid: int) -> int:
+    """Return the private memory of a process and its descendants, too much where they share pages. 0: it is gone."""
+    return sum(_sum_of(each, "status", _STATUS_FIELDS) for each in _with_descendants(pid))
+
+
+def exact_bytes(pid: int) -> int:
+    """Return the same, with the share of each process in its pages. Takes milliseconds per gigabyte."""
+    return sum(
+        _sum_of(each, "smaps_rollup", _ROLLUP_FIELDS) or _sum_of(each, "status", _STATUS_FIELDS)
+        for each in _with_descendants(pid)
+    )
+
+
+def _with_descendants(pid: int) -> Iterator[int]:
+    pids = [pid]
+    for each in pids:
+        yield each
+        with contextlib.suppress(OSError):  # it has ended; or the kernel does not list children
+            for thread in Path("/proc", str(each), "task").iterdir():
+                with contextlib.suppress(OSError):
+                    pids += map(int, (thread / "children").read_bytes().split())
+
+
+def _sum_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
+    """Return the sum of some fields of a file of a process, in bytes; 0 when it is not readable."""
+    try:
+        lines = Path("/proc", str(pid), name).read_bytes().splitlines()
+    except OSError:
+        return 0
+    return 1024 * sum(int(line.split()[1]) for line in lines if line.startswith(fields))

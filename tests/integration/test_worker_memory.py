@@ -1,0 +1,148 @@
+"""Limits of memory and of the life of processors, with real processes."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import MemoryLimitError
+from scaler.protocol.messages import Done, Outcome
+from tests.integration.worker_rig import Rig, play
+
+MIB = 1024**2
+LIMIT = 150 * MIB
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with SchedulerClusterCombo(n_workers=2, processor_memory_limit_bytes=LIMIT, worker_manager_id="small") as cluster:
+        yield cluster.get_address()
+
+
+def hold(size_bytes: int) -> int:
+    """Use memory that is freed when the task ends."""
+    return len(b"\1" * size_bytes)
+
+
+def hold_until(path: Path, size_bytes: int = 0) -> int:
+    held = b"\1" * size_bytes
+    while not path.exists():
+        time.sleep(0.01)
+    return len(held)
+
+
+def hold_in_child(size_bytes: int) -> int | None:
+    child = multiprocessing.get_context("fork").Process(target=hold_until, args=(Path("/nowhere"), size_bytes))
+    child.start()
+    child.join()
+    return child.exitcode
+
+
+def test_a_task_above_its_limit_fails_with_limit_and_peak_and_its_neighbours_go_on(
+    address: str, tmp_path: Path
+) -> None:
+    with Client(address=address) as client:
+        neighbour = client.submit(hold_until, tmp_path / "go", 40 * MIB)
+        failed = client.submit(hold_until, tmp_path / "never", 220 * MIB)
+        queued = [client.submit(hold, 1000) for _ in range(10)]
+        with pytest.raises(MemoryLimitError, match=f"more than processor_memory_limit_bytes = {LIMIT}"):
+            failed.result(10)
+        assert [each.result(10) for each in queued] == [1000] * 10
+        assert failed.profiling_info().peak_memory > LIMIT
+        (tmp_path / "go").touch()
+        assert neighbour.result(10) == 40 * MIB
+        assert isinstance(failed.exception(), MemoryError)
+
+
+def test_what_a_task_has_started_counts_for_it(address: str) -> None:
+    with Client(address=address) as client, pytest.raises(MemoryLimitError):
+        client.submit(hold_in_child, 200 * MIB).result(10)
+
+
+def fork_children_that_read_what_it_has(size_bytes: int, count: int) -> list[int | None]:
+    held = b"\1" * size_bytes
+    context = multiprocessing.get_context("fork")
+    children = [context.Process(target=time.sleep, args=(0.3,)) for _ in range(count)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join()
+    return [child.exitcode for child in children] if held else []
+
+
+def test_pages_that_processes_of_a_task_share_count_once(address: str) -> None:
+    with Client(address=address) as client:
+        assert client.submit(fork_children_that_read_what_it_has, 80 * MIB, 4).result(10) == [0] * 4
+
+
+def test_large_results_in_shared_memory_do_not_count(address: str) -> None:
+    with Client(address=address) as client:
+        futures = [client.submit(bytes, 40 * MIB) for _ in range(10)]
+        assert [len(each.result(10)) for each in futures] == [40 * MIB] * 10
+
+
+def test_the_items_of_a_map_are_sent_one_by_one_when_one_is_too_large(address: str) -> None:
+    with Client(address=address) as client:
+        results = client.map(hold, [10, 300 * MIB, 20], chunk_size=3, return_exceptions=True)
+        assert [results[0], results[2]] == [10, 20]
+        assert isinstance(results[1], MemoryLimitError)
+
+
+def test_the_largest_task_of_a_worker_is_ended_first_and_tried_again(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        small = rig.submit(hold_until, (tmp_path / "go", 60 * MIB))[0]
+        await rig.poll(lambda: any(each.memory_info().rss > 60 * MIB for each in rig.processors()))
+        large = rig.submit(hold_until, (tmp_path / "go", 110 * MIB))[0]
+        outcome, payload = await rig.outcome(large)
+        assert outcome is Outcome.OUT_OF_MEMORY
+        assert f"memory_limit_bytes = {LIMIT}, and its processor was the largest" in payload.decode()
+        (done,) = rig.messages(Done)
+        assert 100 * MIB < done.peak_bytes[0] <= LIMIT
+        (tmp_path / "go").touch()
+        assert await rig.value(small) == 60 * MIB
+
+    play(story, slots=2, memory_limit_bytes=LIMIT)
+
+
+def pid_of(_: int) -> int:
+    return os.getpid()
+
+
+def test_a_processor_is_replaced_after_so_many_tasks() -> None:
+    async def story(rig: Rig) -> None:
+        pids = [await rig.value(each) for each in rig.submit(pid_of, *[(number,) for number in range(9)])]
+        assert pids[0:3] == pids[0:1] * 3
+        assert pids[3:6] == pids[3:4] * 3
+        assert pids[6:9] == pids[6:7] * 3
+        assert len(set(pids)) == 3
+        await rig.poll(lambda: {each.pid for each in rig.processors()}.isdisjoint(pids))
+
+    play(story, max_tasks_per_processor=3)
+
+
+_kept: list[Any] = []
+
+
+def keep(size_bytes: int) -> int:
+    gc.disable()
+    _kept.append(b"\1" * size_bytes)
+    return os.getpid()
+
+
+def test_a_processor_that_grows_is_replaced_between_tasks() -> None:
+    async def story(rig: Rig) -> None:
+        first = await rig.value(rig.submit(keep, (100 * MIB,))[0])
+        assert await rig.value(rig.submit(keep, (10 * MIB,))[0]) == first
+        assert await rig.value(rig.submit(keep, (60 * MIB,))[0]) == first
+        await rig.poll(lambda: first not in [each.pid for each in rig.processors()])
+        assert await rig.value(rig.submit(keep, (10,))[0]) != first
+
+    play(story, max_processor_memory_growth=50 * MIB)

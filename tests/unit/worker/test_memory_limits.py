@@ -1,0 +1,171 @@
+"""Limits of memory in the agent's core: what was measured comes in, and processors to end go out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from scaler.protocol.messages import Done, Outcome
+from scaler.worker.agent.events import MemoryMeasured, ProcessorReported
+from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.agent.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, MemoryLimits
+from tests.unit.worker.test_agent_core import Story
+from tests.unit.worker.worker_fakes import worker_config
+
+GIB = 1024**3
+
+
+class Limited(Story):
+    def __init__(self, slots: int = 1, *, processor: int = 0, worker: int = 0) -> None:
+        limits = {"processor_memory_limit_bytes": processor, "memory_limit_bytes": worker}
+        super().__init__(config=replace(worker_config(slots), **limits))  # type: ignore[arg-type]
+
+    def measured(self, **usage: int) -> None:
+        """Measure processors: p1=..., p2=... bytes. What is to be ended ends."""
+        self.happened(MemoryMeasured({int(name[1:]): used for name, used in usage.items()}))
+        for number, each in list(self.hands.processors.items()):
+            if each.killed and not each.released:
+                self.die(number)
+
+    def texts(self) -> dict[int, str]:
+        done = [message for message in self.sent if isinstance(message, Done)]
+        rows = [row for message in done for row in zip(message.ids, message.payloads, strict=True)]
+        return {int.from_bytes(identifier, "big"): payload.decode() for identifier, payload in rows}
+
+
+def begun(slots: int, count: int, **limits: int) -> Limited:
+    """Return a story in which each of `slots` processors runs a task, numbered alike, of `count` in all."""
+    story = Limited(slots, **limits)
+    story.run(*range(1, count + 1))
+    for number in range(1, slots + 1):
+        story.hands[number].begin(story.now)
+    return story
+
+
+def test_a_task_above_the_limit_of_its_processor_ends_with_limit_and_peak_and_those_behind_it_run() -> None:
+    story = begun(1, 3, processor=GIB)
+    story.measured(p1=GIB + 5)
+    assert story.done() == {1: Outcome.MEMORY_LIMIT}
+    assert story.texts()[1] == (
+        "the task was ended, because its processor had 1073741829 bytes, more than processor_memory_limit_bytes = "
+        "1073741824"
+    )
+    (done,) = [message for message in story.sent if isinstance(message, Done)]
+    assert done.peak_bytes == [GIB + 5]
+    assert sorted(story.fed(2)) == [2, 3]
+    assert story.pool.memory_kills == 1
+
+
+def test_neighbours_within_their_limits_go_on() -> None:
+    story = begun(3, 3, processor=GIB)
+    story.measured(p1=GIB - 1, p2=GIB + 1, p3=GIB)
+    assert story.done() == {2: Outcome.MEMORY_LIMIT}
+    assert not story.hands[1].killed
+    assert not story.hands[3].killed
+
+
+def test_the_largest_go_first_until_the_others_fit_the_worker() -> None:
+    story = begun(4, 4, worker=10 * GIB)
+    story.measured(p1=2 * GIB, p2=5 * GIB, p3=3 * GIB, p4=4 * GIB)
+    assert story.done() == {2: Outcome.OUT_OF_MEMORY}
+    assert "memory_limit_bytes = 10737418240" in story.texts()[2]
+    story.measured(p1=6 * GIB, p3=6 * GIB, p4=6 * GIB)
+    assert len(story.done()) == 3
+
+
+def test_what_alone_is_above_the_workers_limit_is_not_tried_again() -> None:
+    story = begun(2, 2, worker=GIB)
+    story.measured(p1=GIB + 1, p2=5)
+    assert story.done() == {1: Outcome.MEMORY_LIMIT}
+
+
+def test_memory_of_processors_that_are_being_ended_counts_no_more() -> None:
+    story = begun(2, 2, worker=GIB)
+    story.happened(MemoryMeasured({1: GIB, 2: 5}))
+    story.happened(MemoryMeasured({1: GIB, 2: 5}))
+    assert story.hands[1].killed
+    assert not story.hands[2].killed
+    assert story.pool.memory_kills == 1
+
+
+def test_a_processor_that_keeps_too_much_between_tasks_is_replaced_and_no_task_is_charged() -> None:
+    story = begun(1, 2, processor=GIB)
+    story.work_on(1)
+    story.measured(p1=2 * GIB)
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.fed(2) == [2]
+
+
+def test_a_result_that_came_before_its_processor_was_ended_counts() -> None:
+    story = begun(1, 1, processor=GIB)
+    story.hands[1].finish()
+    story.measured(p1=2 * GIB)
+    assert story.done() == {1: Outcome.SUCCESS}
+
+
+def test_measured_processors_that_are_gone_are_skipped() -> None:
+    story = begun(1, 1, worker=GIB)
+    story.die(1)
+    story.measured(p1=2 * GIB)
+    assert story.done() == {1: Outcome.PROCESSOR_DIED}
+
+
+def test_the_nearer_a_limit_the_sooner_the_next_measurement() -> None:
+    limits = MemoryLimits(2 * GIB, 0)
+    assert limits.pause_seconds({}) == MAX_PAUSE_SECONDS
+    assert limits.pause_seconds({1: GIB, 2: 0}) == MAX_PAUSE_SECONDS
+    assert MIN_PAUSE_SECONDS < limits.pause_seconds({1: GIB, 2: 2 * GIB - GIB // 8}) < MAX_PAUSE_SECONDS / 4
+    assert limits.pause_seconds({1: 3 * GIB}) == MIN_PAUSE_SECONDS
+    assert MemoryLimits(0, GIB).pause_seconds({1: GIB // 2, 2: GIB // 2}) == MIN_PAUSE_SECONDS
+
+
+class Wearing(Story):
+    def __init__(self, slots: int = 1, max_tasks: int = 0) -> None:
+        super().__init__(config=replace(worker_config(slots), max_tasks_per_processor=max_tasks))
+
+    def alive(self) -> list[int]:
+        return [number for number, each in self.hands.processors.items() if not (each.ended or each.killed)]
+
+
+def test_a_processor_is_replaced_after_its_tasks_by_one_that_is_forked_before() -> None:
+    story = Wearing(max_tasks=3)
+    story.run(1, 2, 3, 4, 5)
+    story.work(duration_us=10)
+    assert story.fed(1) == [2, 3]
+    assert story.alive() == [1, 2]
+    story.work(count=2, duration_us=10)
+    assert story.alive() == [2]
+    assert story.fed(2) == [4, 5]
+    story.happened(story.hands[1].reclaim(1), ProcessorReported(1, Event.EXITED, "exit code 0"))
+    assert story.done() == dict.fromkeys([1, 2, 3], Outcome.SUCCESS)
+    assert story.pool.processors_replaced == 1
+
+
+def test_the_successor_of_a_processor_with_a_long_last_task_is_kept() -> None:
+    story = Wearing(max_tasks=1)
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.tick(100.0)
+    assert story.alive() == [1, 2]
+    story.work_on(1)
+    assert story.alive() == [2]
+
+
+def test_a_processor_that_has_grown_ends_what_it_has_and_gets_no_more() -> None:
+    story = Wearing()
+    story.run(1, 2, 3)
+    story.happened(ProcessorReported(1, Event.WORN, "it keeps 5 bytes"))
+    assert story.fed(1) == [1, 2]
+    story.work(count=2)
+    assert story.fed(2) == [3]
+    assert story.alive() == [2]
+
+
+def test_a_suspended_processor_is_replaced_once_its_task_has_ended() -> None:
+    story = Wearing(max_tasks=1)
+    story.run(1)
+    story.wait_in(1)
+    story.signal(1, Event.UNBLOCKED)
+    story.run(2)
+    story.work_on(1)
+    assert story.alive() == [2, 3]
+    assert story.fed(2) == [2]
