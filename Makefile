@@ -4,6 +4,7 @@
 # make soak   the long simulations
 # make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
 # make chaos  a cluster at work while processes are killed, connections break and disks fill, for CHAOS_SECONDS (1800)
+# make endure  a cluster at work for SOAK_SECONDS (an hour); fails when the memory of a process grows
 # make mutants  changes single expressions of the pure cores, and prints the share that tests notice
 # make clean  removes what the others have made
 
@@ -20,7 +21,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check soak fuzz chaos mutants clean
+.PHONY: demo test check soak fuzz chaos endure mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -51,6 +52,10 @@ CHAOS_SECONDS ?= 1800
 CHAOS_SEED ?= 1
 chaos: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.chaos.conductor --seconds $(CHAOS_SECONDS) --seed $(CHAOS_SEED)
+
+SOAK_SECONDS ?= 3600
+endure: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.chaos.soak --seconds $(SOAK_SECONDS)
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutants.py

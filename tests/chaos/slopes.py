@@ -1,0 +1,50 @@
+"""Whether a figure of a process grows: the slope of its samples, with its standard error. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+WARM_UP = 0.25
+"""Share of the samples, from the first on, that is left out: caches and pools fill then."""
+BLOCKS = 24
+"""Samples that follow each other are alike, so single ones would give too small an error: blocks are fitted."""
+ERRORS = 3.0
+"""A slope is above a limit when it is by so many standard errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """Change of a figure in an hour, and its standard error."""
+
+    per_hour: float
+    error: float
+    mean: float
+
+    def is_above(self, limit: float) -> bool:
+        """Tell whether it is significantly above a limit, in the figure's unit in an hour."""
+        return self.per_hour - ERRORS * self.error > limit
+
+
+def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
+    """Return the slope of (seconds, figure), in the order of time; None when there are too few.
+
+    It is the line of least squares through the means of blocks of equal numbers of samples.
+    """
+    settled = samples[int(len(samples) * WARM_UP) :]
+    size = len(settled) // BLOCKS
+    if not size:
+        return None
+    blocks = [settled[start : start + size] for start in range(len(settled) - size * BLOCKS, len(settled), size)]
+    times = [fmean(at for at, _ in block) / 3600 for block in blocks]
+    figures = [fmean(figure for _, figure in block) for block in blocks]
+    middle, mean = fmean(times), fmean(figures)
+    spread = sum((at - middle) ** 2 for at in times)
+    if not spread:
+        return None
+    per_hour = sum((at - middle) * (figure - mean) for at, figure in zip(times, figures, strict=True)) / spread
+    residuals = (figure - mean - per_hour * (at - middle) for at, figure in zip(times, figures, strict=True))
+    variance = sum(residual * residual for residual in residuals) / (BLOCKS - 2)
+    return Slope(per_hour, math.sqrt(variance / spread), mean)

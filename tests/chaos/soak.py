@@ -1,0 +1,125 @@
+"""A soak: `python -m tests.chaos.soak --seconds 3600`, which is `make endure`.
+
+Clients, workers and objects come and go for an hour without any fault, while the memory, descriptors and threads of
+every lasting process are sampled. A figure whose slope is significantly above its limit is a leak, and the exit code 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import signal
+import sys
+import tempfile
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from time import sleep
+
+import psutil
+
+from tests.chaos.cluster import Cluster, send
+from tests.chaos.history import now
+from tests.chaos.slopes import slope
+
+SAMPLE_SECONDS = 2.0
+CLIENT_SECONDS = 20.0
+"""How long a client lives. One more stays for the whole soak."""
+AGENT_SECONDS = 30.0
+"""How often a worker is asked to end; the manager starts another one."""
+MIB = 1024 * 1024
+LIMITS = {"pss": 16.0 * MIB, "rss": 24.0 * MIB, "descriptors": 6.0, "threads": 2.0}
+"""Most that a figure may grow in an hour."""
+
+Samples = dict[tuple[str, str], list[tuple[float, float]]]
+"""Of each process and figure."""
+
+
+def lasting(cluster: Cluster) -> dict[str, psutil.Process]:
+    """Return the processes that live for the whole soak, by name."""
+    found = {name: cluster.find(name) for name in ("object storage", "scheduler", "page")}
+    found["manager near"], found["manager far"] = ([process] for process in cluster.find("manager"))
+    found["client"] = cluster.find("client")[:1]
+    found["agent near"], found["fork server near"] = cluster.find("agent")[:1], cluster.find("fork server")[:1]
+    return {name: processes[0] for name, processes in found.items() if processes}
+
+
+def measure(process: psutil.Process) -> dict[str, float]:
+    memory = process.memory_full_info()
+    return {
+        "pss": float(memory.pss),
+        "rss": float(memory.rss),
+        "descriptors": float(process.num_fds()),
+        "threads": float(process.num_threads()),
+    }
+
+
+def soak(cluster: Cluster, seconds: float) -> Samples:
+    """Let everything come and go, and sample."""
+    samples: Samples = defaultdict(list)
+    began = now()
+    until = began + seconds
+    cluster.start_client("lasting", is_far=False, until=until)
+    number, next_client, next_agent = 0, began, began + AGENT_SECONDS
+    sleep(SAMPLE_SECONDS)
+    processes: dict[str, psutil.Process] = {}
+    while now() < until:
+        if now() >= next_client:
+            number += 1
+            next_client += CLIENT_SECONDS
+            cluster.start_client(f"passing{number}", is_far=bool(number % 2), until=now() + CLIENT_SECONDS)
+        if now() >= next_agent:
+            next_agent += AGENT_SECONDS
+            for agent in cluster.find("agent")[1:2]:
+                send(agent, signal.SIGTERM)
+        if len(processes) < 8:
+            processes = lasting(cluster)
+        for name, process in processes.items():
+            with suppress(psutil.Error):
+                for figure, value in measure(process).items():
+                    samples[name, figure].append((now() - began, value))
+        sleep(SAMPLE_SECONDS)
+    return samples
+
+
+def report(samples: Samples) -> list[str]:
+    """Print a line for each process and figure; return what grows beyond its limit."""
+    problems = []
+    print(f"{'process':18} {'figure':12} {'mean':>10} {'slope an hour':>24}   limit")
+    for (name, figure), points in samples.items():
+        found = slope(points)
+        if found is None:
+            problems.append(f"{name} has {len(points)} samples of its {figure}: too few")
+            continue
+        unit, word = (MIB, " MiB") if figure in ("pss", "rss") else (1, "")
+        line = (
+            f"{name:18} {figure:12} {found.mean / unit:10,.1f} {found.per_hour / unit:+10,.2f} ±"
+            f" {found.error / unit:6,.2f}{word}   {LIMITS[figure] / unit:g}{word}"
+        )
+        print(line, flush=True)
+        if found.is_above(LIMITS[figure]):
+            problems.append(line)
+    return problems
+
+
+def main() -> int:
+    """Run and print; return the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seconds", type=float, default=3600.0, help="how long (default: 3600)")
+    parser.add_argument("--seed", type=int, default=1, help="the work follows from it (default: 1)")
+    request = parser.parse_args()
+    directory = Path(tempfile.mkdtemp(prefix="soak-"))
+    cluster = Cluster(directory, request.seed)
+    try:
+        samples = soak(cluster, request.seconds)
+    finally:
+        left = cluster.stop()
+    problems = report(samples) + [f"left behind: {each}" for each in left]
+    for problem in problems:
+        print(f"GROWS OR IS LEFT: {problem}")
+    shutil.rmtree(directory)
+    return int(bool(problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
