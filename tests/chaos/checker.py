@@ -113,8 +113,8 @@ def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted
     attempts = {start.by for start in task.starts}
     if submitted.retries == 0 and len(attempts) > 1:
         verdict.duplicated.append(f"{name} may start once, and started {len(attempts)} times: {sorted(attempts)}")
-    if not task.outcomes or task.outcomes[0].error == CANCELLED:
-        return  # what runs when it is cancelled may start on a worker that cannot be told
+    if not task.outcomes or _shown(task.outcomes[0]) != submitted.expects:
+        return  # after a cancellation, or when its client gave up, it may start on a worker that could not be told
     late = [start for start in task.starts if start.at > task.outcomes[0].at]
     if late:
         after = late[0].at - task.outcomes[0].at
@@ -139,7 +139,7 @@ def _check_outcome(
         else:
             verdict.wrong.append(f"{name} was cancelled, and then delivered {outcome.error or 'a value'}")
         return
-    shown = f"{outcome.error}: {outcome.text}" if outcome.error else outcome.text
+    shown = _shown(outcome)
     if shown == submitted.expects:
         verdict.right += 1
     elif not outcome.error:
@@ -151,6 +151,10 @@ def _check_outcome(
         verdict.excused += 1
     else:
         verdict.lost.append(f"{name} ended after {len(task.starts)} starts with {shown[:300]}")
+
+
+def _shown(outcome: Delivered) -> str:
+    return f"{outcome.error}: {outcome.text}" if outcome.error else outcome.text
 
 
 def _check_loss(verdict: Verdict, name: str, task: _Task, submitted: Submitted, outcome: Delivered) -> None:

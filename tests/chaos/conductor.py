@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import heapq
+import re
 import resource
 import shutil
 import signal
@@ -37,6 +38,9 @@ LEFT_OUT = (
     "terminate scheduler",
     "terminate object storage",
     "scheduler and object storage",
+    "long stop scheduler",
+    "long stop client",
+    "long black hole",
 )
 """Faults that strike only when they are asked for: the cluster does not promise to survive them."""
 CLOCK_JUMPS = (-86400.0, -30.0, 45.0, 400 * 86400.0)
@@ -105,7 +109,7 @@ class Conductor:
         """Do it. Returns what was struck, None when there was nothing."""
         cluster = self._cluster
         match fault.kind:
-            case "kill" | "stop" | "terminate" | "no descriptors" | "revoke key":
+            case "kill" | "stop" | "long stop" | "terminate" | "no descriptors" | "revoke key":
                 return self._strike_process(fault)
             case "clock jump":
                 jump = CLOCK_JUMPS[int(fault.pick * len(CLOCK_JUMPS))]
@@ -127,7 +131,7 @@ class Conductor:
                         proxy.half_open()
                     case "reorder":
                         proxy.reorder()
-                    case "black hole":
+                    case "black hole" | "long black hole":
                         proxy.black_hole()
                         self._later(fault.seconds, proxy.heal)
                     case "delay":
@@ -158,7 +162,7 @@ class Conductor:
                 send(process, signal.SIGKILL)
             case "terminate":
                 send(process, signal.SIGTERM)
-            case "stop":
+            case "stop" | "long stop":
                 send(process, signal.SIGSTOP)
                 self._later(fault.seconds, lambda: send(process, signal.SIGCONT))
             case _:
@@ -173,7 +177,7 @@ class Conductor:
             return None
         client = clients[int(fault.pick * len(clients))]
         name = client.order.name
-        if fault.kind == "stop":
+        if fault.kind.endswith("stop"):
             process = psutil.Process(client.process.pid)
             self._do(fault, process)
             return name
@@ -219,6 +223,14 @@ def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], repor
     return Result(verdict, left, conductor.skipped)
 
 
+def summary(problems: Sequence[str]) -> list[str]:
+    """Return one example of each sort of problem, with their number."""
+    sorts: dict[str, list[str]] = {}
+    for problem in problems:
+        sorts.setdefault(re.sub(r"\S*\d\S*", "", problem)[:120], []).append(problem)
+    return [f"{len(examples)} such: {examples[0][:400]}" for examples in sorts.values()]
+
+
 def main() -> int:
     """Run and print; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -238,8 +250,8 @@ def main() -> int:
     for name, number in sorted(result.verdict.faults.items()):
         print(f"{'of them ' + name:>35} {number:6,}")
     print(f"{'left behind':>20} {len(result.left):8,}")
-    for problem in result.problems[:50]:
-        print(problem)
+    for line in summary(result.problems):
+        print(line)
     if result.problems or request.keep:
         print(f"history and output are kept in {directory}")
     else:
