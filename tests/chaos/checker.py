@@ -23,7 +23,8 @@ CANCELLED = "CancelledError"
 class Verdict:
     """What a run came to. A violation is a sentence that names the promise and the task."""
 
-    faults: Counter[str] = field(default_factory=Counter)
+    strikes: Counter[str] = field(default_factory=Counter)
+    """Faults by kind and target."""
     tasks: int = 0
     right: int = 0
     """Futures that ended with their own value or exception."""
@@ -43,14 +44,14 @@ class Verdict:
     @property
     def violations(self) -> list[str]:
         found = self.lost + self.duplicated + self.wrong
-        if self.doubtful > sum(self.faults.values()):
+        if self.doubtful > sum(self.strikes.values()):
             found = [*found, f"{self.doubtful} tasks ended as lost without enough starts, after fewer faults"]
         return found
 
     def figures(self) -> dict[str, int]:
         """Return the figures of the run, by name."""
         return {
-            "faults": sum(self.faults.values()),
+            "faults": sum(self.strikes.values()),
             "tasks": self.tasks,
             "right": self.right,
             "cancelled": self.cancelled,
@@ -92,8 +93,8 @@ def check(lines: Iterable[Line]) -> Verdict:
                 gone.add(name)
             case CallFailed():
                 failed.append(line)
-            case Struck(fault=fault):
-                verdict.faults[fault] += 1
+            case Struck(fault=fault, target=target):
+                verdict.strikes[f"{fault} {target}"] += 1
             case Ended():
                 pass
     owners = {task.submitted.expects: name for name, task in tasks.items() if task.submitted is not None}

@@ -29,6 +29,10 @@ SHARED_MEMORY = Path("/dev/shm")
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""
 DISK_MIB = 256
+MANAGER = "worker-manager"
+KINDS = {"scheduler": "scheduler", "object storage": "object-storage-server", "page": "web-ui"}
+LEVELS = ("manager", "agent", "fork server", "processor")
+"""Each is the parent of the next."""
 END_SECONDS = 20.0
 NEAR_SLOTS, FAR_SLOTS = 2, 2
 
@@ -132,18 +136,8 @@ class Cluster:
         )
         ports.release()
         self._stopping = threading.Event()
-        self._parts: dict[str, subprocess.Popen[bytes]] = {}
-        self.restarts: dict[str, int] = {}
-        manager = ("scaler_worker_manager", "baremetal_native")
-        self._argv = {
-            "object storage": ("scaler_object_storage_server",),
-            "scheduler": ("scaler_scheduler",),
-            "near": (*manager, "--worker-manager-id", "near"),
-            "far": (*manager, "--worker-manager-id", "far"),
-            "page": ("scaler_ui",),
-        }
-        for name in self._argv:
-            self._start_part(name)
+        self.launches = 0
+        self._launcher = self._launch()
         self._keeper = threading.Thread(target=self._keep, name="keeper")
         self._keeper.start()
 
@@ -172,15 +166,15 @@ class Cluster:
                 start_new_session=True,
             )
 
-    def _start_part(self, name: str) -> None:
-        self._parts[name] = self._popen(name, ("-m", "scaler.cli", *self._argv[name], "-c", str(self._file)))
+    def _launch(self) -> subprocess.Popen[bytes]:
+        self.launches += 1
+        return self._popen("launcher", ("-m", "scaler.cli", "scaler", str(self._file)))
 
     def _keep(self) -> None:
+        """Start the launcher again when it has ended, as a person would."""
         while not self._stopping.wait(0.2):
-            for name, process in self._parts.items():
-                if process.poll() is not None and not self._stopping.wait(0.3):
-                    self.restarts[name] = self.restarts.get(name, 0) + 1
-                    self._start_part(name)
+            if self._launcher.poll() is not None:
+                self._launcher = self._launch()
 
     def keys(self, *words: str) -> None:
         """Run `scaler keys`."""
@@ -211,21 +205,18 @@ class Cluster:
 
     def find(self, target: str) -> list[psutil.Process]:
         """Return the living processes that a target of the fault script names, in a steady order."""
-        managers = [self._parts["near"].pid, self._parts["far"].pid]
-        match target:
-            case "manager":
-                pids = managers
-            case "client":
-                pids = [client.process.pid for client in self.clients]
-            case "agent" | "fork server" | "processor":
-                level = ("agent", "fork server", "processor").index(target)
-                found = _living(managers)
-                for _ in range(level + 1):
-                    found = [child for process in found for child in _children(process)]
-                return found
-            case _:
-                pids = [self._parts[target].pid]
-        return _living(pids)
+        if target == "client":
+            return _living([client.process.pid for client in self.clients])
+        launcher = _living([self._launcher.pid])
+        if target == "launcher":
+            return launcher
+        level = LEVELS.index(target) if target in LEVELS else 0
+        found = [
+            child for parent in launcher for child in _children(parent) if _kind(child) == KINDS.get(target, MANAGER)
+        ]
+        for _ in range(level):
+            found = [child for process in found for child in _children(process)]
+        return found
 
     # -- faults that are not signals
 
@@ -258,11 +249,9 @@ class Cluster:
         """End everything as a user would, and return what is left behind, each in words."""
         self._stopping.set()
         self._keeper.join()
-        for name in ("page", "far", "near", "scheduler", "object storage"):
-            process = self._parts[name]
-            process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(END_SECONDS)
+        self._launcher.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            self._launcher.wait(END_SECONDS)
         left = self._left()
         for marked in self._marked():
             with suppress(psutil.NoSuchProcess):
@@ -302,6 +291,11 @@ def _living(pids: list[int]) -> list[psutil.Process]:
             if process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
+
+
+def _kind(process: psutil.Process) -> str:
+    """Return which component of the launcher a process is: the last word of its command."""
+    return (_cmdline(process) or [""])[-1]
 
 
 def _children(process: psutil.Process) -> list[psutil.Process]:

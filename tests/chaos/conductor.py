@@ -35,8 +35,7 @@ DRAIN_SECONDS = 90.0
 LEFT_OUT = (
     "kill scheduler",
     "kill object storage",
-    "terminate scheduler",
-    "terminate object storage",
+    "kill launcher",
     "scheduler and object storage",
     "long stop scheduler",
     "long stop client",
@@ -219,6 +218,9 @@ def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], repor
         left = cluster.stop()
     verdict = check(read(cluster.history))
     verdict.lost += [f"{client.order.name} has not ended {DRAIN_SECONDS:g} s after the last fault" for client in late]
+    launches = 1 + verdict.strikes["kill launcher"]
+    if cluster.launches > launches:
+        verdict.lost.append(f"the launcher was started {cluster.launches} times instead of {launches}")
     verdict.lost += [f"{name} ended with exit code {code}" for name, code in codes.items() if code]
     return Result(verdict, left, conductor.skipped)
 
@@ -247,7 +249,7 @@ def main() -> int:
     result = run(directory, request.seed, request.seconds, kinds, lambda line: print(line, flush=True))
     for name, figure in result.verdict.figures().items():
         print(f"{name:>20} {figure:8,}")
-    for name, number in sorted(result.verdict.faults.items()):
+    for name, number in sorted(result.verdict.strikes.items()):
         print(f"{'of them ' + name:>35} {number:6,}")
     print(f"{'left behind':>20} {len(result.left):8,}")
     for line in summary(result.problems):

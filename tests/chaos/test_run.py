@@ -22,4 +22,4 @@ def test_every_future_has_one_right_outcome_whatever_goes_wrong() -> None:
         result = run(Path(directory), SEED, SECONDS, kinds_without(LEFT_OUT), print)
     assert summary(result.problems) == []
     assert result.verdict.right > 10 * SECONDS
-    assert sum(result.verdict.faults.values()) > SECONDS / 10
+    assert sum(result.verdict.strikes.values()) > SECONDS / 10
