@@ -38,6 +38,7 @@ LEFT_OUT = (
     "kill launcher",
     "scheduler and object storage",
     "long stop scheduler",
+    "long stop object storage",
     "long stop client",
     "long black hole",
 )
