@@ -89,6 +89,7 @@ class SchedulerClusterCombo:
         policy_engine_type: str = "simple",
         policy_content: str = "allocate=even_load; scaling=vanilla",
         audit_path: str = "",
+        state_directory: str = "",
         worker_manager_id: str = "local",
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,

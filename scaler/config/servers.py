@@ -121,6 +121,12 @@ class SchedulerConfig(LoggingConfig, SecurityConfig):
     its owner can read it. At 64 MiB it is renamed to PATH.1.
     """
 
+    state_directory: Annotated[str, Setting(default_text="none: the state is in memory only", metavar="PATH")] = ""
+    """Directory of the journal, so that tasks and results outlive the scheduler's process and a power loss. One
+    scheduler uses it at a time; only its owner can read it. It needs 128 MiB, and twice what unfinished tasks and
+    results take.
+    """
+
     def __post_init__(self) -> None:
         if not self.monitor_address:
             self.default("monitor_address", monitor_address_beside(self.bind_address))

@@ -51,17 +51,20 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
 from scaler.scheduler.audit import COUNT_SECONDS, Audit, AuditInput, Noted
+from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
     Expel,
     Input,
+    JournalChanged,
     ObjectLinked,
     PolicyAnswered,
     Publish,
     Send,
     SendToStorage,
     Stop,
+    WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident
@@ -74,6 +77,7 @@ from scaler.texts import escaped
 
 if TYPE_CHECKING:
     from scaler.scheduler.audit_file import AuditFile
+    from scaler.scheduler.durable import DurableSteps
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -134,7 +138,9 @@ class SchedulerServer:
         policy = load_policy(config.policy_engine_type, config.policy_content)
         self._policy = GuardedPolicy(policy)
         self._is_policy_quick = type(policy).__module__.startswith("scaler.policy.")
-        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32))
+        self._durable = self._open_journal(config)
+        changes = None if self._durable is None else Changes()
+        self._core = SchedulerCore(config, policy.allocation, self._loop.time(), os.urandom(32), changes)
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._audit = Audit()
@@ -192,9 +198,19 @@ class SchedulerServer:
         addresses = [*self._listener.addresses, self._monitors.address]
         self._access.publish(addresses)
         self._access.warn(addresses, self._loop.call_later)
+        if self._durable is not None:
+            self._step(self._durable.recover())
         self._schedule(self._loop.time())
         self._note([Noted("started")])
         self._record_counts()
+
+    def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
+        if not config.state_directory:
+            return None
+        from scaler.scheduler.durable import DurableSteps  # noqa: PLC0415 (of those that keep a journal)
+
+        path = Path(config.state_directory) / "scheduler"
+        return DurableSteps(path, self._perform_all, lambda failure: self._step([JournalChanged(failure)]))
 
     def _embed_storage(self) -> str:
         bind_address = self._config.bind_address
@@ -225,6 +241,8 @@ class SchedulerServer:
         self._note([Noted("ended")])
         if self._timer is not None:
             self._timer.cancel()
+        if self._durable is not None:
+            self._durable.close()
         self._listener.close()
         self._monitors.close()
         self._dropped.flush()
@@ -273,7 +291,7 @@ class SchedulerServer:
     # -- the audit log
 
     def _note(self, inputs: Sequence[AuditInput]) -> None:
-        """Record what has happened."""
+        """WriteJournal what has happened."""
         self._audit.add(inputs, time.time())
         self._record()
 
@@ -285,7 +303,7 @@ class SchedulerServer:
                 self._audit_file.write(rows)
 
     def _record_counts(self) -> None:
-        """Record what was added up, and again every `COUNT_SECONDS`."""
+        """WriteJournal what was added up, and again every `COUNT_SECONDS`."""
         if self._access.keys is not None:
             self._audit.add_keys(self._access.keys.entries(), time.time())
         self._record(is_due=True)
@@ -322,6 +340,13 @@ class SchedulerServer:
             raise
         done_at = self._loop.time()
         self._longest_step_seconds = max(self._longest_step_seconds, done_at - now)
+        if self._durable is None:
+            self._perform_all(commands)
+        else:
+            self._durable.add(inputs, commands)
+        self._schedule(self._core.next_step_at(done_at))
+
+    def _perform_all(self, commands: Sequence[Command]) -> None:
         for command in commands:
             if type(command) is Send:
                 self._sent[type(command.message).__name__] += 1
@@ -329,7 +354,6 @@ class SchedulerServer:
             else:
                 self._perform(command)
         self._record()
-        self._schedule(self._core.next_step_at(done_at))
 
     def _perform(self, command: Command) -> None:
         """Perform anything but a Send."""
@@ -349,8 +373,8 @@ class SchedulerServer:
             case Stop(text):
                 _log.info("%s", escaped(text))
                 self._stop.set()
-            case Send():
-                raise AssertionError("messages are sent by _step")
+            case Send() | WriteJournal():
+                raise AssertionError("done before")
             case _:
                 assert_never(command)
 

@@ -169,6 +169,9 @@ EFFECTS: dict[type, dict[str, str]] = {
         "audit_path": (
             "integration/test_audit.py::test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command"
         ),
+        "state_directory": (
+            "integration/test_state_directory.py::test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped"
+        ),
         **SERVER_LOGGING,
     },
     BaremetalNativeConfig: {

@@ -44,7 +44,9 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage
+from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage, WriteJournal
+from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
 from tests.unit.scheduler.driver import Cluster, delivered
@@ -111,14 +113,55 @@ def has_work(machine: SchedulerAndPeers) -> bool:
 class JudgedCluster(Cluster):
     """Calls the judge after every step."""
 
+    is_journaled = True
+
     def __init__(self, judge: Callable[[], None], limit: int) -> None:
         super().__init__(load_policy("simple", "scaling=vanilla"), max_number_of_tasks_waiting=limit)
         self._judge = judge
+        self._ledger = Ledger()
 
     def step(self, *inputs: Input) -> list[Command]:
         commands = super().step(*inputs)
         self._judge()
         return commands
+
+    def step_once(self, *inputs: Input) -> list[Command]:
+        commands = super().step_once(*inputs)
+        if commands and isinstance(commands[0], WriteJournal):
+            for change in from_bytes(to_bytes(commands[0].changes)):
+                self._ledger.apply(change)
+        assert not any(isinstance(command, WriteJournal) for command in commands[1:])
+        self._compare_with_journal()
+        return commands
+
+    def _compare_with_journal(self) -> None:
+        """The journal adds up to what the core has of clients that are not inside tasks."""
+        clients = {name: client for name, client in self.state.clients.items() if client.via is None}
+        found = {each.client: each for each in self._ledger.recovered()}
+        assert found.keys() == clients.keys()
+        for name, client in clients.items():
+            recovered = found[name]
+            tasks = {
+                row[0]: (group.spec, *row[1:])
+                for submit in recovered.submits
+                for group in submit.groups
+                for row in zip(group.ids, group.payloads, group.references, strict=True)
+            }
+            assert tasks == {
+                task.id: (task.group.spec, task.payload, task.references) for task in client.tasks.values()
+            }
+            results = {
+                task: (outcome, recovered.values.get(task, payload))
+                for message in recovered.results
+                for task, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True)
+            }
+            assert results == {task: (each.outcome, each.payload) for task, each in client.retained.items()}
+            failed = {task: each.failed_input for task, each in client.retained.items() if each.outcome}
+            assert recovered.failed_inputs == failed
+            functions = {function for submit in recovered.submits for function, _ in submit.functions}
+            assert functions >= {function for spec in client.groups for function in functions_of(spec)}
+            once = [task for task in client.tasks.values() if not task.group.spec.retries and not task.is_queued]
+            assert recovered.dispatched == {task.id: task.attempt for task in once}
 
 
 class SchedulerAndPeers(RuleBasedStateMachine):

@@ -9,6 +9,7 @@ from scaler.ids import owner_of
 from scaler.needs import Offers
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
+from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
@@ -22,12 +23,16 @@ MAX_LABEL = 100
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, secret: bytes = b"") -> None:
+    def __init__(self, now: float, accounts: KeyAccounts, secret: bytes = b"", changes: Changes | None = None) -> None:
         self.now = now
         """The clock's time of the present step."""
         self.stalled_seconds = 0.0
         """Time that the shell did not step the core; the core's own time excludes it."""
         self.accounts = accounts
+        self.changes = changes
+        """What is to be journaled of the present step; None without a journal."""
+        self.journal_failure = ""
+        """Why new tasks cannot be journaled, and are refused; empty while they can."""
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}
@@ -35,7 +40,7 @@ class ClusterState:
         """In the order in which they joined, which is that of the policy's view."""
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
-        self.objects = ObjectTable()
+        self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""

@@ -13,7 +13,14 @@ from typing import NamedTuple
 from scaler.net.connection import ListenerEvent
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, Goodbye, LinkObject, Message, Refused
+from scaler.scheduler.core.changes import Change, Recovered
 from scaler.scheduler.core.facts import Fact
+
+
+class JournalChanged(NamedTuple):
+    """New tasks cannot be journaled, and are refused for this reason; empty: they can again."""
+
+    failure: str
 
 
 class PolicyAnswered(NamedTuple):
@@ -36,7 +43,7 @@ class ObjectLinked(NamedTuple):
     size_bytes: int
 
 
-Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked
+Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked | Recovered | JournalChanged
 
 
 @dataclass(slots=True)
@@ -72,10 +79,16 @@ class Publish(NamedTuple):
     facts: list[Fact]
 
 
+class WriteJournal(NamedTuple):
+    """Write this to the journal, and perform the other commands of the step when the disk has it. The first command."""
+
+    changes: list[Change]
+
+
 class Stop(NamedTuple):
     """End the scheduler: a client was allowed to ask for it."""
 
     text: str
 
 
-Command = Send | Expel | SendToStorage | AskPolicy | Publish | Stop
+Command = Send | Expel | SendToStorage | AskPolicy | Publish | WriteJournal | Stop

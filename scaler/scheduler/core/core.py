@@ -21,11 +21,13 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
+from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
     Command,
     Expel,
     Input,
+    JournalChanged,
     MonitoringChanged,
     ObjectLinked,
     PolicyAnswered,
@@ -61,9 +63,16 @@ REPEAT_SECONDS = 60.0
 class SchedulerCore:
     """Applies the rules to the state. `state` is for reading only."""
 
-    def __init__(self, config: SchedulerConfig, allocation: Allocation, now: float, secret: bytes = b"") -> None:
-        """secret: see `Failures`."""
-        self.state = ClusterState(now, KeyAccounts(config), secret)
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        allocation: Allocation,
+        now: float,
+        secret: bytes = b"",
+        changes: Changes | None = None,
+    ) -> None:
+        """secret: see `Failures`. changes: collects what is to be journaled; None without a journal."""
+        self.state = ClusterState(now, KeyAccounts(config), secret, changes)
         self._config = config
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)
@@ -123,7 +132,8 @@ class SchedulerCore:
     def refusal(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> Refused | None:
         """Return why this peer may not come in, if it may not. now: as in `step`."""
         here = self.state.peer(peer)
-        text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if here is None else ""
+        is_new = here is None or (isinstance(here, ClientRecord) and here.is_recovered)
+        text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if is_new else ""
         if text:
             return Refused(messages.RefusalReason.LIMIT, text)
         if isinstance(hello.details, ManagerDetails):
@@ -155,6 +165,10 @@ class SchedulerCore:
                 self._elastic.answered(wanted, complaint)
             case ObjectLinked(number, size_bytes):
                 self.state.failures.linked(number, size_bytes)
+            case Recovered():
+                self._recover(item, now)
+            case JournalChanged(failure):
+                self.state.journal_failure = failure
             case MonitoringChanged(is_watched):
                 self._outbox.is_watched = is_watched
             case Received():
@@ -163,6 +177,8 @@ class SchedulerCore:
                 assert_never(item)
 
     def _opened(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> None:
+        if self._adopt(peer, hello, identity, now):
+            return
         self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
         account = self.state.accounts.opened(peer, identity, now)
         details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
@@ -191,12 +207,41 @@ class SchedulerCore:
                         identity = identity._replace(is_admin=True)
                     record = ClientRecord(peer, title or name, now, None, identity)
                     self._client_joined(record, account)
+                    if self.state.changes is not None:
+                        self.state.changes.add(ClientJoined(peer, hello, identity))
                 case _:
                     assert_never(details)
             self._outbox.publish(peer_incident("joined", record))
         except UsageError as error:
             self.state.accounts.closed(peer)
             self._expel(peer, str(error))
+
+    def _recover(self, found: Recovered, now: float) -> None:
+        """Bring back what the journal has of a client, which may come back itself until its lease ends."""
+        details, hello = found.hello.details, found.hello
+        title = details.name if isinstance(details, ClientDetails) else ""
+        name = title or f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
+        client = ClientRecord(found.client, name, now, None, found.identity)
+        client.is_recovered = True
+        self._client_joined(client, self.state.accounts.joined(client.id, found.identity.key))
+        self._tasks.recover(client, found)
+        for message in found.submits:
+            self._submission.submit(client, message)
+        self._tasks.end_in_doubt(client, found.dispatched)
+
+    def _adopt(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> bool:
+        """Give a client that comes back what the journal has of it. Returns False when that is nothing."""
+        client = self.state.clients.get(peer)
+        if client is None or not client.is_recovered or client.account.key != identity.key:
+            return False
+        client.is_recovered = False
+        client.identity = identity._replace(is_admin=hello.role is messages.Role.ADMIN)
+        client.received(now)
+        self.state.accounts.opened(peer, identity, now)
+        for message in client.unacknowledged:  # it may never have had them
+            self._outbox.send_to_client(client, message)
+        self._outbox.publish(peer_incident("joined", client))
+        return True
 
     def _client_joined(self, client: ClientRecord, account: KeyAccount) -> None:
         client.account = self.state.objects.accounts[client.id] = account
@@ -230,6 +275,8 @@ class SchedulerCore:
         self._tell_submitted()
         del self.state.clients[client.id]
         self._tasks.client_left(client)
+        if self.state.changes is not None and client.via is None:
+            self.state.changes.add(ClientLeft(client.id))
         self.state.objects.client_left(client.id, retain)
         if retain:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
@@ -307,6 +354,7 @@ class SchedulerCore:
         objects = self.state.objects
         match message:
             case messages.Submit():
+                self._note_submitted(client, message)
                 for text in self._submission.submit(client, message):
                     self._protocol_error(client.id, text)
                 if client.via is None and self.state.accounts.is_flooded(client.account):
@@ -338,6 +386,15 @@ class SchedulerCore:
                 self._shutdown(client)
             case _:
                 self._not_allowed(client.id, message)
+
+    def _note_submitted(self, client: ClientRecord, message: messages.Submit) -> None:
+        """Have the journal note what a client sent: only the functions while it can take no tasks."""
+        changes = self.state.changes
+        if changes is not None and client.via is None:
+            if self.state.journal_failure:
+                message = messages.Submit(message.functions, [])
+            if message.functions or message.groups:
+                changes.add(Submitted(client.id, message))
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
         """Cancel tasks of a client; an admin's may be those of others."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from scaler.ids import owner_of
 from scaler.protocol.messages import Spec, is_function_id, is_stored
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount
+from scaler.scheduler.core.changes import Changes
 
 
 @dataclass(slots=True, eq=False)
@@ -40,7 +41,8 @@ def functions_of(spec: Spec) -> tuple[bytes, ...]:
 class ObjectTable:
     """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Changes | None = None) -> None:
+        self._changes = changes
         self.functions: dict[bytes, FunctionUses] = {}
         self.stored: dict[bytes, ObjectUses] = {}
         self.pins: dict[bytes, dict[bytes, None]] = {}
@@ -151,6 +153,8 @@ class ObjectTable:
             return
         if isinstance(entry, FunctionUses):
             del self.functions[identifier]
+            if self._changes is not None:
+                self._changes.dropped((identifier,))
             if entry.announced_to:
                 self.withdrawn.append((identifier, entry.announced_to))
             if not is_stored(entry.payload):

@@ -17,8 +17,9 @@ from scaler.protocol.messages import (
     Run,
     RunGroup,
 )
+from scaler.scheduler.core.changes import Ended
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Publish, Send, SendToStorage, Stop
+from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Publish, Send, SendToStorage, Stop, WriteJournal
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
@@ -101,9 +102,13 @@ class Outbox:
             message.number = client.number
             client.unacknowledged.append(message)
             self.send_to_client(client, message)
+            if self._state.changes is not None and client.via is None:
+                self._state.changes.add(Ended(client.id, message))
 
     def send_to_client(self, client: ClientRecord, message: Message) -> None:
-        """Send to a client; to one inside a task through its worker."""
+        """Send to a client; to one inside a task through its worker, and to one that has not come back not at all."""
+        if client.is_recovered:
+            return
         if client.via is None:
             self._commands.append(Send(client.id, message))
         else:
@@ -205,6 +210,8 @@ class Outbox:
             commands.append(Publish(self._facts))
             self._facts = []
         self._commands = []
+        if self._state.changes is not None and self._state.changes.collected:
+            commands.insert(0, WriteJournal(self._state.changes.take()))
         return commands
 
     def withdraw_functions(self) -> None:

@@ -312,6 +312,8 @@ class ClientRecord(PeerRecord):
     """All tasks since it joined; those that are not in `tasks` have ended."""
     failed: int = 0
     terminated: bool = False
+    is_recovered: bool = False
+    """The journal brought it back, and the client has not come yet."""
     warned: set[Needs] = field(default_factory=set)
     """Requirements of its tasks that nothing here meets, and about which it was warned."""
 

@@ -110,6 +110,8 @@ class Submission:
 
     def _capacity(self, account: KeyAccount, more: int) -> tuple[int, str]:
         """Return how many tasks may come, and the limit in words. more: tasks that wait and are not counted yet."""
+        if self._state.journal_failure:
+            return 0, self._state.journal_failure
         capacity = self._state.accounts.tasks_left(account)
         why = f"max_tasks_per_client is {account.tasks + capacity}, and the key {account.key} has as many"
         if self._waiting_limit >= 0:

@@ -23,6 +23,7 @@ from scaler.grammar import counted
 from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
 from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, spec_bytes
+from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.objects import functions_of
@@ -126,6 +127,9 @@ class Tasks:
         task.attempt += 1
         task.state = worker.assigned
         worker.take(task, now)
+        changes = self._state.changes
+        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
+            changes.add(Dispatched(task.id, task.attempt))
         self._outbox.run(worker, task, inputs)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
@@ -338,6 +342,9 @@ class Tasks:
         self._requeue(task, delay, now)
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
+        changes = self._state.changes
+        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
+            changes.add(GivenBack(task.id))
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
         elif delay > 0:
@@ -430,6 +437,8 @@ class Tasks:
             account.size_bytes += ENTRY_BYTES + len(payload)
             if outcome:
                 retained.failed_input = _failed_input_of(task)
+            if self._state.changes is not None:
+                self._note_result(self._state.changes, task, retained)
             if task.dependents is not None:  # one use per reference in a dependent that lives
                 retained.uses = sum([type(dependent.state) is Waiting for dependent in task.dependents])
             deliver = group.spec.deliver or outcome != _SUCCESS
@@ -438,6 +447,15 @@ class Tasks:
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
         if not group.live:
             self.drop_group(group)
+
+    @staticmethod
+    def _note_result(changes: Changes, task: Task, retained: RetainedResult) -> None:
+        """Have the journal note of a result what its client is not told."""
+        if task.group.client.via is None:
+            if retained.outcome:
+                changes.add(FailedInput(task.id, *retained.failed_input))
+            elif not task.group.spec.deliver:
+                changes.add(ValueRetained(task.id, retained.payload))
 
     def _keep_failure(self, task: Task, *columns: Any) -> None:
         """Retain a failed task with what it ran, unless it did not run because an input failed."""
@@ -483,6 +501,8 @@ class Tasks:
         if retained.uses or retained.unacknowledged:
             return
         del client.retained[identifier]
+        if self._state.changes is not None and client.via is None:
+            self._state.changes.dropped((identifier,))
         client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
         if is_stored(retained.payload):
             self._objects.unuse(retained.payload[1:17])
@@ -496,6 +516,28 @@ class Tasks:
                 if retained is not None:
                     retained.unacknowledged = False
                     self._drop_retained(client, identifier, retained)
+
+    def recover(self, client: ClientRecord, found: Recovered) -> None:
+        """Retain the results that the journal has of a client. Its tasks are submitted again afterwards."""
+        for message in found.results:
+            client.number += 1
+            message.number = client.number
+            client.unacknowledged.append(message)
+            for identifier, outcome, delivered in zip(message.ids, message.outcomes, message.payloads, strict=True):
+                payload = found.values.get(identifier, delivered)
+                retained = client.retained[identifier] = RetainedResult(outcome, payload)
+                client.account.size_bytes += ENTRY_BYTES + len(payload)
+                if outcome:
+                    retained.failed_input = found.failed_inputs[identifier]
+                if is_stored(payload):
+                    self._objects.use(payload[1:17], pinned=identifier not in found.values)
+
+    def end_in_doubt(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
+        """End recovered tasks that may start once only and were sent to a worker before the scheduler ended."""
+        for identifier in ids:
+            task = client.tasks.get(identifier)
+            if task is not None:
+                self.end(task, Outcome.WORKER_LOST, b"the scheduler ended; retries=0, and the task may have run")
 
     # -- cancel
 

@@ -33,6 +33,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     WorkerDetails,
 )
+from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.commands import (
     AskPolicy,
     Command,
@@ -70,11 +71,15 @@ def delivered(command: Send) -> tuple[bytes, Message]:
 class Cluster:
     """Feeds the core and checks every invariant after every step. Peers are named by short strings."""
 
+    is_journaled = False
+    """The core says what is to be journaled."""
+
     def __init__(self, policy: ScalingPolicy | None = None, **settings: Any) -> None:
         self.now = 100.0
         policy = policy or NoScaling()
         config = SchedulerConfig(bind_address="tcp://127.0.0.1:0", **settings)
-        self.core = SchedulerCore(config, policy.allocation, self.now)
+        changes = Changes() if self.is_journaled else None
+        self.core = SchedulerCore(config, policy.allocation, self.now, changes=changes)
         self.state = self.core.state
         self.policy: GuardedPolicy | None = GuardedPolicy(policy)
         """None for a policy that does not answer."""

@@ -1,0 +1,177 @@
+"""The files of a journal: a directory that one process uses at a time, its segments, and its snapshot."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from scaler.errors import UsageError
+from scaler.grammar import counted
+from scaler.journal.records import HEADER_BYTES, MARK_BYTES, Replay, damaged, pack, pack_header, read_mark, records
+
+_SEGMENT = "segment-"
+_SNAPSHOT = "snapshot-"
+_SUFFIX = ".journal"
+_TEMPORARY = ".new"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+
+_log = logging.getLogger(__name__)
+
+
+class JournalDirectory:
+    """The directory of one journal, locked from the construction until `close`.
+
+    A segment has a number, and so does a snapshot: that of the first segment that it does not replace.
+    """
+
+    def __init__(self, path: Path, *, lock: bool = True) -> None:
+        """Make the directory if it is missing. Raises UsageError when it cannot be used, or another process uses it."""
+        self.path = path
+        self._lock = -1
+        try:
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if lock:
+                self._lock = os.open(path / "lock", _FLAGS, 0o600)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise UsageError(
+                f"state_directory: another running process uses {path}: stop it, or name another directory"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise UsageError(f"state_directory: cannot use {path}: {error.strerror}") from None
+
+    def close(self) -> None:
+        """Give the directory up. Again: does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def segment(self, number: int) -> Path:
+        return self.path / f"{_SEGMENT}{number:08d}{_SUFFIX}"
+
+    def segments(self) -> list[int]:
+        """Return the numbers of the segments, in order."""
+        return self._numbers(_SEGMENT)
+
+    def snapshot(self) -> int:
+        """Return the number of the snapshot, 0 when there is none."""
+        return max(self._numbers(_SNAPSHOT), default=0)
+
+    def _numbers(self, prefix: str) -> list[int]:
+        names = [path.name for path in self.path.glob(f"{prefix}*{_SUFFIX}")]
+        return sorted(int(name[len(prefix) : -len(_SUFFIX)]) for name in names)
+
+    # -- reading
+
+    def bodies(self, replay: Replay, until: int | None = None) -> Iterator[bytes]:
+        """Yield the bodies of all records that count, those of the snapshot first; until: the first segment not read.
+
+        Raises JournalError when a file is damaged, missing, or of a newer version.
+        """
+        first = self.snapshot()
+        if first:
+            yield from self._read_snapshot(first, replay)
+        for number in self.segments():
+            if number >= first and (until is None or number < until):
+                path = self.segment(number)
+                for record in replay.read(str(path), path.read_bytes()):
+                    yield record.body
+
+    def _read_snapshot(self, number: int, replay: Replay) -> Iterator[bytes]:
+        path = self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}"
+        data = path.read_bytes()
+        mark = read_mark(str(path), data)
+        end, covered = HEADER_BYTES, None
+        for number_of_it, record in enumerate(records(data, mark) if mark else (), start=1):
+            if covered is not None or record.start != end or record.sequence != number_of_it:
+                break
+            end = record.end
+            if record.body:
+                yield record.body
+            else:
+                covered = record.durable
+        if covered is None or end != len(data):
+            raise damaged(str(path), end)
+        replay.last = covered
+
+    def repair(self, replay: Replay) -> None:
+        """Remove what a crash left behind the last record that counts. Raises OSError."""
+        lost = 0
+        is_behind = not replay.end_name
+        for number in self.segments():
+            path = self.segment(number)
+            if is_behind:
+                lost += max(0, len(path.read_bytes().rstrip(b"\0")) - HEADER_BYTES)
+                path.unlink()
+            elif str(path) == replay.end_name:
+                is_behind = True
+                lost += len(path.read_bytes()[replay.end :].rstrip(b"\0"))
+                with path.open("rb+") as file:
+                    file.truncate(replay.end)
+                    os.fsync(file.fileno())
+        for path in self.path.glob(f"*{_TEMPORARY}"):
+            path.unlink()
+        if lost:
+            text = "state_directory: removed %s of %s that a crash left behind the last whole record"
+            _log.warning(text, counted(lost, "byte"), self.path)
+
+    # -- writing
+
+    def create_segment(self, number: int, size_bytes: int) -> tuple[int, bytes]:
+        """Return the descriptor and the mark of a new segment, with its room reserved on the disk. Raises OSError."""
+        mark = os.urandom(MARK_BYTES)
+        path = self.segment(number)
+        descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+            os.pwrite(descriptor, pack_header(mark), 0)
+            self._sync()
+        except OSError:
+            os.close(descriptor)
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        return descriptor, mark
+
+    def write_snapshot(self, number: int, bodies: Iterable[bytes], covered: int) -> None:
+        """Write the snapshot that replaces all segments before this number. Raises OSError.
+
+        bodies: none of them empty. covered: the number of the last record that it contains. The file appears whole or
+        not at all.
+        """
+        mark = os.urandom(MARK_BYTES)
+        temporary = self.path / f"{number:08d}{_TEMPORARY}"
+        with temporary.open("wb") as file:
+            file.write(pack_header(mark))
+            sequence = 0
+            for body in bodies:
+                sequence += 1
+                file.write(pack(mark, sequence, 0, body))
+            file.write(pack(mark, sequence + 1, covered, b""))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.rename(self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}")
+        self._sync()
+
+    def remove_replaced(self) -> None:
+        """Remove what the snapshot replaces. Raises OSError."""
+        first = self.snapshot()
+        for number in self.segments():
+            if number < first:
+                self.segment(number).unlink()
+        for number in self._numbers(_SNAPSHOT):
+            if number < first:
+                (self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}").unlink()
+
+    def _sync(self) -> None:
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,277 @@
+"""The journal of a running server: appends records, and says when the disk has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from scaler.grammar import counted
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.records import HEADER_BYTES, Replay, pack
+
+SEGMENT_BYTES = 64 * 1024 * 1024
+RESERVED_SHARE = 4
+"""The last quarter of a segment is for when no further one can be made: new work is refused, results still come in."""
+RETRY_SECONDS = 0.5
+"""How often a disk that failed is tried again."""
+COMPACT_BYTES = 64 * 1024 * 1024
+"""Segments are compacted when together they have this much, and as much as the last snapshot."""
+FLUSH_SECONDS = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Journal:
+    """One journal on the running loop.
+
+    `append` writes at once, so that what was appended survives the end of the process; a thread has the disk confirm
+    it, all that has come meanwhile at a time, so that it survives a power loss. While the disk fails, records are kept
+    in memory, and `failure` says why.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        compactor: str,
+        on_change: Callable[[], None],
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        compact_bytes: int = COMPACT_BYTES,
+    ) -> None:
+        """Lock the directory. Raises UsageError when that is not possible.
+
+        compactor: module that is run with the directory and a segment's number, and writes the snapshot that replaces
+        the segments before. on_change: called when `durable` has grown or `failure` has changed.
+        """
+        self.failure = ""
+        """Why no new work should be taken in; empty while all is well."""
+        self._directory = JournalDirectory(path)
+        self._compactor = compactor
+        self._on_change = on_change
+        self._segment_bytes = segment_bytes
+        self._compact_bytes = compact_bytes
+        self._loop = asyncio.get_running_loop()
+        self._replay = Replay()
+        self._written = 0
+        """The number of the last record."""
+        self._durable = 0
+        self._pending: deque[tuple[int, bytes]] = deque()
+        """Records that the disk has not confirmed, with their numbers."""
+        self._number = 0
+        self._descriptor = -1
+        self._mark = b""
+        self._offset = 0
+        self._is_broken = False
+        """The present segment cannot be written to any more: everything in `_pending` goes to the next one."""
+        self._retired: list[int] = []
+        """Descriptors of earlier segments that the disk has not confirmed."""
+        self._is_syncing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._compaction: subprocess.Popen[str] | None = None
+        self._requests: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._sync_in_thread, name="journal", daemon=True)
+
+    def recover(self) -> Iterator[bytes]:
+        """Yield the bodies of all records, then begin a new segment. To be used up before the first `append`.
+
+        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        """
+        yield from self._directory.bodies(self._replay)
+        self._directory.repair(self._replay)
+        self._written = self._durable = self._replay.last
+        self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
+        self._begin_segment()
+        self._directory.remove_replaced()
+        self._thread.start()
+
+    @property
+    def written(self) -> int:
+        """The number of the last record."""
+        return self._written
+
+    @property
+    def durable(self) -> int:
+        """The number of the last record that survives a power loss, and all before it do."""
+        return self._durable
+
+    def append(self, body: bytes) -> None:
+        """Add a record. Never fails: see `failure`."""
+        self._written += 1
+        record = pack(self._mark, self._written, self._durable, body)
+        self._pending.append((self._written, body))
+        if not self._is_broken:
+            self._write(record)
+            if self._offset > self._segment_bytes * (RESERVED_SHARE - 1) // RESERVED_SHARE and not self.failure:
+                self._advance()
+        self._sync()
+
+    def _write(self, record: bytes) -> None:
+        try:
+            written = os.pwrite(self._descriptor, record, self._offset)
+            if written < len(record):
+                written += os.pwrite(self._descriptor, record[written:], self._offset + written)
+            if written < len(record):
+                raise OSError(28, os.strerror(28))
+        except OSError as error:
+            self._fail(error, is_broken=True)
+        else:
+            self._offset += len(record)
+
+    # -- segments
+
+    def _begin_segment(self) -> None:
+        descriptor, self._mark = self._directory.create_segment(self._number + 1, self._segment_bytes)
+        self._number += 1
+        self._descriptor, self._offset = descriptor, HEADER_BYTES
+
+    def _advance(self) -> None:
+        """Go on in a new segment; write what the disk has not confirmed of a broken one again."""
+        earlier, end = self._descriptor, self._offset
+        try:
+            self._begin_segment()
+        except OSError as error:
+            self._fail(error, is_broken=self._is_broken)
+            return
+        if self._is_broken:
+            os.close(earlier)
+        else:
+            self._retired.append(earlier)
+            with contextlib.suppress(OSError):
+                os.ftruncate(earlier, end)
+        was_broken, self._is_broken = self._is_broken, False
+        for number, body in list(self._pending) if was_broken else ():
+            self._write(pack(self._mark, number, self._durable, body))
+            if self._is_broken:
+                return
+        if self.failure:
+            _log.warning("state_directory: %s can be written again", self._directory.path)
+            self.failure = ""
+            self._loop.call_soon(self._on_change)
+        self._sync()
+        self._compact_when_due()
+
+    def _fail(self, error: OSError, *, is_broken: bool) -> None:
+        self._is_broken = is_broken
+        text = f"state_directory: cannot write to {self._directory.path}: {error.strerror}"
+        if not self.failure:
+            _log.error("%s; new tasks are refused until it can be written again", text)
+        if self._timer is None:
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
+        if self.failure != text:
+            self.failure = text
+            self._loop.call_soon(self._on_change)  # not inside of the caller's `append`
+
+    def _retry(self) -> None:
+        self._timer = None
+        if self._is_syncing and self._is_broken:  # the thread still uses the descriptor
+            self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
+        else:
+            self._advance()
+
+    # -- the disk's confirmation
+
+    def _sync(self) -> None:
+        if not self._is_syncing and not self._is_broken and self._durable < self._written:
+            self._is_syncing = True
+            self._requests.put(([*self._retired, self._descriptor], self._written))
+
+    def _sync_in_thread(self) -> None:
+        while (request := self._requests.get()) is not None:
+            descriptors, number = request
+            failure = None
+            try:
+                for descriptor in descriptors:
+                    os.fdatasync(descriptor)
+            except OSError as error:
+                failure = error
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._synced, descriptors, number, failure)
+
+    def _synced(self, descriptors: list[int], number: int, failure: OSError | None) -> None:
+        if self._descriptor < 0:
+            return
+        self._is_syncing = False
+        if failure is not None:
+            # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
+            for descriptor in self._retired:
+                os.close(descriptor)
+            self._retired.clear()
+            self._fail(failure, is_broken=True)
+            return
+        for descriptor in descriptors:
+            if descriptor in self._retired:
+                self._retired.remove(descriptor)
+                os.close(descriptor)
+        self._durable = number
+        while self._pending and self._pending[0][0] <= number:
+            self._pending.popleft()
+        self._sync()
+        self._on_change()
+
+    # -- compaction
+
+    def _compact_when_due(self) -> None:
+        if self._compaction is not None:
+            return
+        directory = self._directory
+        first = directory.snapshot()
+        size = sum(directory.segment(number).stat().st_size for number in directory.segments() if number < self._number)
+        snapshot = directory.path / f"snapshot-{first:08d}.journal"
+        if size >= max(self._compact_bytes, snapshot.stat().st_size if first else 0):
+            # A process, so that the loop goes on meanwhile.
+            command = [sys.executable, "-m", self._compactor, str(directory.path), str(self._number)]
+            self._compaction = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+            threading.Thread(target=self._wait, args=(self._compaction,), name="compaction", daemon=True).start()
+
+    def _wait(self, process: subprocess.Popen[str]) -> None:
+        _, text = process.communicate()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._compacted, process.returncode, text)
+
+    def _compacted(self, code: int, text: str) -> None:
+        self._compaction = None
+        if self._descriptor < 0:
+            return
+        if code == 0:
+            with contextlib.suppress(OSError):
+                self._directory.remove_replaced()
+        else:
+            last = (text.strip().splitlines() or [f"its process ended with code {code}"])[-1]
+            _log.error("state_directory: %s is not compacted, and grows: %s", self._directory.path, last)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Have the disk confirm everything, and give the directory up. Again: does nothing."""
+        if self._descriptor < 0:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._compaction is not None:
+            self._compaction.kill()
+            self._compaction.wait()
+        self._requests.put(None)
+        self._thread.join(FLUSH_SECONDS)
+        try:
+            os.ftruncate(self._descriptor, self._offset)
+            for descriptor in (*self._retired, self._descriptor):
+                os.fdatasync(descriptor)
+                os.close(descriptor)
+        except OSError as error:
+            _log.error("state_directory: cannot write to %s: %s", self._directory.path, error.strerror)
+        else:
+            if not self._is_broken:
+                self._durable = self._written
+        self._descriptor = -1
+        if self._durable < self._written:
+            _log.error("state_directory: lost %s", counted(self._written - self._durable, "record"))
+        self._directory.close()

@@ -1,0 +1,89 @@
+"""Steps of a scheduler with a journal: performs the commands of each when the disk has what led to them."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from scaler.grammar import counted
+from scaler.journal.journal import Journal
+from scaler.net.connection import Opened
+from scaler.scheduler.core.changes import Recovered
+from scaler.scheduler.core.commands import Command, Expel, Input, Send, WriteJournal
+from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
+
+_log = logging.getLogger(__name__)
+
+
+class DurableSteps:
+    """What a peer is told has been confirmed by the disk before, so a restarted scheduler knows it, too."""
+
+    def __init__(
+        self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str], None]
+    ) -> None:
+        """Lock the journal's directory. Raises UsageError when that is not possible.
+
+        perform: does what commands say. on_failure: is told why the disk takes no new tasks, and when it does again.
+        """
+        self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change)
+        self._path = path
+        self._perform = perform
+        self._on_failure = on_failure
+        self._failure = ""
+        self._held: deque[tuple[int, list[Command]]] = deque()
+        """Commands of the last steps, with the record that the disk must have before."""
+
+    def recover(self) -> list[Recovered]:
+        """Return what the journal has of each client. To be called once, before the first `add`.
+
+        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        """
+        ledger = Ledger()
+        for body in self._journal.recover():
+            for change in from_bytes(body):
+                ledger.apply(change)
+        found = list(ledger.recovered())
+        if found:
+            tasks = sum(len(group.ids) for each in found for submit in each.submits for group in submit.groups)
+            results = sum(len(message.ids) for each in found for message in each.results)
+            _log.info(
+                "recovered %s and %s of %s from %s",
+                counted(tasks, "unfinished task"),
+                counted(results, "result"),
+                counted(len(found), "client"),
+                self._path,
+            )
+        return found
+
+    def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
+        """WriteJournal a step, and perform its commands after those of all steps before."""
+        if self._held:
+            for item in inputs:
+                if type(item) is Opened:
+                    self._forget(item.peer)
+        if commands and type(commands[0]) is WriteJournal:
+            self._journal.append(to_bytes(commands[0].changes))
+            del commands[0]
+        if self._held or self._journal.durable < self._journal.written:
+            self._held.append((self._journal.written, commands))
+        else:
+            self._perform(commands)
+
+    def _forget(self, peer: bytes) -> None:
+        """Drop what was meant for an earlier session of a peer."""
+        for _, commands in self._held:
+            commands[:] = [each for each in commands if not (isinstance(each, Send | Expel) and each.peer == peer)]
+
+    def _on_change(self) -> None:
+        while self._held and self._held[0][0] <= self._journal.durable:
+            self._perform(self._held.popleft()[1])
+        if self._journal.failure != self._failure:
+            self._failure = self._journal.failure
+            self._on_failure(self._failure)
+
+    def close(self) -> None:
+        """Have the disk confirm everything, and perform what was held back. Again: does nothing."""
+        self._journal.close()
+        self._on_change()

@@ -1,0 +1,273 @@
+"""What the scheduler's journal says: changes as bytes, and what they add up to. Pure.
+
+A record of the journal has the changes of one step, each as a kind, the id that it is about, the size of its content,
+and its content: messages as on the wire.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import assert_never
+
+from scaler.errors import ProtocolError
+from scaler.ids import ID_BYTES, owner_of
+from scaler.journal.records import JournalError
+from scaler.net.identity import Identity
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import SPLIT_BATCH_BYTES, Finished, Hello, Role, Spec, Submit, TaskGroup
+from scaler.scheduler.core.changes import (
+    Change,
+    ClientJoined,
+    ClientLeft,
+    Dispatched,
+    Dropped,
+    Ended,
+    FailedInput,
+    GivenBack,
+    Recovered,
+    Submitted,
+    ValueRetained,
+)
+
+_ENTRY = struct.Struct("<B16sI")
+_ATTEMPT = struct.Struct("<I")
+_ROW_BYTES = 64
+_KINDS: tuple[type[Change], ...] = (
+    ClientJoined,
+    ClientLeft,
+    Submitted,
+    Ended,
+    ValueRetained,
+    FailedInput,
+    Dropped,
+    Dispatched,
+    GivenBack,
+)
+"""The place of each is its number in files: new ones are appended."""
+_NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
+
+
+def to_bytes(changes: Iterable[Change]) -> bytes:
+    """Return the body of a record with these changes."""
+    parts: list[bytes] = []
+    for change in changes:
+        about, content = b"", b""
+        match change:
+            case ClientJoined(about, hello, identity):
+                key = json.dumps([identity.key, sorted(identity.roles), identity.is_admin]).encode()
+                content = _ATTEMPT.pack(len(key)) + key + encode(hello)
+            case Submitted(about, message) | Ended(about, message):
+                content = encode(message)
+            case ValueRetained(about, content):
+                pass
+            case FailedInput(about, function, failed):
+                content = failed + function.encode()
+            case Dropped(ids):
+                content = b"".join(ids)
+            case Dispatched(about, attempt):
+                content = _ATTEMPT.pack(attempt)
+            case ClientLeft(about) | GivenBack(about):
+                pass
+            case _:
+                assert_never(change)
+        parts += (_ENTRY.pack(_NUMBERS[type(change)], about, len(content)), content)
+    return b"".join(parts)
+
+
+def from_bytes(body: bytes) -> Iterator[Change]:
+    """Yield the changes of a record. Raises JournalError when they are none."""
+    at = 0
+    try:
+        while at < len(body):
+            number, about, size = _ENTRY.unpack_from(body, at)
+            at += _ENTRY.size + size
+            if at > len(body):
+                raise ValueError("a change is cut off")
+            yield _change(_KINDS[number], about, body[at - size : at])
+    except (ValueError, IndexError, struct.error, ProtocolError) as error:
+        raise JournalError(f"a record of the journal is not one of this version of Scaler: {error}") from error
+
+
+def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
+    client = about[:8]
+    if kind is ClientJoined:
+        size = _ATTEMPT.unpack_from(content)[0] + _ATTEMPT.size
+        key, roles, is_admin = json.loads(content[_ATTEMPT.size : size])
+        hello = decode(content[size:])
+        assert isinstance(hello, Hello)
+        return ClientJoined(client, hello, Identity(key, frozenset(map(Role, roles)), is_admin))
+    if kind is ClientLeft:
+        return ClientLeft(client)
+    if kind is Submitted:
+        submit = decode(content)
+        assert isinstance(submit, Submit)
+        return Submitted(client, submit)
+    if kind is Ended:
+        finished = decode(content)
+        assert isinstance(finished, Finished)
+        return Ended(client, finished)
+    if kind is ValueRetained:
+        return ValueRetained(about, content)
+    if kind is FailedInput:
+        return FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES])
+    if kind is Dropped:
+        return Dropped([content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)])
+    if kind is Dispatched:
+        return Dispatched(about, _ATTEMPT.unpack(content)[0])
+    return GivenBack(about)
+
+
+@dataclass(slots=True)
+class _Client:
+    """functions and tasks are in the order in which they came."""
+
+    joined: ClientJoined
+    functions: dict[bytes, bytes] = field(default_factory=dict)
+    tasks: dict[bytes, tuple[Spec, bytes, tuple[bytes, ...]]] = field(default_factory=dict)
+    results: dict[bytes, tuple[int, bytes, int, int, int]] = field(default_factory=dict)
+    """Outcome, payload, duration, CPU time and peak memory."""
+    values: dict[bytes, bytes] = field(default_factory=dict)
+    failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
+    dispatched: dict[bytes, int] = field(default_factory=dict)
+
+    def submit(self, message: Submit) -> None:
+        self.functions.update(message.functions)
+        for group in message.groups:
+            for row, identifier in enumerate(group.ids):
+                if identifier not in self.tasks and identifier not in self.results:
+                    references = group.references[row] if group.references else ()
+                    self.tasks[identifier] = group.spec, group.payloads[row], references
+
+    def end(self, message: Finished) -> None:
+        zeros = [0] * len(message.ids)
+        columns = (message.outcomes, message.payloads, message.duration_us)
+        profile = (message.cpu_us or zeros, message.peak_bytes or zeros)
+        for identifier, *row in zip(message.ids, *columns, *profile, strict=True):
+            if self.tasks.pop(identifier, None) is not None:
+                self.results[identifier] = tuple(row)
+                self.dispatched.pop(identifier, None)
+
+    def drop(self, identifier: bytes) -> None:
+        for table in (self.results, self.values, self.failed_inputs):
+            table.pop(identifier, None)
+
+    def submits(self) -> Iterator[Submit]:
+        """Yield the functions and the tasks that have not ended, in messages of about the usual size."""
+        message = Submit(list(self.functions.items()), [])
+        size = sum(map(len, self.functions.values()))
+        for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
+            group: TaskGroup | None = None
+            for identifier, (_, payload, references) in rows:
+                if size > SPLIT_BATCH_BYTES:
+                    yield message
+                    message, size, group = Submit([], []), 0, None
+                if group is None:
+                    group = TaskGroup(spec, [], [], [])
+                    message.groups.append(group)
+                group.ids.append(identifier)
+                group.payloads.append(payload)
+                group.references.append(references)
+                size += _ROW_BYTES + len(payload) + ID_BYTES * len(references)
+        yield message
+
+    def finished(self) -> Iterator[Finished]:
+        """Yield the retained results, in messages of about the usual size."""
+        rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]] = []
+        size = 0
+        for row in self.results.items():
+            rows.append(row)
+            size += _ROW_BYTES + len(row[1][1])
+            if size > SPLIT_BATCH_BYTES:
+                yield _finished(rows)
+                rows, size = [], 0
+        if rows:
+            yield _finished(rows)
+
+
+def _finished(rows: list[tuple[bytes, tuple[int, bytes, int, int, int]]]) -> Finished:
+    ids = [identifier for identifier, _ in rows]
+    outcomes, payloads, *profile = map(list, zip(*(row for _, row in rows), strict=True))
+    return Finished(0, ids, outcomes, payloads, *profile)
+
+
+class Ledger:
+    """What the changes add up to: everything that a restarted scheduler needs."""
+
+    def __init__(self) -> None:
+        self._clients: dict[bytes, _Client] = {}
+
+    def apply(self, change: Change) -> None:
+        """Take in the next change. What it says of unknown clients and tasks is ignored."""
+        match change:
+            case ClientJoined(client):
+                self._clients[client] = _Client(change)
+            case ClientLeft(client):
+                self._clients.pop(client, None)
+            case Dropped(ids):
+                for identifier in ids:
+                    self._drop(identifier)
+            case Submitted(client, message):
+                if client in self._clients:
+                    self._clients[client].submit(message)
+            case Ended(client, message):
+                if client in self._clients:
+                    self._clients[client].end(message)
+            case ValueRetained() | FailedInput() | Dispatched() | GivenBack():
+                found = self._clients.get(owner_of(change.task))
+                if found is not None:
+                    self._apply_to_task(found, change)
+            case _:
+                assert_never(change)
+
+    @staticmethod
+    def _apply_to_task(client: _Client, change: ValueRetained | FailedInput | Dispatched | GivenBack) -> None:
+        match change:
+            case ValueRetained(task, payload):
+                client.values[task] = payload
+            case FailedInput(task, function, failed):
+                client.failed_inputs[task] = function, failed
+            case Dispatched(task, attempt):
+                client.dispatched[task] = attempt
+            case GivenBack(task):
+                client.dispatched.pop(task, None)
+
+    def _drop(self, identifier: bytes) -> None:
+        owner = self._clients.get(owner_of(identifier))
+        if owner is not None and identifier in owner.results:
+            owner.drop(identifier)
+            return
+        for client in self._clients.values():
+            client.functions.pop(identifier, None)
+
+    def recovered(self) -> Iterator[Recovered]:
+        """Yield the input of the scheduler's core for every client."""
+        for client in self._clients.values():
+            yield Recovered(
+                *client.joined,
+                list(client.submits()),
+                list(client.finished()),
+                client.values,
+                client.failed_inputs,
+                client.dispatched,
+            )
+
+    def snapshot(self) -> Iterator[list[Change]]:
+        """Yield changes, in lists of moderate size, that add up to the same."""
+        for name, client in self._clients.items():
+            yield [client.joined]
+            for message in client.finished():
+                # A result is that of a task, so each is submitted before.
+                group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))
+                yield [Submitted(name, Submit([], [group])), Ended(name, message)]
+            yield [ValueRetained(*item) for item in client.values.items()]
+            yield [FailedInput(task, *names) for task, names in client.failed_inputs.items()]
+            for submit in client.submits():
+                yield [Submitted(name, submit)]
+            yield [Dispatched(*item) for item in client.dispatched.items()]
+
+
+_ANY = Spec(bytes(ID_BYTES))

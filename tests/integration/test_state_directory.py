@@ -1,0 +1,93 @@
+"""A cluster with a state directory, killed with everything that belongs to it, and started again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from tests.integration.test_launcher import Launcher, launched, wait_until_gone
+
+
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    reserved = ReservedPorts(3)
+    yield reserved
+    reserved.release()
+
+
+@pytest.fixture
+def file(tmp_path: Path, ports: ReservedPorts) -> Path:
+    path = tmp_path / "stack.toml"
+    path.write_text(
+        f"""
+        [scheduler]
+        bind_address = "{ports.address()}"
+        state_directory = "{tmp_path / "state"}"
+
+        [[worker_manager]]
+        type = "baremetal_native"
+        worker_manager_id = "here"
+        mode = "fixed"
+        max_task_concurrency = 1
+        """
+    )
+    return path
+
+
+def kill(launcher: Launcher) -> None:
+    """End the launcher and all its processes at once, as the machine would."""
+    processes = launcher.components()
+    for pid in (launcher.process.pid, *(process.pid for process in processes)):
+        os.kill(pid, signal.SIGKILL)
+    launcher.process.wait()
+    wait_until_gone([each for each in processes if psutil.pid_exists(each.pid)])
+
+
+def wait_for(path: Path) -> int:
+    """Return once the file is there."""
+    while not path.exists():
+        time.sleep(0.01)
+    return 1
+
+
+def touch(path: Path, number: int) -> int:
+    """Leave a trace of every run."""
+    with (path / str(number)).open("a") as file:
+        file.write("ran\n")
+    return number
+
+
+def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
+    file: Path, tmp_path: Path, ports: ReservedPorts
+) -> None:
+    gate, traces = tmp_path / "gate", tmp_path / "traces"
+    traces.mkdir()
+    with launched(file) as first:
+        assert first.wait_ready()
+        client = Client(ports.address())
+        done = [client.submit(touch, traces, number) for number in range(3)]
+        assert [future.result() for future in done] == [0, 1, 2]
+        running = client.submit(wait_for, gate)
+        while not running.running():
+            time.sleep(0.01)
+        queued = [client.submit(touch, traces, number) for number in range(3, 6)]
+        assert client.explain(queued[-1])  # what the scheduler answers after it has been confirmed
+        kill(first)
+    gate.touch()
+    with launched(file) as second:
+        assert second.wait_ready()
+        assert running.result(timeout=30) == 1
+        assert [future.result(timeout=30) for future in queued] == [3, 4, 5]
+        client.disconnect()
+        code, output, errors = second.stop()
+    assert code == 0, errors
+    assert any("recovered 4 unfinished tasks and" in line for line in output)
+    assert [(traces / str(number)).read_text() for number in range(6)] == ["ran\n"] * 6

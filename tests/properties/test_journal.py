@@ -1,0 +1,112 @@
+"""What a journal has after a crash: everything that the disk had confirmed, in order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.records import HEAD_BYTES, HEADER_BYTES, JournalError, Replay, pack, pack_header
+
+bodies = st.binary(min_size=1, max_size=40)
+MARK = b"the mark"
+
+
+def segment(first: int, contents: list[bytes], durable: Callable[[int], int] = lambda sequence: 0) -> bytes:
+    """Return a segment whose records have these bodies. durable: of a sequence number, what its record says."""
+    rows = enumerate(contents, first)
+    return pack_header(MARK) + b"".join(pack(MARK, number, durable(number), body) for number, body in rows)
+
+
+def replayed(*segments: bytes) -> list[bytes]:
+    replay = Replay()
+    return [record.body for number, data in enumerate(segments) for record in replay.read(f"segment {number}", data)]
+
+
+@given(st.lists(bodies, max_size=6), st.integers(0, 100))
+def test_a_segment_that_is_cut_anywhere_has_the_records_before_the_cut(contents: list[bytes], zeros: int) -> None:
+    whole = segment(1, contents)
+    ends = [HEADER_BYTES]
+    for body in contents:
+        ends.append(ends[-1] + HEAD_BYTES + len(body))
+    for cut in range(len(whole) + 1):
+        count = max((number for number, end in enumerate(ends) if end <= cut), default=0)
+        data = whole[:cut] + bytes(zeros) if cut >= HEADER_BYTES else b""
+        if zeros and cut < len(whole) and not any(whole[cut:]):
+            continue  # the zeros are those that were cut off
+        found = replayed(data)
+        assert found == contents[:count] or (found == contents[: count + 1] and not any(whole[cut : ends[count + 1]]))
+
+
+@given(st.lists(bodies, min_size=1, max_size=6), st.data())
+def test_one_wrong_byte_loses_what_the_disk_had_not_confirmed_or_is_an_error(
+    contents: list[bytes], data: st.DataObject
+) -> None:
+    confirmed = data.draw(st.integers(0, len(contents) - 1), "records that the last one knows to be confirmed")
+    whole = segment(1, contents, lambda sequence: min(sequence - 1, confirmed))
+    at = data.draw(st.integers(HEADER_BYTES, len(whole) - 1), "place of the wrong byte")
+    wrong = whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :]
+    ends = [HEADER_BYTES]
+    for body in contents:
+        ends.append(ends[-1] + HEAD_BYTES + len(body))
+    before = max(number for number, end in enumerate(ends) if end <= at)
+    if before < confirmed:  # the last record is whole, and says what was confirmed
+        with pytest.raises(JournalError, match="damaged"):
+            replayed(wrong)
+    else:
+        assert replayed(wrong) == contents[:before]
+
+
+@given(st.lists(bodies, min_size=1, max_size=4), st.lists(bodies, max_size=4), st.lists(bodies, max_size=4))
+def test_records_that_are_written_again_after_a_failure_count_once(
+    first: list[bytes], again: list[bytes], more: list[bytes]
+) -> None:
+    broken = segment(1, first + again) + b"the rest of a record that could not be written"
+    assert replayed(broken, segment(len(first) + 1, again + more)) == first + again + more
+
+
+@given(st.lists(bodies, min_size=2, max_size=5))
+def test_nothing_counts_behind_a_gap_that_the_disk_had_not_confirmed(contents: list[bytes]) -> None:
+    assert replayed(segment(1, contents[:1]), segment(3, contents[1:])) == contents[:1]
+
+
+def test_a_gap_that_the_disk_had_confirmed_is_an_error() -> None:
+    with pytest.raises(JournalError, match="segment 0 is damaged at byte 67"):
+        replayed(segment(1, [b"one"]), segment(3, [b"three"], lambda _: 2))
+
+
+def test_bytes_of_a_user_never_count_as_a_record() -> None:
+    inside = pack(b"guessed!", 2, 0, b"forged")
+    whole = segment(1, [b"one", inside])
+    assert replayed(whole[:-1]) == [b"one"]
+
+
+@settings(max_examples=30)
+@given(st.lists(bodies, max_size=5), st.lists(bodies, max_size=5), st.data())
+def test_a_directory_goes_on_after_any_crash(first: list[bytes], second: list[bytes], data: st.DataObject) -> None:
+    """A crash leaves any part of the last segment; the next one begins with the number after what counts."""
+    with tempfile.TemporaryDirectory() as name:
+        directory = JournalDirectory(Path(name))
+        whole = segment(1, first)
+        cut = data.draw(st.integers(HEADER_BYTES, len(whole)))
+        directory.segment(1).write_bytes(whole[:cut] + data.draw(st.binary(max_size=8)))
+        replay = Replay()
+        kept = list(directory.bodies(replay))
+        assert kept == first[: len(kept)]
+        directory.repair(replay)
+        directory.segment(2).write_bytes(segment(len(kept) + 1, second))
+        assert list(directory.bodies(Replay())) == kept + second
+        directory.write_snapshot(2, kept, len(kept))
+        directory.remove_replaced()
+        assert sorted(path.name for path in Path(name).iterdir()) == [
+            "lock",
+            "segment-00000002.journal",
+            "snapshot-00000002.journal",
+        ]
+        assert list(directory.bodies(Replay())) == kept + second
+        directory.close()

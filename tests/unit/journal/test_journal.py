@@ -1,0 +1,231 @@
+"""The journal of a running server: confirmed records survive, and a disk that fails is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.journal import Journal
+from scaler.journal.records import HEADER_BYTES, JournalError, Replay
+from scaler.scheduler.core.changes import ClientLeft
+from scaler.scheduler.journal import to_bytes
+
+SEGMENT_BYTES = 16 * 1024
+COMPACTOR = "scaler.scheduler.compaction"
+LEFT = to_bytes([ClientLeft(b"nothing.")])
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.005)
+
+
+def open_journal(path: Path, compact_bytes: int = 1 << 40) -> tuple[Journal, list[bytes]]:
+    journal = Journal(path, COMPACTOR, lambda: None, segment_bytes=SEGMENT_BYTES, compact_bytes=compact_bytes)
+    return journal, list(journal.recover())
+
+
+def run(test: Callable[[Journal], Awaitable[None]], path: Path) -> None:
+    async def whole() -> None:
+        journal, _ = open_journal(path)
+        try:
+            await test(journal)
+        finally:
+            journal.close()
+
+    asyncio.run(whole())
+
+
+def read(path: Path) -> list[bytes]:
+    """Return what the next process finds."""
+    directory = JournalDirectory(path)
+    try:
+        return list(directory.bodies(Replay()))
+    finally:
+        directory.close()
+
+
+def test_what_was_appended_is_found_by_the_next_process(tmp_path: Path) -> None:
+    contents = [b"%d" % number * 100 for number in range(500)]  # several segments
+
+    async def test(journal: Journal) -> None:
+        for body in contents:
+            journal.append(body)
+        await until(lambda: journal.durable == 500)
+
+    run(test, tmp_path)
+    assert read(tmp_path) == contents
+    assert len(JournalDirectory(tmp_path).segments()) > 5
+
+
+def test_the_numbers_go_on_in_the_next_process(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"body")
+
+    for count in range(1, 4):
+        run(test, tmp_path)
+        assert read(tmp_path) == [b"body"] * count
+
+
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+    async def test(_: Journal) -> None:
+        with pytest.raises(UsageError, match="another running process uses"):
+            open_journal(tmp_path)
+
+    run(test, tmp_path)
+
+
+def test_a_newer_version_is_refused(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"body")
+
+    run(test, tmp_path)
+    path = tmp_path / "segment-00000001.journal"
+    data = bytearray(path.read_bytes())
+    data[16] += 1
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match="damaged"):
+        read(tmp_path)
+    from zlib import crc32  # noqa: PLC0415 (of this test only)
+
+    data[28:32] = crc32(bytes(data[:28])).to_bytes(4, "little")
+    path.write_bytes(data)
+    with pytest.raises(JournalError, match=r"newer version of Scaler \(format 2, this one reads 1\)"):
+        read(tmp_path)
+
+
+def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
+    directory = JournalDirectory(tmp_path)
+    directory.write_snapshot(1, [b"one", b"two"], 2)
+    directory.close()
+    assert read(tmp_path) == [b"one", b"two"]
+    path = tmp_path / "snapshot-00000001.journal"
+    data = path.read_bytes()
+    for wrong in (data[:-1], data[:40] + b"!" + data[41:], data + b"!", data[:HEADER_BYTES]):
+        path.write_bytes(wrong)
+        with pytest.raises(JournalError, match="damaged at byte"):
+            read(tmp_path)
+
+
+@contextmanager
+def no_room() -> Iterator[None]:
+    """No file grows beyond a segment that is there, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT_BYTES - 1, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_on_when_there_is_room(
+    tmp_path: Path,
+) -> None:
+    contents: list[bytes] = []
+
+    async def test(journal: Journal) -> None:
+        def append() -> None:
+            contents.append(b"%d" % len(contents) * 50)
+            journal.append(contents[-1])
+
+        with no_room():
+            while not journal.failure:
+                append()
+            assert f"cannot write to {tmp_path}: File too large" in journal.failure
+            append()
+            await until(lambda: journal.durable == len(contents))  # the reserve takes it
+            for _ in range(200):
+                append()
+            await asyncio.sleep(0.05)
+            assert journal.durable < len(contents)  # the reserve is used up, and nothing is confirmed
+        await until(lambda: not journal.failure and journal.durable == len(contents))
+        append()
+
+    run(test, tmp_path)
+    assert read(tmp_path) == contents
+
+
+def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, failures = os.fdatasync, [OSError(errno.EIO, os.strerror(errno.EIO))]
+
+    def fdatasync(descriptor: int) -> None:
+        if failures:
+            raise failures.pop()
+        real(descriptor)
+
+    async def test(journal: Journal) -> None:
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        journal.append(b"one")
+        await until(lambda: bool(journal.failure))
+        assert journal.durable == 0
+        journal.append(b"two")
+        await until(lambda: journal.durable == 2)
+
+    run(test, tmp_path)
+    assert read(tmp_path) == [b"one", b"two"]
+    assert (tmp_path / "segment-00000002.journal").read_bytes().count(b"one") == 1
+
+
+def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
+    async def whole() -> None:
+        journal, _ = open_journal(tmp_path, compact_bytes=2 * SEGMENT_BYTES)
+        for _ in range(5_000):
+            journal.append(LEFT)
+        await until(lambda: bool(JournalDirectory(tmp_path, lock=False).snapshot()))
+        journal.append(LEFT)
+        journal.close()
+
+    asyncio.run(whole())
+    assert len(read(tmp_path)) < 5_001  # what the segments before the snapshot said adds up to nothing
+    assert read(tmp_path)[-1] == LEFT
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from scaler.journal.journal import Journal
+
+async def main():
+    told = 0
+    def tell():
+        nonlocal told
+        if journal.durable > told:
+            told = journal.durable
+            print(told, flush=True)
+    journal = Journal(Path(sys.argv[1]), "none", tell, segment_bytes=64 * 1024)
+    for _ in journal.recover():
+        pass
+    while True:
+        for _ in range(10):
+            journal.append(b"%d" % (journal.written + 1) * 20)
+        await asyncio.sleep(0)
+
+asyncio.run(main())
+"""
+
+
+def test_a_writer_that_is_killed_at_any_time_has_left_everything_that_it_called_durable(tmp_path: Path) -> None:
+    for lines in (1, 7, 40):
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert writer.stdout is not None
+        durable = 0
+        for _ in range(lines):
+            durable = int(writer.stdout.readline())
+        writer.send_signal(signal.SIGKILL)
+        durable = max([durable, *map(int, writer.communicate()[0].split(b"\n")[:-1])])
+        found = read(tmp_path)
+        assert found == [b"%d" % number * 20 for number in range(1, len(found) + 1)]
+        assert len(found) >= durable

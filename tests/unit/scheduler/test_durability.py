@@ -1,0 +1,223 @@
+"""A scheduler that ends at any time, and one that continues with what the journal has."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.net.identity import LOCAL, Identity
+from scaler.protocol.messages import (
+    AcknowledgeResults,
+    Finished,
+    Outcome,
+    Release,
+    Submit,
+    is_stored,
+    stored_reference,
+)
+from scaler.scheduler.core.commands import Command, Input, JournalChanged, SendToStorage, WriteJournal
+from scaler.scheduler.core.state import Ready, Waiting
+from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
+from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
+
+
+class JournaledCluster(Cluster):
+    """Keeps the records of its journal."""
+
+    is_journaled = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[bytes] = []
+
+    def step_once(self, *inputs: Input) -> list[Command]:
+        commands = super().step_once(*inputs)
+        self.records += [to_bytes(each.changes) for each in commands if isinstance(each, WriteJournal)]
+        return commands
+
+    def killed(self, *, compacted: bool = False) -> JournaledCluster:
+        """Return the next scheduler, which has read this one's journal. compacted: before, into a snapshot."""
+        if compacted:
+            self.records = [to_bytes(changes) for changes in self.ledger().snapshot()]
+        after = JournaledCluster()
+        after.records = list(self.records)
+        after._factories = self._factories
+        after.step(*self.ledger().recovered())
+        return after
+
+    def ledger(self) -> Ledger:
+        ledger = Ledger()
+        for record in self.records:
+            for change in from_bytes(record):
+                ledger.apply(change)
+        return ledger
+
+    def state_of(self, task: bytes) -> object:
+        found = self.state.living_task(task)
+        return None if found is None else found.state
+
+
+@pytest.fixture(params=[False, True], ids=["journal", "snapshot"])
+def compacted(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@pytest.fixture
+def cluster() -> JournaledCluster:
+    found = JournaledCluster()
+    found.client()
+    return found
+
+
+def test_tasks_that_had_not_ended_run_although_their_client_is_away(cluster: JournaledCluster, compacted: bool) -> None:
+    waiting, running = cluster.submit("client", 2)
+    cluster.worker("worker")
+    (dependent,) = cluster.submit("client", references=[(waiting,)])
+    after = cluster.killed(compacted=compacted)
+    assert isinstance(after.state_of(dependent), Waiting)
+    after.worker("new")
+    after.finish("new", waiting, running)
+    after.finish("new", dependent)
+    assert after.client() == "client"
+    assert {task: outcome for task, (outcome, _) in after.outcomes("client").items()} == {
+        waiting: Outcome.SUCCESS,
+        running: Outcome.SUCCESS,
+        dependent: Outcome.SUCCESS,
+    }
+
+
+def test_a_client_that_comes_back_gets_the_results_that_it_had_not_acknowledged(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    acknowledged, told, failed = cluster.submit("client", 3)
+    cluster.worker("worker")
+    cluster.finish("worker", acknowledged)
+    cluster.say("client", AcknowledgeResults(1))
+    cluster.finish("worker", told, payload=b"\x80 told")
+    cluster.finish("worker", failed, outcome=Outcome.EXCEPTION, payload=b"\x04 raised")
+    after = cluster.killed(compacted=compacted)
+    after.client()
+    after.submit("client", ids=[told, failed])
+    assert after.outcomes("client") == {
+        told: (Outcome.SUCCESS, b"\x80 told"),
+        failed: (Outcome.EXCEPTION, b"\x04 raised"),
+    }
+    numbers = [message.number for _, message in after.said if isinstance(message, Finished)]
+    after.say("client", AcknowledgeResults(max(numbers)))
+    assert not after.state.clients[after.peer("client")].retained
+    assert not after.killed(compacted=compacted).state.clients[after.peer("client")].retained
+
+
+def test_a_value_that_the_client_did_not_want_is_there_for_the_tasks_that_need_it(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    (inner,) = cluster.submit("client", deliver=False)
+    (outer,) = cluster.submit("client", references=[(inner,)])
+    cluster.worker("worker")
+    cluster.finish("worker", inner, payload=b"\x80 inner")
+    after = cluster.killed(compacted=compacted)
+    after.worker("new")
+    assert [(task, inputs) for task, _, inputs in after.runs("new")] == [(outer, (b"\x80 inner",))]
+    after.client()
+    assert after.outcomes("client") == {inner: (Outcome.SUCCESS, b"")}
+
+
+def test_a_task_that_comes_later_fails_by_the_input_that_failed_before(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    (failed,) = cluster.submit("client", name="first")
+    cluster.worker("worker")
+    cluster.finish("worker", failed, outcome=Outcome.EXCEPTION, payload=b"\x04 raised")
+    after = cluster.killed(compacted=compacted)
+    after.client()
+    (dependent,) = after.submit("client", references=[(failed,)])
+    assert after.outcomes("client")[dependent] == (Outcome.EXCEPTION, b"\x04 raised")
+    client = after.state.clients[after.peer("client")]
+    assert client.retained[dependent].failed_input == ("first", failed)
+
+
+def test_a_task_that_may_start_once_runs_when_it_had_not_been_sent_to_a_worker(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    started, given_back, queued = cluster.submit("client", 3, retries=0)
+    cluster.worker("worker", slots=2)
+    cluster.give_back("worker", given_back)
+    cluster.leave("worker")
+    after = cluster.killed(compacted=compacted)
+    after.client()
+    after.worker("new", slots=2)
+    assert {task for task, *_ in after.runs("new")} <= {given_back, queued}
+    outcomes = cluster.outcomes("client") | after.outcomes("client")
+    assert outcomes[started][0] is Outcome.WORKER_LOST
+    assert b"may have run" in outcomes[started][1]
+
+
+def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster, compacted: bool) -> None:
+    cluster.submit("client", 2)
+    cluster.leave("client")
+    assert not cluster.killed(compacted=compacted).state.clients
+
+
+def test_a_client_that_does_not_come_back_within_its_lease_is_given_up(cluster: JournaledCluster) -> None:
+    (task,) = cluster.submit("client")
+    after = cluster.killed()
+    after.wait(59.0)
+    assert isinstance(after.state_of(task), Ready)
+    after.wait(3.0)
+    assert not after.state.clients
+    assert not after.killed().state.clients
+
+
+def test_another_key_does_not_get_what_the_journal_has_of_a_client(cluster: JournaledCluster) -> None:
+    (task,) = cluster.submit("client")
+    cluster.worker("worker")
+    cluster.finish("worker", task)
+    after = cluster.killed()
+    assert (
+        after.refusal("client", Identity("another"))
+        == f"the peer id {after.peer('client').hex()} is that of another client"
+    )
+    assert after.refusal("client", LOCAL) == ""
+
+
+def test_the_object_of_a_stored_result_is_forgotten_when_its_client_releases_it(cluster: JournaledCluster) -> None:
+    (task,) = cluster.submit("client")
+    cluster.worker("worker")
+    stored = stored_reference(result_id(task, 1), 100_000)
+    cluster.finish("worker", task, payload=stored)
+    after = cluster.killed()
+    after.client()
+    assert is_stored(after.outcomes("client")[task][1])
+    after.say("client", AcknowledgeResults(1))
+    commands = after.say("client", Release([result_id(task, 1)]))
+    assert [each.message.ids for each in commands if isinstance(each, SendToStorage)] == [[result_id(task, 1)]]  # type: ignore[union-attr]
+
+
+def test_new_tasks_are_refused_while_the_journal_cannot_take_them_and_results_still_come(
+    cluster: JournaledCluster,
+) -> None:
+    (before,) = cluster.submit("client")
+    cluster.worker("worker")
+    cluster.step(JournalChanged("state_directory: cannot write to /x: No space left on device"))
+    (refused,) = cluster.submit("client", name="another")
+    assert cluster.outcomes("client")[refused] == (
+        Outcome.REJECTED,
+        b"state_directory: cannot write to /x: No space left on device",
+    )
+    cluster.finish("worker", before)
+    assert cluster.outcomes("client")[before] == (Outcome.SUCCESS, VALUE)
+    cluster.step(JournalChanged(""))
+    (later,) = cluster.submit("client")
+    after = cluster.killed()
+    assert after.state.living_task(later)
+    assert not after.state.living_task(refused)
+
+
+def test_a_function_that_came_while_tasks_were_refused_is_there_for_later_ones(cluster: JournaledCluster) -> None:
+    cluster.step(JournalChanged("full"))
+    cluster.say("client", Submit([(FUNCTION, CODE)], []))
+    cluster.step(JournalChanged(""))
+    (task,) = cluster.submit("client")
+    after = cluster.killed()
+    after.worker("new")
+    assert [found for found, *_ in after.runs("new")] == [task]
