@@ -82,6 +82,9 @@ class PoisonTaskError(TaskError):
 class ObjectLostError(TaskError):
     """An object that the task needs, or its result, is no longer in the object storage."""
 
+    object_id = b""
+    """The object, where the object storage was asked for it."""
+
 
 class SchedulerLostError(TaskError):
     """The scheduler was gone for longer than the client's lease."""

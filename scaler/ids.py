@@ -65,6 +65,11 @@ def result_id(task_id: bytes, attempt: int) -> bytes:
     return task_id[:8] + attempt.to_bytes(2, "big") + task_id[10:]
 
 
+def task_of(result: bytes) -> bytes:
+    """Return the id of the task that stores its result under this id."""
+    return result[:8] + TASK_KIND + result[10:]
+
+
 def content_id(*parts: bytes | bytearray | memoryview) -> bytes:
     """Return the 16-byte digest of these bytes, the same for the same bytes everywhere."""
     import hashlib  # noqa: PLC0415 (it loads OpenSSL, 4 MB that a processor does not need)

@@ -23,7 +23,9 @@ from weakref import WeakValueDictionary
 
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.kept import Keeper
 from scaler.client.reachability import tell_reached, warn_unreachable
+from scaler.client.restoring import Restoring
 from scaler.client.session import (
     ClientCleared,
     ClientGaveUp,
@@ -55,6 +57,8 @@ from scaler.protocol.messages import (
     Finished,
     Message,
     Notice,
+    ObjectsMissing,
+    ObjectsRestored,
     Outcome,
     Output,
     ShutdownReply,
@@ -135,6 +139,8 @@ class ClientLoop:
         self._connector: Connector | None = None
         self._storage: StorageClient | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._keeper = Keeper()
+        self._restoring = Restoring(self.futures, self._storage_client, self._upload_again, self._answer)
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """By content, or by samples of it, while something refers to them: the same bytes go up once.
 
@@ -259,7 +265,7 @@ class ClientLoop:
         may_wait = threading.current_thread() is not self._thread
         stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
         upload = self._uploads[key] = self._new_upload(parts)
-        self._call(self._begin_put, upload, stable)
+        self._call(self._begin_put, upload, stable, must_wait)
         if must_wait:
             self.wait_uploaded(upload)
         return upload
@@ -294,7 +300,9 @@ class ClientLoop:
 
     def _new_upload(self, parts: Parts) -> ObjectUpload:
         identifier = self.futures.ids.object()
-        return ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
+        upload = ObjectUpload(identifier, self.futures.releases, stored_reference(identifier, size_of(parts)))
+        self._restoring.uploads[identifier] = upload
+        return upload
 
     # -- in the thread
 
@@ -419,8 +427,7 @@ class ClientLoop:
             future = cast("TaskFuture", task)
             if future.done() and not future.cancelled() and future.exception() is None:
                 parts = dump_value(future.result(), serializer)
-                stand_ins[task, serializer] = upload = self._new_upload(parts)
-                self._begin_put(upload, parts)
+                stand_ins[task, serializer] = self._upload_again(parts)
         self.futures.step(SchedulerRestarted(stand_ins))
         self._questions.ask_again()
 
@@ -434,6 +441,8 @@ class ClientLoop:
                     with contextlib.suppress(OSError, ValueError):  # closed, or without a reader: as print at the end
                         stream.write(text.decode("utf-8", "replace"))
                         stream.flush()
+            case ObjectsMissing(ids):
+                self._restoring.ask(ids)
             case Notice(text):
                 _log.warning("scaler: %s", text)
             case Explained() | TaskLog() | FailedTask() | ShutdownReply():
@@ -485,14 +494,28 @@ class ClientLoop:
             self._storage = self._connect_storage(self._welcome, self.futures.ids.owner)
         return self._storage
 
-    def _begin_put(self, upload: ObjectUpload, parts: Parts) -> None:
-        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
-        self._loop.create_task(self._put(upload, parts))
+    def _upload_again(self, parts: Parts) -> ObjectUpload:
+        upload = self._new_upload(parts)
+        self._begin_put(upload, parts)
+        return upload
 
-    async def _put(self, upload: ObjectUpload, parts: Parts) -> None:
+    def _answer(self, message: ObjectsRestored) -> None:
+        if self._connector is not None:
+            with contextlib.suppress(ClientClosedError):
+                self._connector.send(message)
+
+    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool = False) -> None:
+        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        self._loop.create_task(self._put(upload, parts, may_change))
+
+    async def _put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
+        """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
         error: ScalerError | None = None
         try:
-            await self._storage_client().put(upload.id, parts)
+            memory = await self._storage_client().put(upload.id, parts)
+            if may_change and memory is None:
+                parts = [bytes(part) for part in parts]
+            upload.kept = self._keeper.keep(parts, memory)
         except ScalerError as caught:
             error = caught
         except Exception as caught:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the upload)
@@ -515,10 +538,24 @@ class ClientLoop:
             parts = await self._storage_client().get(stored.id, 0.0)
             value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
         except ScalerError as error:
-            exception = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+            lost = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+            value, exception = None, lost
+            if self._storage_client().connected:  # else a new result could not be stored either
+                value, exception = await self._load_again(future, lost)
         except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
             exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
         self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+    async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> tuple[object, BaseException | None]:
+        """Return value and exception of a task whose stored result is lost, after it has run again."""
+        try:
+            again = await self._restoring.run_again(future)
+            future.stored = again.stored
+            return again.result(), None
+        except (ObjectLostError, ClientClosedError) as error:
+            return None, ObjectLostError(f"{lost}; {error}")
+        except Exception as error:  # noqa: BLE001 (this time, the task has failed or was cancelled)
+            return None, error
 
     async def _end_transfers(self) -> None:
         transfers = asyncio.all_tasks() - {asyncio.current_task()}

@@ -258,8 +258,7 @@ class TaskSession:
             if task is None:
                 continue
             if is_stored(payload):
-                task.stage = Stage.FETCHING
-                task.payload = b""
+                task.stage = Stage.FETCHING  # it is kept as a whole: it runs again if its value cannot be fetched
                 continue
             del pending[identifier]
             template = task.template

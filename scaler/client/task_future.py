@@ -87,6 +87,11 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return None
 
     @property
+    def delivers(self) -> bool:
+        """True when the client gets the value of the task, and not only its outcome."""
+        return self._spec.deliver
+
+    @property
     def is_stored(self) -> bool:
         """True when the value is in the storage, and tasks can name it there."""
         return self.stored is not None and not self.stored.is_invalid

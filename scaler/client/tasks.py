@@ -5,11 +5,15 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization import Serializer
 from scaler.serialization.arguments import ByReference, Collection
+
+if TYPE_CHECKING:
+    from scaler.client.kept import Kept
 
 
 @dataclass(slots=True, weakref_slot=True, eq=False, repr=False)
@@ -35,6 +39,8 @@ class ObjectUpload(RemoteReference):
     payload: bytes
     is_stored: bool = False
     error: ScalerError | None = None
+    kept: Kept | None = None
+    """What it is put from again, should the storage lose it. None before it is in the storage."""
     waiting: list[ClientTask] = field(default_factory=list)
 
     @property

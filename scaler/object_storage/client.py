@@ -62,11 +62,15 @@ class StorageClient:
         *,
         owner_token: bytes = b"",
         timeout_seconds: float = TIMEOUT_SECONDS,
+        get_timeout_seconds: float | None = None,
         io_threads: int = 1,
     ) -> None:
-        """Begin to connect. Raises UsageError on a malformed address. owner_token: a client's, of its Welcome."""
+        """Begin to connect. Raises UsageError on a malformed address.
+
+        owner_token: a client's, of its Welcome. get_timeout_seconds: see `Requests`.
+        """
         self._loop = asyncio.get_running_loop()
-        self._requests = Requests(address, timeout_seconds, self._loop.time())
+        self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
         self._inputs: list[RequestsInput] = []
         self._futures: dict[StorageCall, asyncio.Future[Any]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -82,10 +86,11 @@ class StorageClient:
             keys=access.to(Server.OBJECT_STORAGE, address),
         )
 
-    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[None]:
+    def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:
         """Put an object: done when it is whole in the storage. The parts are not copied and must not change until then.
 
-        Raises LimitError for too many parts or calls.
+        The result is the memory with a copy of the parts that the storage shares, if it does. Raises LimitError for too
+        many parts or calls.
         """
         views = views_of(parts)
         size = sum(view.nbytes for view in views)
@@ -93,6 +98,11 @@ class StorageClient:
         if self._is_closed or size < MIN_SHARED_BYTES or not may_share:
             return self._begin(PutCall(object_id, views))
         return self._loop.create_task(self._put_shared(object_id, views, size))
+
+    @property
+    def connected(self) -> bool:
+        """True while there is a connection to the storage."""
+        return self._connector.connected
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
         """Get an object's parts; waits for an object that is not there yet for up to deadline_seconds.
@@ -124,7 +134,7 @@ class StorageClient:
             _fail(future, ClientClosedError(_CLOSED))
         self._futures.clear()
 
-    async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> None:
+    async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
         if self._is_sharing is None or size_bytes > MAX_CHUNK_BYTES:
             # An object larger than a message is announced first: memory is taken only where there is space for it.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
@@ -135,7 +145,9 @@ class StorageClient:
                     memory = SharedMemory.written(parts)
                 else:
                     memory = await self._loop.run_in_executor(None, SharedMemory.written, parts)
-        await self._begin(PutCall(object_id, parts, memory))
+        call = PutCall(object_id, parts, memory)
+        await self._begin(call)
+        return memory if call.memory is not None else None
 
     def _begin(self, call: StorageCall) -> asyncio.Future[Any]:
         if len(self._futures) >= MAX_CALLS:
@@ -215,10 +227,13 @@ class BlockingStorage:
         access: Access = LOCAL_ACCESS,
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
+        get_timeout_seconds: float | None = None,
     ) -> None:
         self._thread = LoopThread(
             "object storage client",
-            lambda: StorageClient(address, peer, role, access, timeout_seconds=timeout_seconds),
+            lambda: StorageClient(
+                address, peer, role, access, timeout_seconds=timeout_seconds, get_timeout_seconds=get_timeout_seconds
+            ),
         )
         self._pid = os.getpid()
         self._lock = threading.Lock()

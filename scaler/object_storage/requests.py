@@ -116,15 +116,20 @@ RequestsCommand = SendRequest | CallEnded
 class Requests:
     """Everything that one peer wants of the storage and has not got yet. address is for texts only."""
 
-    def __init__(self, address: str, timeout_seconds: float, now: float) -> None:
+    def __init__(
+        self, address: str, timeout_seconds: float, now: float, get_timeout_seconds: float | None = None
+    ) -> None:
+        """get_timeout_seconds: when the storage has been away for this long, gets fail at once; None: as all calls."""
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
         self._address = address
         self._timeout_seconds = timeout_seconds
+        self._get_timeout_seconds = get_timeout_seconds
         self._is_sharing = False
         self._away_since: float | None = now
         self._refused: RefusedError | None = None
         self._calls: dict[StorageCall, None] = {}  # in the order of their beginning
+        self._gets: dict[StorageCall, None] = {}  # those with a timeout of their own
         self._puts: deque[PutCall] = deque()  # not sent to their end
         self._asks: deque[GetCall | StatCall] = deque()  # not sent
         self._forgets: deque[ForgetObjects] = deque(maxlen=MAX_QUEUED_FORGETS)
@@ -142,7 +147,8 @@ class Requests:
                     self._received(message, attachments)
                 case PutCall() | GetCall() | StatCall():
                     item.begun = now
-                    self._calls[item] = None
+                    has_own = isinstance(item, GetCall) and self._get_timeout_seconds is not None
+                    (self._gets if has_own else self._calls)[item] = None
                     self._begin(item)
                 case ForgetObjects():
                     self._forgets.append(item)
@@ -155,7 +161,7 @@ class Requests:
                     self._puts.clear()
                     self._asks.clear()
                     self._sent_bytes = 0
-                    for call in self._calls:
+                    for call in (*self._calls, *self._gets):
                         self._begin(call)
                 case Resumed():
                     self._away_since = None
@@ -186,26 +192,39 @@ class Requests:
 
     def _give_up(self, away_since: float, now: float) -> float:
         """End the calls that have waited for too long; return when the next one will have."""
+        next_at = math.inf
+        text = f"no object storage at {self._address} for {{:g}} s"
         while self._calls:
             call = next(iter(self._calls))
             end_at = max(away_since, call.begun) + self._timeout_seconds
             if now < end_at and self._refused is None:
-                return end_at
-            text = f"no object storage at {self._address} for {self._timeout_seconds:g} s"
-            self._end(call, self._refused or (ObjectLostError if isinstance(call, GetCall) else UnreachableError)(text))
-        return math.inf
+                next_at = end_at
+                break
+            self._fail(call, text.format(self._timeout_seconds))
+        if self._gets and self._get_timeout_seconds is not None:
+            end_at = away_since + self._get_timeout_seconds
+            if now < end_at and self._refused is None:
+                return min(next_at, end_at)
+            for get in list(self._gets):
+                self._fail(get, text.format(now - away_since))
+        return next_at
+
+    def _fail(self, call: StorageCall, text: str) -> None:
+        error = _lost(call.id, text) if isinstance(call, GetCall) else UnreachableError(text)
+        self._end(call, self._refused or error)
 
     def _end(self, call: StorageCall, outcome: Outcome) -> None:
-        if call in self._calls:
-            del self._calls[call]
-            self._commands.append(CallEnded(call, outcome))
+        for calls in (self._calls, self._gets):
+            if call in calls:
+                del calls[call]
+                self._commands.append(CallEnded(call, outcome))
 
     def _send(self, now: float) -> None:
         while self._forgets:
             self._commands.append(SendRequest(self._forgets.popleft()))
         while self._asks and len(self._sent_asks) < MAX_ASKED:
             ask = self._asks.popleft()
-            if ask in self._calls:
+            if ask in self._calls or ask in self._gets:
                 self._last_request += 1
                 self._sent_asks[self._last_request] = ask
                 question: Message = StatStorage(self._last_request)
@@ -277,7 +296,13 @@ class Requests:
 def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
     shown = show(object_id)
     if reply.result is StorageResult.MISSING:
-        return ObjectLostError(f"object {shown} is not in the object storage: {reply.text}")
+        return _lost(object_id, f"object {shown} is not in the object storage: {reply.text}")
     if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE}:
         return LimitError(f"the object storage does not take object {shown}: {reply.text}")
     return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
+
+
+def _lost(object_id: bytes, text: str) -> ObjectLostError:
+    error = ObjectLostError(text)
+    error.object_id = object_id
+    return error

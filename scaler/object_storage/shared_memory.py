@@ -9,15 +9,14 @@ Descriptors travel with the messages of local connections. Elsewhere than on Lin
 
 from __future__ import annotations
 
-import ctypes
 import mmap
 import os
 import sys
-import weakref
 from collections.abc import Sequence
 
 from scaler.net.local import FileDescriptor
 from scaler.object_storage.layout import cut
+from scaler.object_storage.spill import map_file
 from scaler.protocol.session import Descriptor
 
 if sys.platform == "linux":
@@ -80,7 +79,7 @@ class SharedMemory:
     def parts(self) -> list[memoryview]:
         """Return the parts in a new private mapping, which lasts as long as they do. They can be written to."""
         offsets = _offsets(self.sizes)
-        whole = _map(self.fileno(), offsets[-1])
+        whole = map_file(self.fileno(), offsets[-1], mmap.MAP_PRIVATE | _MAP_NORESERVE)
         return [whole[offset : offset + size] for offset, size in zip(offsets[:-1], self.sizes, strict=True)]
 
     def frames(self) -> list[memoryview]:
@@ -102,29 +101,3 @@ def _is_sealed(descriptor: int) -> bool:
         return fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & _SEALS == _SEALS
     except OSError:
         return False  # a file of another kind, which has no seals
-
-
-def _map(descriptor: int, size: int) -> memoryview:
-    """Map a memory file privately. Raises OSError.
-
-    `mmap.mmap` keeps a descriptor for each mapping: a thousand results would leave a process without any.
-    """
-    address = _libc_mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_NORESERVE, descriptor, 0)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    memory = (ctypes.c_ubyte * size).from_address(address)
-    # Not at exit: threads may still use it then, and the kernel unmaps it anyway.
-    weakref.finalize(memory, _libc_munmap, address, size).atexit = False
-    return memoryview(memory).cast("B")
-
-
-if sys.platform == "linux":
-    _libc = ctypes.CDLL(None, use_errno=True)
-    _libc_mmap = _libc.mmap
-    _libc_mmap.restype = ctypes.c_void_p
-    _libc_mmap.argtypes = (
-        ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64,
-    )  # fmt: skip
-    _libc_munmap = _libc.munmap
-    _libc_munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)

@@ -172,9 +172,10 @@ class Outcome(IntEnum):
     NOT_STARTED = 10  # the attempt never began and may move for free. From workers only
     MEMORY_LIMIT = 11  # it took more memory than it may
     OUT_OF_MEMORY = 12  # its worker or machine had too little memory for all that ran there. From workers only
+    INPUT_MISSING = 13  # as NOT_STARTED, because the object whose id begins the payload is not in the storage
 
 
-_FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY}
+_FROM_WORKERS = {Outcome.EXCEPTION_TO_RETRY, Outcome.NOT_STARTED, Outcome.OUT_OF_MEMORY, Outcome.INPUT_MISSING}
 _FINAL = bytes(set(Outcome) - _FROM_WORKERS)
 
 Outcomes = Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome", bytes(Outcome))]
@@ -826,3 +827,19 @@ class TasksFound(Message):
 
     search: str
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
+
+
+@message(from_scheduler=CLIENTS)
+class ObjectsMissing(Message):
+    """Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored."""
+
+    ids: f.Ids
+
+
+@message(to_scheduler=CLIENTS)
+class ObjectsRestored(Message):
+    """Answers ObjectsMissing, in one message or several: each of the objects is in the storage again, or lost."""
+
+    ids: f.Ids
+    lost: f.Ids
+    text: f.Display = ""  # why they are lost, display text

@@ -85,6 +85,8 @@ struct Body {
     failedTask @49 :FailedTask;
     findTasks @50 :FindTasks;
     tasksFound @51 :TasksFound;
+    objectsMissing @52 :ObjectsMissing;
+    objectsRestored @53 :ObjectsRestored;
   }
 }
 
@@ -113,6 +115,7 @@ enum Outcome {
   notStarted @10;                # the attempt never began and may move for free. From workers only
   memoryLimit @11;               # it took more memory than it may
   outOfMemory @12;               # its worker or machine had too little memory for all that ran there. From workers only
+  inputMissing @13;              # as NOT_STARTED, because the object whose id begins the payload is not in the storage
 }
 
 struct Capability {
@@ -678,4 +681,18 @@ struct TasksFound {
   # scheduler -> monitor, admin.
   search @0 :Text;
   json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
+}
+
+struct ObjectsMissing {
+  # Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored.
+  # scheduler -> client, admin.
+  ids @0 :Data;                  # column of ids
+}
+
+struct ObjectsRestored {
+  # Answers ObjectsMissing, in one message or several: each of the objects is in the storage again, or lost.
+  # client, admin -> scheduler.
+  ids @0 :Data;                  # column of ids
+  lost @1 :Data;                 # column of ids
+  text @2 :Text;                 # why they are lost, display text
 }

@@ -19,6 +19,7 @@ import pytest
 from scaler import Client
 from scaler.client.functions import Options, TemplateTable
 from scaler.client.loop import ClientLoop, OnEvents
+from scaler.client.restoring import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,
     LimitError,
@@ -39,6 +40,8 @@ from scaler.protocol.messages import (
     Clear,
     Finished,
     Message,
+    ObjectsMissing,
+    ObjectsRestored,
     Outcome,
     Pin,
     RefusalReason,
@@ -159,11 +162,57 @@ def test_a_stored_result_is_loaded_kept_while_its_future_lives_and_then_released
 
 def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) -> None:
     with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
-        future = client.submit(abs, 1)
+        future = client.submit_verbose(abs, (1,), retries=0)
         identifier = first(scheduler.next_tasks(1))
         scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
-        with pytest.raises(ObjectLostError, match="no longer in the object storage"):
+        with pytest.raises(
+            ObjectLostError, match=r"no longer in the object storage: .*; .*retries=0, so the task does"
+        ):
             future.result(20)
+
+
+def test_a_stored_result_that_is_gone_is_computed_again_by_a_new_task(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        one, two = client.submit(abs, 1), client.submit(abs, 2)
+        needs = client.submit(pow, one, two)
+        scheduler.next_tasks(3)
+        scheduler.finish({one.task_id: -1})  # its value came in time; the scheduler may have forgotten it
+        lost = result_id(needs.task_id, 1)
+        scheduler.finish({needs.task_id: stored_reference(lost, 100_000)})
+        again, group = scheduler.next_tasks(1).popitem()
+        (references,) = group.references
+        assert references[1] == two.task_id
+        scheduler.say(ObjectsMissing([references[0], lost]))
+        answers = [scheduler.next(ObjectsRestored), scheduler.next(ObjectsRestored)]
+        assert [identifier for answer in answers for identifier in answer.ids] == [references[0]]
+        assert [identifier for answer in answers for identifier in answer.lost] == [lost]  # no task that waits names it
+        scheduler.finish({again: 5})
+        assert needs.result(20) == 5
+
+
+def test_a_result_that_is_lost_again_and_again_ends_the_future(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        future = client.submit(abs, 1)
+        for _ in range(1 + MAX_RUNS_AGAIN):
+            identifier = first(scheduler.next_tasks(1))
+            scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
+        with pytest.raises(ObjectLostError, match="again and again: 4 times"):
+            future.result(20)
+
+
+def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) -> None:
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        kept = client.send_object(np.arange(10_000.0))
+        future = client.submit(abs, 1)
+        scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
+        future.result(20)
+        needs = client.submit(abs, future)
+        scheduler.next_tasks(1)
+        lost = result_id(future.task_id, 1)
+        scheduler.say(ObjectsMissing([lost]))
+        assert scheduler.next(ObjectsRestored).ids == [lost]
+        assert not needs.done()
+        assert sum(map(len, client._loop.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
 
 
 @pytest.mark.parametrize("call", ["put", "get"])

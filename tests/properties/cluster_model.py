@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     Finished,
     ForgetFunctions,
     Message,
+    ObjectsMissing,
     Outcome,
     Recall,
     Run,
@@ -55,6 +56,8 @@ class ModelClient:
     """Stored results that it was told of and has not released."""
     tasks: dict[bytes, ModelTask] = field(default_factory=dict)
     number: int = 0
+    missing: dict[bytes, None] = field(default_factory=dict)
+    """Objects that it was asked to put again, and has not answered."""
 
     @property
     def unresolved(self) -> list[bytes]:
@@ -106,6 +109,10 @@ class Model:
         match message:
             case Finished() if name in self.clients:
                 self._finished(self.clients[name], message)
+            case ObjectsMissing(ids) if name in self.clients:
+                missing = self.clients[name].missing
+                assert missing.keys().isdisjoint(ids), "a client is asked once for each object"
+                missing.update(dict.fromkeys(ids))
             case Run() if name in self.workers:
                 self._run(self.workers[name], message)
             case Recall() if name in self.workers:
@@ -116,7 +123,7 @@ class Model:
             case Drain() if name in self.workers:
                 assert not self.workers[name].draining, "a worker receives Drain once"
                 self.workers[name].draining = True
-            case Finished() | Run() | Recall() | ForgetFunctions() | Drain():
+            case Finished() | ObjectsMissing() | Run() | Recall() | ForgetFunctions() | Drain():
                 raise AssertionError(f"{name} has ended and receives {message}")
             case _:
                 pass
@@ -143,7 +150,7 @@ class Model:
                     assert payload in raised, "an exception is the task's own, or that of one it depends on"
                 case Outcome.CANCELLED:
                     assert any(other.cancelled for other in lineage), "only what was cancelled ends as cancelled"
-                case Outcome.EXCEPTION_TO_RETRY | Outcome.NOT_STARTED:
+                case Outcome.EXCEPTION_TO_RETRY | Outcome.NOT_STARTED | Outcome.INPUT_MISSING:
                     raise AssertionError("these are between workers and the scheduler")
                 case _:
                     assert payload, "an end without a value says why"
@@ -216,7 +223,7 @@ class Model:
             task.value = payload
         if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
             task.raised.add(payload)
-        if outcome is Outcome.NOT_STARTED:
+        if outcome in (Outcome.NOT_STARTED, Outcome.INPUT_MISSING):
             task.starts -= 1
         worker.forget(identifier)
 

@@ -50,7 +50,7 @@ SPEC = st.builds(
     name=TEXT,
     parent=OPTIONAL_ID,
 )
-FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY}
+FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
 
 
@@ -144,6 +144,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.FindTasks: st.builds(m.FindTasks, TEXT),
     m.TasksFound: st.builds(m.TasksFound, TEXT, DATA),
     m.Notice: st.builds(m.Notice, TEXT),
+    m.ObjectsMissing: st.builds(m.ObjectsMissing, IDS),
+    m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
     m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS),
     m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),

@@ -25,6 +25,7 @@ from scaler.protocol.messages import (
     Heartbeat,
     ManagerStatus,
     Message,
+    ObjectsRestored,
     Outcome,
     Output,
     Pin,
@@ -84,6 +85,7 @@ nonsense: st.SearchStrategy[Message] = st.sampled_from(
         Desired(3, [], ""),
         Done([UNKNOWN[0]], [1], [Outcome.SUCCESS], [stored_reference(UNKNOWN[1], 1)], [1]),
         Heartbeat(1.0),
+        ObjectsRestored([UNKNOWN[1]], [UNKNOWN[0]], "never asked"),
         Pin([UNKNOWN[1]]),
         Release([UNKNOWN[1], FUNCTIONS[0]]),
         ManagerStatus(0.0, [UnitStatus("unit-w1", UnitState.PENDING, 1, 1.0)], ""),
@@ -426,6 +428,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
                 payloads = [
                     exception_of(identifier, attempt) for identifier, attempt in zip(ids, attempts, strict=True)
                 ]
+            case Outcome.INPUT_MISSING:
+                payloads = [identifier[:8] + b"\xff\xff" + identifier[10:] + b"away" for identifier in ids]
             case _:
                 payloads = [b"what happened"] * len(ids)
         owners = [worker.owners[identifier] for identifier in ids]
@@ -478,6 +482,19 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             return
         self.cluster.say(name, Suspended([identifier], [worker.attempts[identifier]], [suspend]))
 
+    @precondition(lambda self: any(client.missing for client in self.model.clients.values()))
+    @rule(who=picks, count=st.integers(1, 3), is_lost=rarely)
+    def missing_objects_are_put_again(self, who: int, count: int, is_lost: bool) -> None:
+        asked = [name for name, client in self.model.clients.items() if client.missing]
+        self.put_again(asked[who % len(asked)], count, is_lost)
+
+    def put_again(self, name: str, count: int, is_lost: bool) -> None:
+        client = self.model.clients[name]
+        ids = list(client.missing)[:count]
+        for identifier in ids:
+            del client.missing[identifier]
+        self.cluster.say(name, ObjectsRestored([], ids, "gone") if is_lost else ObjectsRestored(ids, []))
+
     # -- nonsense
 
     @rule(name=st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS, "nobody")), message=nonsense)
@@ -519,6 +536,9 @@ class SchedulerAndPeers(RuleBasedStateMachine):
                 break
             for name in list(self.model.workers):
                 self.recalls_are_answered(name, False)
+            for name in list(self.model.clients):
+                self.put_again(name, 10**6, is_lost=False)
+            for name in list(self.model.workers):
                 self.tasks_succeed_in_their_order(name, 10**6)
             self.time_passes(1.0, set())
         left = [client.unresolved for client in self.model.clients.values() if client.unresolved]

@@ -374,14 +374,14 @@ class SchedulerCore:
                 for identifier in ids[: max(0, left // ENTRY_BYTES)]:
                     if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                         objects.pin(identifier, client.id)
+            case messages.ObjectsRestored():
+                self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
                 self._outbox.send_to_client(client, self._answer(client, message))
-            case messages.FindTasks():
-                pass  # the shell answers admins
-            case messages.Heartbeat():
-                pass  # it has extended the lease; the listener has answered
+            case messages.FindTasks() | messages.Heartbeat():
+                pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
             case messages.ShutdownCluster():
                 self._shutdown(client)
             case _:

@@ -37,6 +37,8 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         case Waiting(missing=missing):
             tasks = task.group.client.tasks
             names = [called(tasks[reference].group.spec.name) for reference in task.references if reference in tasks]
+            if not names:
+                return "the object storage has lost an object that it needs, and its client is asked to put it again"
             functions = listed(list(dict.fromkeys(names)), MAX_NAMED)
             return f"it needs the results of {counted(missing, 'task')}: {functions}"
         case Ready():

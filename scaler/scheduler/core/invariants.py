@@ -9,7 +9,7 @@ from scaler.ids import is_task, owner_of
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
-from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Waiting
+from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting
 
 
 def check(state: ClusterState) -> None:
@@ -19,7 +19,8 @@ def check(state: ClusterState) -> None:
     _check_tasks(state, clients)
     _check_workers(state)
     for client in state.clients.values():
-        _check_dependencies(client)
+        _check_dependencies(client, {task for held in state.missing.values() for task in held})
+    assert {owner_of(identifier) for identifier in state.missing} <= state.clients.keys(), "a lost object's owner left"
     _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
@@ -120,8 +121,11 @@ def _check_workers(state: ClusterState) -> None:
         assert worker.id in state.workers, "a lost worker is in a pool"
 
 
-def _check_dependencies(client: ClientRecord) -> None:
-    """Every value that a task or client may still name is retained, and counted right."""
+def _check_dependencies(client: ClientRecord, held: set[Task]) -> None:
+    """Every value that a task or client may still name is retained, and counted right.
+
+    held: tasks that wait for an object that is put again.
+    """
     uses: Counter[bytes] = Counter()
     for task in client.tasks.values():
         name = f"task {task.id.hex()}"
@@ -130,6 +134,7 @@ def _check_dependencies(client: ClientRecord) -> None:
         uses.update(reference for reference in references if reference not in client.tasks)
         missing = sum(reference in client.tasks for reference in references)
         if type(task.state) is Waiting:
+            missing += task in held
             assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
         else:
             assert missing == 0, f"{name} is beyond waiting and misses {missing}"

@@ -12,6 +12,7 @@ from scaler.protocol.messages import (
     ForgetFunctions,
     ForgetObjects,
     Message,
+    ObjectsMissing,
     Recall,
     Relay,
     Run,
@@ -54,6 +55,7 @@ class Outbox:
         self._columns: defaultdict[Group, dict[Worker, RunGroup]] = defaultdict(dict)
         """Where the next attempts of a group go: part of a Run in `_runs`."""
         self._recalls: dict[tuple[Worker, bool], Recall] = {}
+        self._missing: defaultdict[ClientRecord, list[bytes]] = defaultdict(list)
 
     # -- to clients
 
@@ -113,6 +115,10 @@ class Outbox:
             self._commands.append(Send(client.id, message))
         else:
             self._commands.append(Send(client.via.id, Relay(client.id, encode(message))))
+
+    def ask_for(self, client: ClientRecord, identifier: bytes) -> None:
+        """Add an object to those that a client is asked to put again."""
+        self._missing[client].append(identifier)
 
     # -- to workers
 
@@ -196,6 +202,11 @@ class Outbox:
         if self._recalls:
             commands.extend(Send(worker.id, recall) for (worker, _), recall in self._recalls.items())
             self._recalls = {}
+        if self._missing:
+            for client, ids in self._missing.items():
+                for part in split(ObjectsMissing(ids)):
+                    self.send_to_client(client, part)
+            self._missing.clear()
         objects = self._state.objects
         links = self._state.failures.links
         if links:  # before everything else: what they link may be forgotten in this step

@@ -209,6 +209,8 @@ class AttemptErrors:
     """Failed attempts that another one follows."""
     uncharged: int = 0
     """The same of attempts that ended with a worker that was drained: they do not count as retries."""
+    misses: dict[bytes, int] = field(default_factory=dict)
+    """How often it could not begin because its worker did not get this object from the storage."""
     lost_workers: set[bytes] = field(default_factory=set)
     last_worker: Worker | None = None
     avoid_until: float = 0.0

@@ -5,6 +5,7 @@
     Ready    -> Assigned                   assign
     Assigned -> Recalled                   recall, cancel; back to Assigned when the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
+    Assigned -> Waiting                    done, when the storage has lost an object that it needs; then Ready: restored
     Delayed  -> Ready                      wake
     any      -> Terminated                 end
 
@@ -20,8 +21,17 @@ from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.grammar import counted
-from scaler.ids import MAX_ATTEMPT, is_task, owner_of, result_id
-from scaler.protocol.messages import Done, Outcome, Returned, Started, Suspended, is_stored, stored_reference
+from scaler.ids import ID_BYTES, MAX_ATTEMPT, is_task, owner_of, result_id, show
+from scaler.protocol.messages import (
+    Done,
+    ObjectsRestored,
+    Outcome,
+    Returned,
+    Started,
+    Suspended,
+    is_stored,
+    stored_reference,
+)
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, spec_bytes
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
@@ -56,6 +66,9 @@ MAX_ATTEMPT_ERRORS = 8
 """Errors of earlier attempts that a task has at most; the text of its end quotes them."""
 MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that an attempt error quotes."""
+
+MAX_MISSES = 20
+"""How often a task may come back because its worker could not get the same object: about 15 s, with the backoff."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
 _SUCCESS = Outcome.SUCCESS
@@ -253,7 +266,7 @@ class Tasks:
     def _ended_without_result(
         self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, costs: tuple[int, int, int], now: float
     ) -> None:
-        if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY):
+        if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
             self._objects.forget(result_id(task.id, task.attempt))  # stopped in the middle, it may have stored it
         if type(task.state) is Recalled and task.state.cancel:
             self._drop_late(payload)
@@ -262,6 +275,8 @@ class Tasks:
         match outcome:
             case Outcome.NOT_STARTED:
                 self._requeue(task, 0.0, now)
+            case Outcome.INPUT_MISSING:
+                self._hold(task, payload)
             case Outcome.EXCEPTION_TO_RETRY:
                 raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
                 self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.title}: it raised {raised}", now)
@@ -310,6 +325,44 @@ class Tasks:
             self.end(task, Outcome.POISON, why.encode())
         else:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
+
+    # -- objects that the storage has lost
+
+    def _hold(self, task: Task, payload: bytes) -> None:
+        """Have a task wait until its client has put the missing object again."""
+        identifier, text = payload[:ID_BYTES], payload[ID_BYTES:]
+        client = task.group.client
+        misses = _errors_of(task).misses
+        misses[identifier] = misses.get(identifier, 0) + 1
+        if owner_of(identifier) != client.id or misses[identifier] > MAX_MISSES:
+            self.end(task, Outcome.OBJECT_LOST, text or b"its worker did not get what it needs")
+            return
+        task.state = Waiting(1)
+        self._state.waiting += 1
+        held = self._state.missing.get(identifier)
+        if held is None:
+            self._state.missing[identifier] = [task]
+            self._outbox.ask_for(client, identifier)
+        else:
+            held.append(task)
+
+    def restored(self, client: ClientRecord, message: ObjectsRestored, now: float) -> None:
+        """Go on with the tasks that waited for these objects of their client; end those whose object is lost."""
+        for identifiers, is_lost in ((message.ids, False), (message.lost, True)):
+            for identifier in identifiers:
+                if owner_of(identifier) != client.id:
+                    continue
+                for task in reversed(self._state.missing.pop(identifier, [])):  # each goes ahead of those before
+                    if type(task.state) is not Waiting:
+                        continue  # it was cancelled
+                    if is_lost:
+                        why = f"object {show(identifier)} is lost: {message.text}"
+                        self.end(task, Outcome.OBJECT_LOST, why.encode())
+                    else:
+                        # The worker may still be without a connection to the storage that its client has reached.
+                        misses = _errors_of(task).misses[identifier]
+                        self._state.waiting -= 1
+                        self._requeue(task, RETRY_BACKOFF.seconds(misses - 1) if misses > 1 else 0.0, now)
 
     # -- once more
 
@@ -560,6 +613,8 @@ class Tasks:
         """Drop everything of a client; what runs is recalled, and dropped when it comes back."""
         client.terminated = True
         client.unacknowledged.clear()
+        for identifier in [each for each in self._state.missing if owner_of(each) == client.id]:
+            del self._state.missing[identifier]
         for retained in client.retained.values():
             client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
             if is_stored(retained.payload):

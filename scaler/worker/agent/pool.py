@@ -57,6 +57,7 @@ PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """How long a suspended processor is paused at a time: its own threads may have something to send."""
 _MAX_OUTCOME = Outcome.OBJECT_LOST
+_INPUT_MISSING = Outcome.INPUT_MISSING
 _IDLE = Snapshot(0, 0.0, 0)
 _WORK_OF = attrgetter("work_us")
 
@@ -466,7 +467,7 @@ class ProcessorPool(ExecutorBase):
                 not dispatched
                 or dispatched[0].id != identifier
                 or dispatched[0].attempt != attempt
-                or outcome > _MAX_OUTCOME
+                or (outcome > _MAX_OUTCOME and outcome != _INPUT_MISSING)
             ):
                 self._ban(processor, "it reported a task that it does not have")
                 return

@@ -62,7 +62,8 @@ def failure_of(
     is_to_retry: returns True if the user asked to run the task again after such an error.
     """
     if isinstance(error, ObjectLostError) and not is_raised_by_user(error):
-        return Outcome.OBJECT_LOST, str(error).encode("utf-8", "replace")
+        outcome = Outcome.INPUT_MISSING if error.object_id else Outcome.OBJECT_LOST
+        return outcome, error.object_id + str(error).encode("utf-8", "replace")
     outcome = Outcome.EXCEPTION
     try:
         if is_to_retry(error):

@@ -15,8 +15,8 @@ from scaler.serialization import Buffer, Serializer, load_function, load_retry_o
 if TYPE_CHECKING:  # most processors never need it
     from scaler.object_storage.client import BlockingStorage
 
-FETCH_SECONDS = 10.0
-"""How long a task waits for an object that the storage does not have; then it is lost."""
+GET_TIMEOUT_SECONDS = 1.0
+"""A task whose input cannot be fetched, because the storage has been away for this long, frees its slot."""
 _T = TypeVar("_T")
 CACHE_BYTES = 256 * 1024 * 1024
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
@@ -53,7 +53,7 @@ class StoredObjects:
         if found is not None:
             self._cache.move_to_end(identifier)
             return found
-        found = self._open().get(identifier, FETCH_SECONDS)
+        found = self._open().get(identifier, 0.0)  # whatever a task needs was whole in the storage before
         size = size_of(found)
         if is_own and not all(part.readonly for part in found):
             return found

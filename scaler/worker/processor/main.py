@@ -34,7 +34,7 @@ from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProce
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
-from scaler.worker.processor.functions import FunctionCache, LoadedSpec, StoredObjects
+from scaler.worker.processor.functions import GET_TIMEOUT_SECONDS, FunctionCache, LoadedSpec, StoredObjects
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
@@ -78,7 +78,8 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
 def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
-    return BlockingStorage(address, new_peer_id(), Role.WORKER, own_access(config))
+    access = own_access(config)
+    return BlockingStorage(address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS)
 
 
 class GarbagePolicy:

@@ -15,6 +15,7 @@ from scaler.processes import end_others_born_with
 from scaler.protocol.messages import Role
 from scaler.worker.agent.shell import Agent, MakeConnector, StatusFile, run_agent
 from scaler.worker.credential import own_access, take_credential
+from scaler.worker.processor.functions import GET_TIMEOUT_SECONDS
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.offload.service import ServiceAgent
 
@@ -30,7 +31,14 @@ def main() -> int:
         return report("worker", error)
 
     def connect_storage(address: str) -> StorageClient:
-        return StorageClient(address, new_peer_id(), Role.WORKER, own_access(config), io_threads=config.io_threads)
+        return StorageClient(
+            address,
+            new_peer_id(),
+            Role.WORKER,
+            own_access(config),
+            get_timeout_seconds=GET_TIMEOUT_SECONDS,
+            io_threads=config.io_threads,
+        )
 
     def make_agent(make_connector: MakeConnector) -> Agent:
         return ServiceAgent(config, make_connector, load_executor(config), connect_storage, status.write)

@@ -41,7 +41,7 @@ from scaler.worker.agent.shell import Agent, MakeConnector
 from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
-from scaler.worker.processor.functions import CACHE_BYTES, FETCH_SECONDS, NO_STORAGE
+from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
 
 MAX_PRINTED_BYTES = 64 * 1024
 """Of what a result contains of its task's prints: the far end sends no more."""
@@ -98,7 +98,7 @@ class FetchedObjects:
 
     async def _fetch(self, identifier: bytes) -> bytes:
         try:
-            parts = await self._open().get(identifier, FETCH_SECONDS)
+            parts = await self._open().get(identifier, 0.0)
             # Copying may take long when it is large, and the loop has heartbeats to send.
             found = await asyncio.to_thread(to_payload, parts)
         finally:

@@ -1,0 +1,123 @@
+"""What a client keeps of its uploads while it uses them: an object storage that was restarted needs them once more.
+
+An upload that the storage shares is kept as its descriptor, which costs no memory beside the storage's; any other as
+its bytes. Beyond a limit the oldest are moved into files on disk (`object_storage.spill`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Sequence
+
+from scaler.config.servers import default_memory_limit_bytes
+from scaler.object_storage.layout import views_of
+from scaler.object_storage.shared_memory import SharedMemory
+from scaler.object_storage.spill import SEGMENT_BYTES, write_segment
+from scaler.protocol.session import Buffer
+
+MAX_KEPT_DESCRIPTORS = 1_000
+"""Of shared memory, in one client."""
+KEPT_AFTER_MOVE = 0.75
+"""When a limit is exceeded, as much is moved to disk that this share of it is left."""
+
+_log = logging.getLogger(__name__)
+
+
+class Kept:
+    """The parts of one upload. Free them by letting go of it."""
+
+    __slots__ = ("__weakref__", "_freed", "memory", "parts", "size_bytes")
+
+    def __init__(self, parts: Sequence[Buffer], memory: SharedMemory | None, freed: deque[tuple[int, bool]]) -> None:
+        self._freed = freed
+        self.memory = memory
+        self.parts: Sequence[Buffer] | None = parts if memory is None else None
+        """None while the memory has them, and when they are lost because the disk was full."""
+        self.size_bytes = sum(len(part) for part in parts)
+
+    def __del__(self) -> None:
+        if self.size_bytes:
+            self._freed.append((self.size_bytes, self.memory is not None))
+
+    def read(self) -> Sequence[Buffer] | None:
+        """Return the parts. None when they are lost, because the disk was full. Raises OSError."""
+        return self.memory.parts() if self.memory is not None else self.parts
+
+
+class Keeper:
+    """Keeps the uploads of one client. Belongs to the running loop."""
+
+    def __init__(self, limit_bytes: int | None = None) -> None:
+        """limit_bytes: in memory; by default an eighth of what the process may use."""
+        self._limit_bytes = default_memory_limit_bytes() // 4 if limit_bytes is None else limit_bytes
+        self._freed: deque[tuple[int, bool]] = deque()
+        self._in_memory: deque[weakref.ref[Kept]] = deque()  # the oldest first; some are gone
+        self._used_bytes = 0
+        self._descriptors = 0
+        self._count = 0
+        self._moving: asyncio.Task[None] | None = None
+
+    def keep(self, parts: Sequence[Buffer], memory: SharedMemory | None) -> Kept:
+        """Keep parts that do not change any more, or the memory that has a copy of them."""
+        kept = Kept(parts, memory, self._freed)
+        self._in_memory.append(weakref.ref(kept))
+        self._used_bytes += kept.size_bytes
+        self._descriptors += memory is not None
+        self._count += 1
+        self._settle()
+        if self._is_beyond(1.0) and self._moving is None:
+            self._moving = asyncio.get_running_loop().create_task(self._move())
+        return kept
+
+    def _settle(self) -> None:
+        """Take in what was freed, in whichever thread."""
+        while self._freed:
+            size_bytes, has_descriptor = self._freed.popleft()
+            self._used_bytes -= size_bytes
+            self._descriptors -= has_descriptor
+            self._count -= 1
+        if len(self._in_memory) > 2 * self._count + 100:
+            self._in_memory = deque(each for each in self._in_memory if each() is not None)
+
+    def _is_beyond(self, share: float) -> bool:
+        return self._used_bytes > share * self._limit_bytes or self._descriptors > share * MAX_KEPT_DESCRIPTORS
+
+    async def _move(self) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            while self._in_memory and self._is_beyond(KEPT_AFTER_MOVE):
+                batch: list[Kept] = []
+                while self._in_memory and sum(each.size_bytes for each in batch) < SEGMENT_BYTES:
+                    kept = self._in_memory.popleft()()
+                    if kept is not None:
+                        batch.append(kept)
+                    del kept
+                if batch:
+                    await loop.run_in_executor(None, self._move_batch, batch)
+                del batch
+                self._settle()
+        finally:
+            self._moving = None
+
+    def _move_batch(self, batch: list[Kept]) -> None:
+        """Move these to disk, in a thread of its own."""
+        found: list[list[memoryview]] | None = None
+        try:
+            contents = [views_of(kept.read() or ()) for kept in batch]
+            found = write_segment(tempfile.gettempdir(), contents)
+        except OSError as error:
+            _log.warning(
+                "scaler: large arguments would be lost if the object storage were restarted: count=%d, because the "
+                "client keeps %d B of them in memory and cannot write more to %s: %s",
+                len(batch), self._limit_bytes, tempfile.gettempdir(), error,
+            )  # fmt: skip
+        for index, kept in enumerate(batch):
+            # From now on it counts as nothing, here and when it is freed.
+            self._freed.append((kept.size_bytes, kept.memory is not None))
+            kept.parts = found[index] if found is not None else None
+            kept.memory = None
+            kept.size_bytes = 0

@@ -1,0 +1,153 @@
+"""Puts again what the object storage has lost: an upload from what is kept, a result from its future or by running its
+task again.
+
+The storage keeps objects in memory, so one that is restarted has lost them. Nothing is put before a task or a future
+needs it: the scheduler asks for what a worker has missed (`ObjectsMissing`), and the client's loop for a result that it
+cannot fetch. A task that runs again is a new task, whose value is put under the id of the lost result, so that nothing
+else that names it needs to change. Belongs to the client's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
+
+from scaler.client.futures import FutureTable
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import ObjectUpload, Reference, TaskTemplate
+from scaler.errors import ObjectLostError
+from scaler.grammar import counted
+from scaler.ids import is_result, show, task_of
+from scaler.protocol.messages import ObjectsRestored
+from scaler.serialization import Parts, Serializer, dump_value
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
+
+MAX_RUNS_AGAIN = 3
+"""How often one result may be lost, and computed again."""
+
+
+class Restoring:
+    """Finds the values of lost objects."""
+
+    def __init__(
+        self,
+        futures: FutureTable,
+        storage: Callable[[], StorageClient],
+        upload: Callable[[Parts], ObjectUpload],
+        answer: Callable[[ObjectsRestored], object],
+    ) -> None:
+        """upload: begins to put parts into the storage under a new id. answer: sends to the scheduler."""
+        self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
+        """All of this client, by id."""
+        self._futures = futures
+        self._storage = storage
+        self._upload = upload
+        self._answer = answer
+        self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
+        """The tasks whose values are computed again."""
+        self._runs: dict[bytes, int] = {}
+        """How many times the value was lost that each of the tasks computes that run again."""
+
+    def ask(self, ids: Iterable[bytes]) -> None:
+        """Put these objects again and tell the scheduler which ones are there, and which are lost."""
+        wanted = list(ids)
+        needed = self._needed_results({task_of(each) for each in wanted if is_result(each)})
+        for identifier in wanted:
+            asyncio.get_running_loop().create_task(self._restore(identifier, needed.get(task_of(identifier))))
+
+    def _needed_results(self, tasks: set[bytes]) -> dict[bytes, tuple[TaskFuture, Serializer | None]]:
+        """Return the futures of these tasks as pending tasks name them, with the serializer of a task that does."""
+        found: dict[bytes, tuple[TaskFuture, Serializer | None]] = {}
+        if not tasks:
+            return found
+        with self._futures.condition:
+            for task in self._futures.session.pending.values():
+                for reference in task.references:
+                    if isinstance(reference, TaskFuture) and reference.task_id in tasks and task.template is not None:
+                        found[reference.task_id] = reference, task.template.serializer
+        return found
+
+    async def _restore(self, identifier: bytes, result: tuple[TaskFuture, Serializer | None] | None) -> None:
+        try:
+            upload = self.uploads.get(identifier)
+            if upload is not None:
+                parts = None if upload.kept is None else upload.kept.read()
+            else:
+                parts = None if result is None else dump_value(await self._value(result[0]), result[1])
+            if parts is None:
+                raise ObjectLostError("its client no longer has the value")
+            await self._storage().put(identifier, parts)
+        except Exception as error:  # noqa: BLE001 (no memory, no disk, or a value that cannot be pickled: it is lost)
+            self._answer(ObjectsRestored([], [identifier], str(error)))
+        else:
+            self._answer(ObjectsRestored([identifier], []))
+
+    async def _value(self, future: TaskFuture) -> object:
+        """Return the value of a task that has ended, from its future or by running it again."""
+        if future.done() and future.delivers:
+            return future.result()
+        return (await self.run_again(future)).result()
+
+    async def run_again(self, lost: TaskFuture) -> TaskFuture:
+        """Run a task again whose value is lost, and return the future that has the new one. Raises ObjectLostError.
+
+        That future has ended: it may have failed, or be cancelled.
+        """
+        running = self._again.get(lost)
+        if running is None:
+            running = self._again[lost] = asyncio.create_task(self._run_again(lost))
+        return await asyncio.shield(running)
+
+    async def _run_again(self, lost: TaskFuture) -> TaskFuture:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+
+        def wake(_: object) -> None:
+            with contextlib.suppress(RuntimeError):  # the client was closed
+                loop.call_soon_threadsafe(ended.set)
+
+        try:
+            again = await self._begin_again(lost)
+            again.add_done_callback(wake)
+            await ended.wait()
+            self._runs.pop(again.task_id, None)
+            return again
+        finally:
+            del self._again[lost]
+
+    async def _begin_again(self, lost: TaskFuture) -> TaskFuture:
+        template, runs = lost.template, self._runs.get(lost.task_id, 0) + 1
+        name = f"the result of task {show(lost.task_id)}"
+        if template is None:
+            raise ObjectLostError(f"{name} is lost, and its client no longer has it")
+        if template.spec.retries == 0:
+            raise ObjectLostError(f"{name} is lost; retries=0, so the task does not run again")
+        if runs > MAX_RUNS_AGAIN:
+            raise ObjectLostError(f"{name} was lost again and again: {counted(runs, 'time')}")
+        payload, uploads = lost.payload, list(lost.uploads)
+        references: list[Reference] = []
+        for reference in lost.references:
+            stand_in = await self._stand_in(reference, template)
+            references.append(reference if stand_in is None else stand_in)
+            if stand_in is not None:
+                uploads.append(stand_in)
+        if not template.spec.deliver:
+            template = replace(template, spec=replace(template.spec, deliver=True))
+        again = TaskFuture(
+            self._futures, self._futures.ids.task(), template, payload, tuple(references), tuple(uploads)
+        )
+        self._runs[again.task_id] = runs
+        self._futures.add((again,))
+        lost.add_done_callback(lambda future: again.cancel() if future.cancelled() else None)
+        return again
+
+    async def _stand_in(self, reference: Reference, template: TaskTemplate) -> ObjectUpload | None:
+        """Return an upload of the value of a task that the scheduler may have forgotten; None for anything else."""
+        if not isinstance(reference, TaskFuture) or not reference.done() or reference.is_stored:
+            return None
+        return self._upload(dump_value(await self._value(reference), template.serializer))

@@ -1,0 +1,128 @@
+"""The object storage is killed with all that is in its memory: values are put again, computed again, or lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaler import Client
+from tests.integration.settings_rig import command
+from tests.integration.storage_rig import StorageProcess, storage_process
+
+SIZE = 100_000
+LARGE = 2_000_000
+"""Shared, where processes of one host share memory."""
+
+
+class Cluster:
+    """A cluster of processes, whose object storage a test kills and starts again at the same address."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self.storage: StorageProcess = stack.enter_context(storage_process())
+        scheduler = stack.enter_context(
+            command("scheduler", "tcp://127.0.0.1:0", "-osa", self.storage.address, directory=directory)
+        )
+        self.address = scheduler.addresses()["scheduler"]
+        workers = stack.enter_context(command("cluster", self.address, "-n", "2", directory=directory))
+        workers.addresses()
+
+    def restart_storage(self) -> None:
+        self.storage.kill()
+        self.storage = self._stack.enter_context(storage_process(self.storage.address))
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path)
+
+
+def wait_for(path: Path) -> None:
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def touch_and_wait(began: Path, go: Path) -> None:
+    began.touch()
+    wait_for(go)
+
+
+def occupy(client: Client, directory: Path) -> Path:
+    """Have a task on each of the two slots, and return the path whose existence ends them."""
+    go = directory / "go"
+    begun = [directory / f"began{index}" for index in range(2)]
+    for path in begun:
+        client.submit(touch_and_wait, path, go)
+    for path in begun:
+        wait_for(path)
+    return go
+
+
+@pytest.mark.parametrize("size", [SIZE, LARGE])
+def test_arguments_of_waiting_tasks_are_put_again_after_a_restart(cluster: Cluster, tmp_path: Path, size: int) -> None:
+    with Client(cluster.address) as client:
+        go = occupy(client, tmp_path)
+        sent = client.send_object(b"s" * size)
+        array = np.ones(size // 8)
+        futures = [client.submit(lambda a, b: len(a) + len(b), bytes([i]) * size, sent) for i in range(12)]
+        sums = client.submit(lambda a: float(a.sum()), array)
+        array[:] = 7  # what the task gets was sent before
+        client.submit(len, b"x" * (size + 1))
+        cluster.restart_storage()
+        go.touch()
+        assert [future.result(20) for future in futures] == [2 * size] * 12
+        assert sums.result(20) == size // 8
+
+
+def test_a_function_is_put_again_after_a_restart(cluster: Cluster, tmp_path: Path) -> None:
+    table = bytes(range(256)) * 1000
+    with Client(cluster.address) as client:
+        go = occupy(client, tmp_path)
+        future = client.submit(lambda x: table[x], 7)
+        cluster.restart_storage()
+        go.touch()
+        assert future.result(20) == 7
+
+
+def test_a_result_that_other_tasks_need_is_put_again_from_its_future(cluster: Cluster, tmp_path: Path) -> None:
+    with Client(cluster.address) as client:
+        first = client.submit(bytes, SIZE)
+        assert len(first.result(20)) == SIZE
+        go = occupy(client, tmp_path)
+        second = client.submit(len, first)
+        cluster.restart_storage()
+        go.touch()
+        assert second.result(20) == SIZE
+        assert client.submit(len, first).result(20) == SIZE
+
+
+def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_path: Path) -> None:
+    def add_line(path: Path, size: int) -> bytes:
+        with path.open("a") as file:
+            file.write("ran\n")
+        return bytes(size)
+
+    lines = tmp_path / "lines"
+    with Client(cluster.address) as client:
+        graph = {
+            "raw": (add_line, lines, SIZE),
+            "wait": (touch_and_wait, tmp_path / "began", tmp_path / "go"),
+            "end": (lambda raw, _: len(raw), "raw", "wait"),
+        }
+        found: list[object] = []
+        thread = threading.Thread(target=lambda: found.append(client.get(graph, ["end"])))
+        thread.start()
+        wait_for(tmp_path / "began")
+        wait_for(lines)
+        cluster.restart_storage()
+        (tmp_path / "go").touch()
+        thread.join(20)
+        assert found == [{"end": SIZE}]
+        assert lines.read_text() == "ran\n" * 2

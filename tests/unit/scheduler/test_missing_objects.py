@@ -1,0 +1,114 @@
+"""A worker finds that the object storage lacks what a task needs: the task's client is asked to put it again."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.protocol.messages import ObjectsMissing, ObjectsRestored, Outcome
+from scaler.scheduler.core.explain import explain
+from tests.unit.scheduler.driver import Cluster
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    made = Cluster()
+    made.client()
+    made.worker("worker")
+    return made
+
+
+def misses(cluster: Cluster, identifier: bytes, *tasks: bytes) -> None:
+    cluster.finish("worker", *tasks, outcome=Outcome.INPUT_MISSING, payload=identifier + b"it is not there")
+
+
+def asked(cluster: Cluster) -> list[list[bytes]]:
+    return [message.ids for name, message in cluster.said if name == "client" and isinstance(message, ObjectsMissing)]
+
+
+def test_its_tasks_wait_off_their_worker_until_the_client_has_put_the_object_again(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    first, second, other = cluster.submit("client", 3, references=[(lost,), (lost,), ()])
+    misses(cluster, lost, first)
+    assert first not in cluster.on("worker")
+    assert "its client is asked to put it again" in explain(cluster.state, first, cluster.now)
+    misses(cluster, lost, second)
+    cluster.finish("worker", other)
+    assert cluster.outcome("client", other) is Outcome.SUCCESS
+    assert asked(cluster) == [[lost]]
+    cluster.say("client", ObjectsRestored([lost], []))
+    assert cluster.on("worker") == [first, second]
+    cluster.finish("worker", first, second)
+    assert cluster.outcome("client", second) is Outcome.SUCCESS
+
+
+def test_a_task_that_may_start_only_once_has_not_started(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    (task,) = cluster.submit("client", references=[(lost,)], retries=0)
+    misses(cluster, lost, task)
+    cluster.say("client", ObjectsRestored([lost], []))
+    cluster.finish("worker", task)
+    assert cluster.outcome("client", task) is Outcome.SUCCESS
+
+
+def test_its_tasks_and_their_dependents_end_when_the_client_does_not_have_it_either(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    task, dependent = cluster.task_id("client"), cluster.task_id("client")
+    cluster.submit("client", ids=[task, dependent], references=[(lost,), (task,)])
+    misses(cluster, lost, task)
+    cluster.say("client", ObjectsRestored([], [lost], "it is gone"))
+    outcomes = cluster.outcomes("client")
+    assert outcomes[task] == (Outcome.OBJECT_LOST, f"object {lost.hex()} is lost: it is gone".encode())
+    assert outcomes[dependent][0] is Outcome.OBJECT_LOST
+
+
+def test_an_object_of_another_client_is_not_asked_for(cluster: Cluster) -> None:
+    cluster.client("other")
+    (task,) = cluster.submit("client")
+    misses(cluster, cluster.object_id("other"), task)
+    assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, b"it is not there")
+    assert not [message for _, message in cluster.said if isinstance(message, ObjectsMissing)]
+
+
+def test_another_client_cannot_answer_for_it(cluster: Cluster) -> None:
+    cluster.client("other")
+    lost = cluster.object_id("client")
+    (task,) = cluster.submit("client", references=[(lost,)])
+    misses(cluster, lost, task)
+    cluster.say("other", ObjectsRestored([], [lost], "it is gone"))
+    assert cluster.outcome("client", task) is None
+
+
+def test_a_task_whose_worker_never_gets_the_object_ends_after_a_while(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    (task,) = cluster.submit("client", references=[(lost,)])
+    began, rounds = cluster.now, 0
+    while cluster.outcome("client", task) is None:
+        misses(cluster, lost, task)
+        rounds += 1
+        cluster.say("client", ObjectsRestored([lost], []))
+        while cluster.outcome("client", task) is None and not cluster.on("worker"):
+            cluster.wait(0.25, alive=["client", "worker"])
+    assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, b"it is not there")
+    assert rounds == 21
+    assert 10 < cluster.now - began < 25
+
+
+def test_a_task_that_was_cancelled_meanwhile_stays_cancelled(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    (task,) = cluster.submit("client", references=[(lost,)])
+    misses(cluster, lost, task)
+    cluster.cancel("client", task)
+    cluster.say("client", ObjectsRestored([lost], []))
+    assert cluster.outcome("client", task) is Outcome.CANCELLED
+    assert not cluster.on("worker")
+
+
+def test_what_a_client_that_left_was_asked_for_is_forgotten(cluster: Cluster) -> None:
+    lost = cluster.object_id("client")
+    (task,) = cluster.submit("client", references=[(lost,)])
+    misses(cluster, lost, task)
+    cluster.leave("client")
+    cluster.client()
+    (again,) = cluster.submit("client", ids=[task], references=[(lost,)])
+    misses(cluster, lost, again)
+    assert asked(cluster) == [[lost], [lost]]
