@@ -15,7 +15,7 @@ MAX_PENDING_BYTES = 4 * 1024 * 1024
 """What waits for the reader of a stream; more is dropped, until all of it is written."""
 STALLED_SECONDS = 0.2
 """How long a caller of `write` waits for the reader of a full stream, once, until that takes something again."""
-FLUSH_SECONDS = 2.0
+FLUSH_SECONDS = 1.0
 """How long `close` waits for each reader."""
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
@@ -71,9 +71,9 @@ class _Stream:
 
     def close(self) -> None:
         with self._changed:
-            self._is_closed = True
+            was_closed, self._is_closed = self._is_closed, True
             self._changed.notify_all()
-        if self._thread is not None:
+        if self._thread is not None and not was_closed:
             self._thread.join(FLUSH_SECONDS)
 
     def _has_room(self) -> bool:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar, get_args
 
-from scaler.config.addresses import local_address
+from scaler.config.addresses import local_address, port_of
 from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
 from scaler.config.load import Sources, resolve, variable_of
@@ -80,6 +80,11 @@ class LauncherConfig:
         twice = sorted(name for name, count in counts.items() if count > 1)
         if twice:
             raise ConfigError(f"two worker managers have the same worker_manager_id: {', '.join(map(repr, twice))}")
+        for key in ("bind_address", "monitor_address"):
+            if port_of(address := getattr(self.scheduler, key)) == 0:
+                raise ConfigError(
+                    f"scheduler.{key}: {address}: give a port that peers know, instead of 0 (any free one)"
+                )
         # A worker starts nothing new after two thirds of its timeout without contact.
         limit = self.scheduler.worker_timeout_seconds * 2 / 3
         for manager in self.worker_managers:

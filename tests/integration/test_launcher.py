@@ -172,6 +172,38 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
     wait_until_gone(processes)
 
 
+def print_lines(count: int) -> int:
+    print(("x" * 99 + "\n") * count)
+    return count
+
+
+def test_output_that_is_not_read_stops_neither_tasks_nor_the_launcher(stack_file: Path, ports: ReservedPorts) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        with Client(ports.address()) as client:
+            tasks = [client.submit(print_lines, 10_000) for _ in range(6)]  # more than waits for a reader
+            assert [task.result(20) for task in tasks] == [10_000] * 6
+        processes = launcher.components()
+        launcher.process.terminate()
+        assert launcher.process.wait(STOP_SECONDS) == 0
+        wait_until_gone(processes)
+
+
+def test_a_stop_right_after_a_component_was_killed_ends_everything_in_order(stack_file: Path) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        scheduler, manager = component(launcher, "scheduler"), component(launcher, "worker-manager")
+        processes = launcher.components()
+        manager.kill()
+        scheduler.kill()
+        scheduler.wait(10)
+        processes += launcher.components()
+        code, output, errors = launcher.stop()
+    assert code == 0, errors
+    assert own_lines(output)[-1] == "object storage server has ended"
+    wait_until_gone(processes)
+
+
 def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()

@@ -73,6 +73,8 @@ def test_the_environment_reaches_the_components_of_a_file(file: Path) -> None:
     [
         ("", r"section \[scheduler\] is missing"),
         (SCHEDULER + "[webui]\n[gui]\n", r"\[webui\] and \[gui\] are two names of one section"),
+        (SCHEDULER.replace(":5", ":0"), "scheduler.bind_address: tcp://0.0.0.0:0: give a port"),
+        (SCHEDULER + 'monitor_address = "tcp://127.0.0.1:0"\n', "scheduler.monitor_address: .*: give a port"),
         (SCHEDULER + '[webui]\ngui_address = "h"\n', "gui_address = 'h': must be host:port"),
         (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same thing"),
         (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),

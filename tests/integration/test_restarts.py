@@ -1,0 +1,110 @@
+"""What peers find when the component that they use was killed and started again."""
+
+from __future__ import annotations
+
+import os
+import urllib.request
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+from scaler.security.run import find
+from tests.integration.settings_rig import Command, command
+
+
+def kill_component(kind: str) -> None:
+    """Kill the component of this kind among our children, and wait until it has ended."""
+    (process,) = (each for each in psutil.Process().children() if each.cmdline()[-2:] == ["scaler.cluster", kind])
+    process.kill()
+    process.wait(10)
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the keys of the runs of a test are."""
+    tmp_path.chmod(0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "scaler"
+
+
+@pytest.fixture
+def over_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections of this process need keys, as those of another host do."""
+    monkeypatch.setattr("scaler.net.connector.connect_local", lambda *_: None)
+
+
+def free_addresses(count: int) -> list[str]:
+    ports = ReservedPorts(count)
+    ports.release()
+    return [ports.address(index) for index in range(count)]
+
+
+@pytest.mark.usefixtures("over_zeromq")
+def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runtime: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(abs, -1).result(20) == 1
+        before = find(combo.get_address())
+        kill_component("scheduler")
+        assert client.submit(len, b"x" * 1_000_000).result(20) == 1_000_000
+        after = find(combo.get_address())
+        assert before is not None
+        assert after is not None
+        assert before.server != after.server
+        assert len(list(runtime.glob("*.keys"))) == 2, "those of the killed scheduler and of its storage are gone"
+    assert list(runtime.glob("*.keys")) == []
+
+
+@pytest.mark.usefixtures("over_zeromq", "runtime")
+def test_a_scheduler_that_a_person_starts_again_at_the_same_address_lets_its_peers_in(tmp_path: Path) -> None:
+    address = free_addresses(PORTS_OF_A_SCHEDULER)[0]
+    with command("scaler_cluster", "-n", "1", address, directory=tmp_path):
+        killed = Command("scaler_scheduler", [address], {}, tmp_path)
+        try:
+            client = Client(address, timeout_seconds=20)
+            assert client.submit(abs, -1).result(20) == 1
+        finally:
+            killed.process.kill()
+            killed.close()
+        with command("scaler_scheduler", address, directory=tmp_path), client:
+            assert client.submit(len, b"x" * 1_000_000).result(20) == 1_000_000
+
+
+def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_restart_of_either_server(
+    tmp_path: Path,
+) -> None:
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    path = tmp_path / "alice.credentials"
+    write_private(path, keys.add("alice", "client").to_text())
+    scheduler, _, _, storage = (text.replace("127.0.0.1", "0.0.0.0") for text in free_addresses(4))
+    far = scheduler.replace("0.0.0.0", "127.0.0.2")  # which only TCP reaches
+    with (
+        SchedulerClusterCombo(scheduler, 1, object_storage_address=storage, credentials=str(keys.path)),
+        Client(far, credentials=str(path), timeout_seconds=20) as client,
+    ):
+        assert client.submit(len, b"x" * 2_000_000).result(20) == 2_000_000
+        for kind in ("scheduler", "object-storage-server"):
+            kill_component(kind)
+            assert client.submit(len, os.urandom(2_000_000)).result(20) == 2_000_000
+
+
+def test_a_browser_that_comes_while_the_page_is_started_again_waits_for_it() -> None:
+    with SchedulerClusterCombo(n_workers=1, web_port=0) as combo:
+        with urllib.request.urlopen(combo.get_page(), timeout=20) as answer:
+            assert answer.status == 200
+        kill_component("web-ui")
+        with urllib.request.urlopen(combo.get_page(), timeout=20) as answer:
+            assert answer.status == 200
+
+
+@pytest.mark.usefixtures("runtime")
+def test_the_cluster_that_a_client_starts_comes_back_part_by_part() -> None:
+    with Client() as client:
+        assert client.submit(abs, -1).result(20) == 1
+        for kind in ("cluster", "scheduler"):
+            kill_component(kind)
+            assert client.submit(abs, -2).result(20) == 2
