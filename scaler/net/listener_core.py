@@ -14,7 +14,7 @@ import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import count, islice
+from itertools import count
 
 from scaler.errors import ProtocolError
 from scaler.grammar import counted
@@ -155,11 +155,10 @@ class ListenerCore:
                         self._unacknowledged.pop(peer.id, None)
                         commands.append(t.Transmit(link.transport, envelopes))
         self.wake_at = math.inf
-        for cut_at in (*islice(self._identifying.values(), 1), *islice(self._closing.values(), 1)):
-            self.wake_at = min(self.wake_at, cut_at)
-        for peer in self._unacknowledged.values():
-            self.wake_at = min(self.wake_at, peer.session.acknowledge_at)
-            break
+        if self._identifying or self._closing:
+            self.wake_at = min(next(iter(links.values())) for links in (self._identifying, self._closing) if links)
+        if self._unacknowledged:
+            self.wake_at = min(self.wake_at, next(iter(self._unacknowledged.values())).session.acknowledge_at)
         return commands
 
     def _note(self, item: t.Input, now: float) -> None:

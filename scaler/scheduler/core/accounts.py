@@ -40,7 +40,10 @@ class KeyAccount:
 
 def spec_bytes(spec: Spec) -> int:
     """Return what a group of tasks of this spec counts."""
-    return ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + sum(ENTRY_BYTES + len(name) for name, _ in spec.needs)
+    size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on)
+    for name, _ in spec.needs:
+        size += ENTRY_BYTES + len(name)
+    return size
 
 
 class KeyAccounts:
@@ -104,17 +107,27 @@ class KeyAccounts:
         limit = self._config.max_tasks_per_client
         return limit - account.tasks if limit >= 0 else sys.maxsize
 
-    def bytes_left(self, account: KeyAccount) -> tuple[int, str]:
-        """Return how many bytes more the scheduler keeps for this key, and the limit in words."""
-        own, all_of_them = self._config.max_bytes_per_client, self._config.max_bytes
-        left, text = sys.maxsize, ""
-        if own >= 0:
-            left, text = own - account.size_bytes, f"max_bytes_per_client is {own}"
-        if all_of_them >= 0:
-            others = all_of_them - sum(each.size_bytes for each in self._accounts.values())
-            if others < left:
-                left, text = others, f"max_bytes is {all_of_them}"
-        return left, f"{text}, and the scheduler keeps as much already"
+    def bytes_left(self, account: KeyAccount) -> int:
+        """Return how many bytes more the scheduler keeps for this key."""
+        config = self._config
+        left = config.max_bytes_per_client - account.size_bytes if config.max_bytes_per_client >= 0 else sys.maxsize
+        if config.max_bytes >= 0:
+            kept = 0
+            for each in self._accounts.values():
+                kept += each.size_bytes
+            left = min(left, config.max_bytes - kept)
+        return left
+
+    def tasks_limit(self, account: KeyAccount) -> str:
+        """Return the limit of `tasks_left` in words."""
+        return f"max_tasks_per_client is {self._config.max_tasks_per_client}, and the key {account.key} has as many"
+
+    def bytes_limit(self, account: KeyAccount) -> str:
+        """Return the limit of `bytes_left` in words."""
+        own, left = self._config.max_bytes_per_client, self.bytes_left(account)
+        is_own = own >= 0 and own - account.size_bytes == left
+        text = f"max_bytes_per_client is {own}" if is_own else f"max_bytes is {self._config.max_bytes}"
+        return f"{text}, and the scheduler keeps as much already"
 
     def is_flooded(self, account: KeyAccount) -> bool:
         """Return whether a key goes on far beyond its limit, where even refusing its tasks takes memory."""

@@ -370,7 +370,7 @@ class SchedulerCore:
                 for identifier in ids:
                     objects.release(identifier, client.id)
             case messages.Pin(ids):
-                left, _ = self.state.accounts.bytes_left(client.account)
+                left = self.state.accounts.bytes_left(client.account)
                 for identifier in ids[: max(0, left // ENTRY_BYTES)]:
                     if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                         objects.pin(identifier, client.id)

@@ -56,7 +56,10 @@ class ObjectTable:
     def knows(self, spec: Spec, client: bytes) -> bool:
         """Tell whether a client has registered the function and the serializer of a spec."""
         pins = self.pins.get(client, ())
-        return all(identifier in pins and identifier in self.functions for identifier in functions_of(spec))
+        for identifier in functions_of(spec):
+            if identifier not in pins or identifier not in self.functions:
+                return False
+        return True
 
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
         """Have a client pin a function. False: this is not the id of this payload, or names what is no function.

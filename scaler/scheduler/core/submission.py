@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from scaler.ids import TASK_KIND, show
@@ -39,9 +40,8 @@ class Submission:
         objects = self._state.objects
         no_room = ""
         for identifier, payload in message.functions:
-            left, limit = self._state.accounts.bytes_left(client.account)
-            if len(payload) > left:
-                no_room = limit
+            if len(payload) > self._state.accounts.bytes_left(client.account):
+                no_room = self._state.accounts.bytes_limit(client.account)
             elif not objects.register(identifier, payload, client.id):
                 _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
@@ -59,9 +59,11 @@ class Submission:
     def _take_in(self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
         """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
         account = client.account
-        capacity, why = self._capacity(account, len(referencing))
-        left, no_bytes = self._state.accounts.bytes_left(account)
-        room = left
+        accounts = self._state.accounts
+        waiting = self._state.waiting + self._state.ready.count + len(referencing)  # the last ones are not counted yet
+        waiting_left = self._waiting_limit - waiting if self._waiting_limit >= 0 else sys.maxsize
+        capacity = 0 if self._state.journal_failure else min(accounts.tasks_left(account), waiting_left)
+        left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
         retained = client.retained
@@ -104,21 +106,17 @@ class Submission:
         if ready:
             self._state.ready.add(group, ready)
         if rejected:
-            self._reject(group, rejected, why if capacity <= 0 else no_bytes)
+            self._reject(group, rejected, accounts.bytes_limit(account) if capacity > 0 else self._tasks_limit(account))
         if not group.live:
             self._tasks.drop_group(group)
 
-    def _capacity(self, account: KeyAccount, more: int) -> tuple[int, str]:
-        """Return how many tasks may come, and the limit in words. more: tasks that wait and are not counted yet."""
+    def _tasks_limit(self, account: KeyAccount) -> str:
+        """Return what keeps tasks out, in words."""
         if self._state.journal_failure:
-            return 0, self._state.journal_failure
-        capacity = self._state.accounts.tasks_left(account)
-        why = f"max_tasks_per_client is {account.tasks + capacity}, and the key {account.key} has as many"
-        if self._waiting_limit >= 0:
-            waiting = self._waiting_limit - (self._state.waiting + self._state.ready.count + more)
-            if waiting < capacity:
-                return waiting, f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
-        return capacity, why
+            return self._state.journal_failure
+        if self._state.accounts.tasks_left(account) <= 0:
+            return self._state.accounts.tasks_limit(account)
+        return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
     def _reject(self, group: Group, ids: Iterable[bytes], why: str) -> None:
         """End tasks as they come."""
