@@ -68,6 +68,7 @@ class ConnectorCore:
         self._refusals = 0
         """How often in a row an attempt ended as those of a peer that is refused do."""
         self._malformed_in_a_row = 0
+        self._unreadable_messages = t.Unreadable()
         self._since = now
         self._dial_at = now
         self._sends_heartbeats = not isinstance(hello.details, _OWN_HEARTBEATS)
@@ -133,8 +134,11 @@ class ConnectorCore:
                     self._hang_up(reason, now)
             case t.WritingChanged(link, is_blocked) if link is self._link:
                 self._is_blocked = is_blocked
-            case t.MalformedReceived(link, reason) if link is self._link:
-                self._malformed(reason, now)
+            case t.MalformedReceived(link, reason, is_damaged) if link is self._link:
+                if is_damaged or self.phase is Phase.DIALLING:
+                    self._hang_up(reason, now)
+                else:
+                    self._unreadable(reason, now)
             case t.CloseRequested(reason):
                 self._close(reason)
             case _:
@@ -168,8 +172,21 @@ class ConnectorCore:
                     self._events.append(received)
         except GapError:
             self._hang_up("messages were lost on the way", now)
+        except t.UnreadableError as error:
+            self._unreadable(str(error), now)
         except ProtocolError as error:
             self._malformed(str(error), now)
+
+    def _unreadable(self, reason: str, now: float) -> None:
+        """Hang up, so that the server sends again what could not be read; give up when that does not help."""
+        if not self._unreadable_messages.is_final(self._session):
+            self._hang_up(f"a message could not be read: {reason}", now)
+            return
+        text = f"a message of the server could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
+        if self._link is not None:
+            self._session.post(encode(m.Goodbye(text)))
+            self._commands.append(t.Transmit(self._link, self._session.take(sequenced=False)))
+        self._refused(m.Refused(m.RefusalReason.MALFORMED, text))
 
     def _first_message(self, envelope: EnvelopeReceived) -> Message | None:
         """Return the answer to the Hello; None when the server speaks another protocol, which refuses this peer."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from scaler.errors import ProtocolError
@@ -59,6 +59,7 @@ class _Peer:
     allowed: Collection[type[Message]]
     link: _Link | None
     greeted_as: bytes
+    unreadable: t.Unreadable = field(default_factory=t.Unreadable)
 
 
 @dataclass(slots=True, eq=False)
@@ -180,8 +181,8 @@ class ListenerCore:
                 link.is_blocked = is_blocked
                 if link.peer is not None and link.peer.link is link:
                     self._unsent[link.peer.id] = link.peer
-            case t.MalformedReceived(transport, reason) if transport in self._links:
-                self._malformed(self._links[transport], reason, now)
+            case t.MalformedReceived(transport, reason, is_damaged) if transport in self._links:
+                self._malformed_received(self._links[transport], reason, now, is_damaged=is_damaged)
             case t.PeerRefused(reason, key, origin):
                 self._commands.append(t.Report(reason, True, key, origin))
             case t.AccessEnded(reasons):
@@ -249,6 +250,10 @@ class ListenerCore:
             peer.greeted_as = b""
             self._break(peer)
             return
+        except t.UnreadableError as error:
+            assert peer is not None, "messages are counted within sessions only"
+            self._unreadable(peer, str(error), now)
+            return
         except ProtocolError as error:
             self._malformed(link, str(error), now)
             return
@@ -264,20 +269,42 @@ class ListenerCore:
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))
 
+    def _malformed_received(self, link: _Link, reason: str, now: float, *, is_damaged: bool) -> None:
+        """Take in frames that are no envelope: within a session, they may have been one that must not be missed."""
+        if link.peer is not None and not link.is_closing:
+            self._unreadable(link.peer, reason, now, is_damaged=is_damaged)
+        elif is_damaged:
+            self._give_up(link)
+        else:
+            self._malformed(link, reason, now)
+
     def _malformed(self, link: _Link, reason: str, now: float) -> None:
         """Count an envelope that could not be read; too many in a row end the link, and the session on it."""
         link.malformed_in_a_row += 1
         if link.is_closing or link.malformed_in_a_row < t.MAX_MALFORMED_IN_A_ROW:
             return
-        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"[
-            :MAX_DISPLAY_CHARACTERS
-        ]
-        refused = m.Refused(m.RefusalReason.MALFORMED, text)
+        text = f"{t.MAX_MALFORMED_IN_A_ROW} malformed messages in a row, the last one: {reason}"
         if link.peer is None:
+            refused = m.Refused(m.RefusalReason.MALFORMED, text[:MAX_DISPLAY_CHARACTERS])
             self._refuse(link, bytes(16), refused, now)
         else:
-            self._end(link.peer, refused, now)
-            self._events.append(Closed(link.peer.id, text, is_orderly=False))
+            self._end_malformed(link.peer, text, now)
+
+    def _unreadable(self, peer: _Peer, reason: str, now: float, *, is_damaged: bool = False) -> None:
+        """Cut the link of a session, so that the peer sends again what could not be read.
+
+        A message that cannot be read however often it comes ends the session.
+        """
+        if not is_damaged and peer.unreadable.is_final(peer.session):
+            text = f"a message could not be read in {t.MAX_MALFORMED_IN_A_ROW} attempts: {reason}"
+            self._end_malformed(peer, text, now)
+        else:
+            self._break(peer)
+
+    def _end_malformed(self, peer: _Peer, text: str, now: float) -> None:
+        text = text[:MAX_DISPLAY_CHARACTERS]
+        self._end(peer, m.Refused(m.RefusalReason.MALFORMED, text), now)
+        self._events.append(Closed(peer.id, text, is_orderly=False))
 
     def _lost(self, link: _Link, refusal: str = "") -> None:
         del self._links[link.transport]

@@ -108,8 +108,11 @@ class WritingChanged(NamedTuple):
 
 
 class MalformedReceived(NamedTuple):
+    """is_damaged: bytes were changed on the way, so the other side is not to blame."""
+
     link: Transport
     reason: str
+    is_damaged: bool = False
 
 
 class PeerRefused(NamedTuple):
@@ -210,17 +213,40 @@ class Report(NamedTuple):
 Command = Transmit | Deliver | Admit | Dial | LiftLimits | Cut | Report
 
 
+class UnreadableError(Exception):
+    """A message of a session cannot be read: it is not acknowledged, and the other side sends it again."""
+
+
+class Unreadable:
+    """Counts how often in a row the same message of a session could not be read."""
+
+    __slots__ = ("_received", "_times")
+
+    def __init__(self) -> None:
+        self._received = self._times = -1
+
+    def is_final(self, session: Session) -> bool:
+        """Count an attempt to read the next message; True when there were `MAX_MALFORMED_IN_A_ROW`."""
+        self._times = self._times + 1 if self._received == session.received else 1
+        self._received = session.received
+        return self._times >= MAX_MALFORMED_IN_A_ROW
+
+
 def accept(session: Session, envelope: EnvelopeReceived, now: float) -> Message | None:
     """Return the message that an envelope brings, or None for a duplicate.
 
-    Raises ProtocolError for a malformed envelope, and GapError for one after a gap.
+    Raises ProtocolError for a malformed envelope, UnreadableError for one that is new in the sequence, and GapError for
+    one after a gap.
     """
     size = len(envelope.body)
     for attachment in envelope.attachments:
         size += attachment.nbytes
-    if not session.receive(envelope.header, size, now):
-        return None
-    message = decode(envelope.body)
-    if envelope.attachments and type(message) not in CARRIERS:
-        raise ProtocolError(f"{type(message).__name__} carries no attachments")
-    return message
+    try:
+        message = decode(envelope.body)
+        if envelope.attachments and type(message) not in CARRIERS:
+            raise ProtocolError(f"{type(message).__name__} carries no attachments")
+    except ProtocolError as error:
+        if session.awaits(envelope.header):
+            raise UnreadableError(str(error)) from None
+        raise
+    return message if session.receive(envelope.header, size, now) else None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import zmq
 
 from scaler.net import transport as t
+from scaler.net.checksum import checked, with_checksum
 from scaler.net.identity import ANYONE
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
@@ -104,7 +105,7 @@ class ZmqConnection(ZmqEnd):
 
         def read_one() -> int:
             envelope, size = receive_envelope(self._socket, self, self._socket.recv(LAST, copy=False))
-            inputs.append(envelope)
+            inputs.append(checked(envelope) if self._keys is None else envelope)
             return size
 
         if not self._read(read_one):
@@ -152,7 +153,7 @@ class ZmqConnection(ZmqEnd):
             self._probe = None
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        self._unsent.extend(envelopes)
+        self._unsent.extend(map(with_checksum, envelopes) if self._keys is None else envelopes)
         self._is_blocked = not send_envelopes(self._socket, b"", self._unsent)
         ready = int(self._socket.getsockopt(EVENTS))
         if ready & READABLE or (self._is_blocked and ready & WRITABLE):

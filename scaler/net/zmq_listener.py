@@ -16,6 +16,7 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
+from scaler.net.checksum import checked, with_checksum
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -108,7 +109,7 @@ class ZmqLink:
             self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else self.source
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        self.unsent.extend(envelopes)
+        self.unsent.extend(envelopes if self._listener.is_encrypted else map(with_checksum, envelopes))
         return self._listener.push(self)
 
     def lift_limits(self) -> None:
@@ -177,6 +178,7 @@ class ZmqListener(ZmqEnd):
         context = acquire_context(io_threads)
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
+        self.is_encrypted = keys is not None
         self._failure = ""
         """Of the handshake of the connection whose end is reported next."""
         self._domain = f"listener-{next(_domains)}".encode()
@@ -301,7 +303,7 @@ class ZmqListener(ZmqEnd):
                 header = self._socket.recv(LAST, copy=False)
             return 0
         envelope, size = receive_envelope(self._socket, link, header)
-        self._inputs.append(envelope)
+        self._inputs.append(envelope if self.is_encrypted else checked(envelope))
         link.read_bytes += size
         return size
 

@@ -81,6 +81,7 @@ class Header(NamedTuple):
 
     version: int
     flags: int
+    """0, but for the checksum of `net.checksum`."""
     session: bytes
     sequence: int
     """0: outside the sequence."""
@@ -252,6 +253,10 @@ class Session:
             return False
         self.received = sequence
         return True
+
+    def awaits(self, header: bytes) -> bool:
+        """Return whether a header frame is that of a message of this session that was not received yet."""
+        return len(header) == HEADER_BYTES and header[8:24] == self.id and Header.read(header).sequence > self.received
 
     def disconnect(self) -> None:
         """Note that the connection is gone: messages in flight wait again, unsequenced ones are dropped."""

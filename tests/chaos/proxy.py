@@ -71,6 +71,11 @@ class Proxy:
         """Change one bit in each of the next reads: for connections without a cipher or checksum of their own."""
         self._damages = reads
 
+    @property
+    def damages_left(self) -> int:
+        """Reads that are still to be damaged."""
+        return self._damages
+
     def black_hole(self) -> None:
         """Take bytes and deliver none until `heal`. Connections stay, and new ones are accepted."""
         self._do(self._open.clear)

@@ -34,9 +34,10 @@ MAX_ROUNDS = 100_000
 class Wire:
     """One connection: two queues of messages in flight. Its ends read what is left before they see that it broke."""
 
-    __slots__ = ("at_connector", "at_listener", "broken", "lossy")
+    __slots__ = ("at_connector", "at_listener", "broken", "lossy", "network")
 
-    def __init__(self) -> None:
+    def __init__(self, network: MemoryNetwork) -> None:
+        self.network = network
         self.at_listener = WireEnd(self)
         self.at_connector = WireEnd(self)
         self.broken = False
@@ -97,7 +98,7 @@ class WireEnd:
         while self._unsent and len(inbox) < WIRE_MESSAGES:
             envelope = self._unsent.popleft()
             if not wire.broken and not wire.lossy:
-                inbox.append(envelope)
+                inbox.append(wire.network.alter(envelope))
         return not self._unsent
 
 
@@ -111,6 +112,8 @@ class MemoryNetwork:
         self._ends: list[MemoryListener | MemoryConnector] = []
         self._listener_numbers = count()  # no two listeners give sessions the same ids, also after a restart
         self._unreachable: set[str] = set()
+        self.alter: Callable[[Envelope], Envelope] = lambda envelope: envelope
+        """What becomes of each envelope on its way."""
 
     # -- ends ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +157,7 @@ class MemoryNetwork:
         listener = self._listeners.get(address)
         if listener is None or address in self._unreachable:
             return None
-        wire = Wire()
+        wire = Wire(self)
         listener.accept(wire.at_listener)
         return wire
 

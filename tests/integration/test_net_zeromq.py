@@ -113,7 +113,6 @@ def test_malformed_within_a_session_counts_for_its_peer_and_ends_it() -> None:
         other = UnidentifiedPeer(server.address)
         session = await other.greet()
         other.say(header(session=bytes(16)), encode(StatStorage(1)))
-        other.say(Header(PROTOCOL_VERSION, 1, session, 1, 0).pack(), encode(StatStorage(1)))
         other.say(Header(PROTOCOL_VERSION, 0, session, 1, 99).pack(), encode(StatStorage(1)))
         other.say(header(session=session), encode(own_hello(Role.CLIENT)))
         other.say(header(sequence=1, session=session), encode(StatStorage(1)))
