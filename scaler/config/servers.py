@@ -49,6 +49,10 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     """Maximum bytes of objects that it keeps; -1: no limit. Beyond it, a new object is refused."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
+    state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
+    """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
+    time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

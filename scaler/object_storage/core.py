@@ -15,7 +15,7 @@ from typing import assert_never
 from scaler.ids import SHARED_OWNER, is_result, owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
-from scaler.object_storage.objects import Answer, Memory, Sending, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.objects import DONE, Answer, Body, Memory, Sending, StoragePeer, StorageTable, WaitingGet
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -91,8 +91,45 @@ class ReportIgnored:
     count: int
 
 
-StorageInput = ListenerEvent | OutboxMeasured
-StorageCommand = SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored
+@dataclass(frozen=True, slots=True)
+class PersistObject:
+    """Command: keep this object on disk, and answer its putter's request when the disk has confirmed it.
+
+    key: name of the key of its owner, empty without one.
+    """
+
+    id: bytes
+    body: Body
+    putter: bytes
+    key: str
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPersisted:
+    """Command: remove these objects from the disk, as far as they are there."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNotPersisted:
+    """Input: an object could not be kept on disk, and is dropped. requests: those of its putters, with the peers."""
+
+    id: bytes
+    text: str
+    requests: Sequence[tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class DiskChanged:
+    """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
+
+    failure: str
+
+
+StorageInput = ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged
+StorageCommand = SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted
 
 
 class StorageCore:
@@ -104,7 +141,13 @@ class StorageCore:
     """
 
     def __init__(
-        self, limit_bytes: int, max_object_bytes: int = -1, *, lease_seconds: float, tick_seconds: float
+        self,
+        limit_bytes: int,
+        max_object_bytes: int = -1,
+        *,
+        lease_seconds: float,
+        tick_seconds: float,
+        is_durable: bool = False,
     ) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -119,6 +162,13 @@ class StorageCore:
         self._stalled_seconds = 0.0
         self._poll_seconds = SHORTEST_POLL_SECONDS
         self._commands: list[StorageCommand] = []
+        self._is_durable = is_durable
+
+    def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
+        """Add an object that was kept on disk. key: name of the key of its owner, empty without one."""
+        self._objects.restore(object_id, body, putter)
+        if key:
+            self._owner_keys[owner_of(object_id)] = key
 
     @property
     def used_bytes(self) -> int:
@@ -151,6 +201,8 @@ class StorageCore:
                     measured.add(name)
                     if name in self._peers:
                         self._peers[name].unacknowledged_bytes = size_bytes
+                case ObjectNotPersisted() | DiskChanged():
+                    self._disk_failed(item)
                 case _:
                     assert_never(item)
         self._miss(self._objects.take_expired(now), "it was not put before the deadline")
@@ -158,6 +210,7 @@ class StorageCore:
         self._expire_peers(clock)
         for peer in list(self._senders):
             self._send_bodies(peer, is_measured=peer.id in measured)
+        self._forget_persisted(self._objects.take_damaged())
         commands, self._commands = self._commands, []
         has_sent = any(isinstance(command, SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
@@ -172,13 +225,8 @@ class StorageCore:
         match event.message:
             case PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
                 self._answer(peer, request, (StorageResult.INVALID, "a client puts and names its own objects only"))
-            case PutObject(request=request, id=object_id) as put:
-                memory = event.memory if isinstance(event, ReceivedMemory) else None
-                if put.shared and memory is None:
-                    self._answer(peer, request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
-                else:
-                    self._answer(peer, request, self._objects.put(peer, put, event.attachments, memory))
-                    self._serve_waiting(object_id)
+            case PutObject() as put:
+                self._put(peer, put, event)
             case GetObject() as get:
                 self._get(peer, get, now)
             case LinkObject(request, object_id, target) if not (
@@ -194,11 +242,13 @@ class StorageCore:
                 self._serve_waiting(object_id)
             case ForgetObjects(object_ids):
                 allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
+                self._forget_persisted(allowed)
                 for object_id in allowed:
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
+                self._forget_persisted(self._objects.owned_by(owner))
                 for object_id in self._objects.owned_by(owner):
                     self._miss(self._objects.drop(object_id), "it was forgotten")
                 if owner not in self._peers:
@@ -211,6 +261,32 @@ class StorageCore:
                 self._commands.append(SendToPeer(peer.id, status))
             case _:
                 pass  # heartbeats and the like show that the peer is alive, and that was noted
+
+    def _put(self, peer: StoragePeer, put: PutObject, event: Received) -> None:
+        memory = event.memory if isinstance(event, ReceivedMemory) else None
+        if put.shared and memory is None:
+            self._answer(peer, put.request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
+            return
+        answer = self._objects.put(peer, put, event.attachments, memory)
+        body = self._objects.body(put.id) if self._is_durable and answer is DONE else None
+        if body is None:
+            self._answer(peer, put.request, answer)
+        else:
+            self._commands.append(PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
+        self._serve_waiting(put.id)
+
+    def _forget_persisted(self, ids: list[bytes]) -> None:
+        if ids and self._is_durable:
+            self._commands.append(ForgetPersisted(ids))
+
+    def _disk_failed(self, item: ObjectNotPersisted | DiskChanged) -> None:
+        match item:
+            case ObjectNotPersisted(object_id, text, requests):
+                self._miss(self._objects.drop(object_id), text)
+                for peer, request in requests:
+                    self._commands.append(SendToPeer(peer, StorageReply(request, StorageResult.FULL, text)))
+            case DiskChanged(failure):
+                self._objects.disk_failure = failure
 
     def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
         body = self._objects.body(message.id)

@@ -14,6 +14,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
+from zlib import crc32
 
 from scaler.grammar import counted
 from scaler.ids import owner_of
@@ -56,6 +57,19 @@ class Body:
     size_bytes: int
     memory: Memory | None = None
     names: int = 0
+    checksum: int | None = None
+    """Of the bytes of an object that lay on disk while no storage ran; None once they were compared with it."""
+
+    def is_whole(self) -> bool:
+        """Compare what was read from disk with its checksum, the first time. Returns False when it is damaged."""
+        if self.checksum is None:
+            return True
+        found = 0
+        for frame in self.frames:
+            found = crc32(frame, found)
+        is_whole = found == self.checksum
+        self.checksum = None if is_whole else self.checksum
+        return is_whole
 
 
 @dataclass(slots=True, eq=False)
@@ -133,7 +147,10 @@ class StorageTable:
     def __init__(self, limit_bytes: int, max_object_bytes: int) -> None:
         self.used_bytes = 0
         self.waiting_gets = 0
+        self.disk_failure = ""
+        """Why new objects cannot be kept on disk, and are refused; empty while they can."""
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
+        self._damaged: list[bytes] = []
         self._records_bytes = 0
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
         """The longest unmoved one first."""
@@ -151,7 +168,20 @@ class StorageTable:
     def body(self, object_id: bytes) -> Body | None:
         """Return the bytes of a whole object; None when it is not whole or not there."""
         stored = self._objects.get(object_id)
+        if stored is not None and not stored.body.is_whole():
+            self._damaged.append(object_id)
+            self.drop(object_id)
+            return None
         return None if stored is None else stored.body
+
+    def take_damaged(self) -> list[bytes]:
+        """Return the objects that were dropped since the last time because their bytes on disk are not the same."""
+        damaged, self._damaged = self._damaged, []
+        return damaged
+
+    def restore(self, object_id: bytes, body: Body, putter: bytes) -> None:
+        """Add an object that an earlier process has kept on disk, whatever the limits are now."""
+        self._store(object_id, body, putter)
 
     def is_forgotten(self, object_id: bytes) -> bool:
         """Return whether this very id was forgotten, as far as that is remembered."""
@@ -204,7 +234,7 @@ class StorageTable:
         upload.frames.extend(frame for frame in attachments if frame.nbytes)
         upload.received_bytes = end
         if end == upload.size_bytes:
-            self._store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer)
+            self._store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer.id)
         else:
             upload.moved_at = peer.last_seen
             self._uploads[upload] = peer, object_id
@@ -222,7 +252,7 @@ class StorageTable:
             return StorageResult.MISSING, "there is no such object to link"
         if len(self._objects) >= MAX_OBJECTS:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
-        self._store(object_id, body, peer)
+        self._store(object_id, body, peer.id)
         return DONE
 
     def drop_stalled(self, before: float) -> None:
@@ -293,6 +323,8 @@ class StorageTable:
         limit = self._limit_bytes
         if message.id in self._forgotten:
             return StorageResult.MISSING, "the object was forgotten before it was put"
+        if self.disk_failure:
+            return StorageResult.FULL, self.disk_failure
         if message.offset:
             return StorageResult.MISSING, "the frames before these were refused or forgotten"
         if len(message.parts) > MAX_PARTS or min(message.parts, default=0) < 0:
@@ -316,8 +348,8 @@ class StorageTable:
             return StorageResult.FULL, f"there are {MAX_OBJECTS} objects already"
         return None
 
-    def _store(self, object_id: bytes, body: Body, putter: StoragePeer) -> None:
-        self._objects[object_id] = StoredObject(body, putter.id)
+    def _store(self, object_id: bytes, body: Body, putter: bytes) -> None:
+        self._objects[object_id] = StoredObject(body, putter)
         self._owners.setdefault(owner_of(object_id), set()).add(object_id)
         self._drop_uploads(object_id)
         self._records_bytes += _record_bytes(body.parts)

@@ -9,14 +9,15 @@ import os
 import weakref
 from collections.abc import Sequence
 from hmac import compare_digest
-from typing import assert_never
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.ids import SHARED_OWNER
 from scaler.logs import RateLimitedLog
-from scaler.net.connection import ListenerEvent, Received
+from scaler.net.connection import Received
 from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
@@ -24,9 +25,13 @@ from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
+    DiskChanged,
     ExpirePeer,
+    ForgetPersisted,
     MeasureOutbox,
+    ObjectNotPersisted,
     OutboxMeasured,
+    PersistObject,
     ReceivedMemory,
     ReportIgnored,
     SendToPeer,
@@ -34,8 +39,21 @@ from scaler.object_storage.core import (
     StorageInput,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
-from scaler.protocol.messages import Hello, PutObject, RefusalReason, Refused, Role, Server, Welcome
+from scaler.protocol.messages import (
+    Hello,
+    PutObject,
+    RefusalReason,
+    Refused,
+    Role,
+    Server,
+    StorageReply,
+    StorageResult,
+    Welcome,
+)
 from scaler.protocol.session import Descriptor
+
+if TYPE_CHECKING:
+    from scaler.object_storage.durable import ObjectJournal
 
 LEASE_SECONDS = 60.0
 HEARTBEAT_SECONDS = 2.0
@@ -56,15 +74,24 @@ class StorageServer:
         io_threads: int = 1,
         lease_seconds: float = LEASE_SECONDS,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
+        state_directory: str = "",
     ) -> None:
-        """Listen at this address. Raises UsageError when that is not possible."""
+        """Listen at this address. Raises UsageError when that is not possible.
+
+        state_directory: objects are in its subdirectory `objects`, too, and outlive the process; empty: in none.
+        """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
         self._lease_seconds = lease_seconds
         self._heartbeat_seconds = heartbeat_seconds
         self._core = StorageCore(
-            memory_limit_bytes, max_object_bytes, lease_seconds=lease_seconds, tick_seconds=heartbeat_seconds
+            memory_limit_bytes,
+            max_object_bytes,
+            lease_seconds=lease_seconds,
+            tick_seconds=heartbeat_seconds,
+            is_durable=bool(state_directory),
         )
+        self._durable = self._open_journal(state_directory) if state_directory else None
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -86,6 +113,19 @@ class StorageServer:
         self._access.publish(self._listener.addresses)
         self._access.warn(self._listener.addresses, self._loop.call_later)
 
+    def _open_journal(self, state_directory: str) -> ObjectJournal:
+        from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (of those that keep objects on disk)
+
+        journal = ObjectJournal(
+            Path(state_directory) / "objects",
+            on_stored=lambda peer, request: self._listener.send(peer, StorageReply(request, StorageResult.OK)),
+            on_lost=lambda *lost: self._on_events((ObjectNotPersisted(*lost),)),
+            on_failure=lambda failure: self._on_events((DiskChanged(failure),)),
+        )
+        for found, body in journal.recover():
+            self._core.restore(found.id, body, found.putter, found.key)
+        return journal
+
     @property
     def addresses(self) -> tuple[str, ...]:
         """Where it listens: a port 0 is replaced by the real one."""
@@ -95,6 +135,8 @@ class StorageServer:
         """Say Goodbye to all peers, free the addresses and let go of all objects."""
         if self._timer is not None:
             self._timer.cancel()
+        if self._durable is not None:
+            self._durable.close()
         self._listener.close()
         self._access.close()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
@@ -120,7 +162,7 @@ class StorageServer:
                 return Refused(RefusalReason.DUPLICATE, text)
         return Welcome(False, self._incarnation, self._lease_seconds, self._heartbeat_seconds)
 
-    def _on_events(self, events: Sequence[ListenerEvent]) -> None:
+    def _on_events(self, events: Sequence[StorageInput]) -> None:
         inputs: list[StorageInput] = [self._with_memory(event) for event in events]
         while True:
             measured: list[StorageInput] = []
@@ -128,6 +170,10 @@ class StorageServer:
                 match command:
                     case SendToPeer(peer, message, attachments, memory):
                         self._listener.send(peer, message, attachments, () if memory is None else (memory,))
+                    case PersistObject() if self._durable is not None:
+                        self._durable.put(command)
+                    case ForgetPersisted() if self._durable is not None:
+                        self._durable.forget(command)
                     case MeasureOutbox(peer):
                         measured.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
                     case ExpirePeer(peer, text):
@@ -135,6 +181,8 @@ class StorageServer:
                         self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
                     case ReportIgnored(peer, count):
                         self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
+                    case PersistObject() | ForgetPersisted():
+                        raise AssertionError("the core was told that no disk keeps its objects")
                     case _:
                         assert_never(command)
             if not measured:
@@ -142,7 +190,7 @@ class StorageServer:
             inputs = measured
         self._set_timer(self._core.wake_at)
 
-    def _with_memory(self, event: ListenerEvent) -> ListenerEvent:
+    def _with_memory(self, event: StorageInput) -> StorageInput:
         """Return the event with the memory whose descriptor came with it."""
         match event:
             case Received(peer, PutObject(shared=True) as put, _, descriptors):
@@ -183,7 +231,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage inside another process, in a thread of its own, from its construction until `close`.
 
     memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
-    security, io_threads: see `ServerAccess` and `SocketListener`.
+    security, io_threads, state_directory: see `ServerAccess`, `SocketListener` and `StorageServer`.
     """
 
     def __init__(
@@ -194,12 +242,18 @@ class EmbeddedStorage(LoopThread[StorageServer]):
         *,
         security: SecurityConfig = LOCAL_SECURITY,
         io_threads: int = 1,
+        state_directory: str = "",
     ) -> None:
         limit_bytes = default_memory_limit_bytes() if memory_limit_bytes is None else memory_limit_bytes
         super().__init__(
             "object storage",
             lambda: StorageServer(
-                bind_address, limit_bytes, max_object_bytes, security=security, io_threads=io_threads
+                bind_address,
+                limit_bytes,
+                max_object_bytes,
+                security=security,
+                io_threads=io_threads,
+                state_directory=state_directory,
             ),
         )
         self.address = self.value.addresses[0]
@@ -210,7 +264,13 @@ def run(config: ObjectStorageServerConfig) -> int:
     """Run an object storage until the process is asked to end, and return its exit code."""
 
     async def main(component: Component) -> int:
-        server = StorageServer(config.bind_address, config.memory_limit_bytes, config.max_object_bytes, security=config)
+        server = StorageServer(
+            config.bind_address,
+            config.memory_limit_bytes,
+            config.max_object_bytes,
+            security=config,
+            state_directory=config.state_directory,
+        )
         component.ready({"object storage": server.addresses[0]})
         await component.stop.wait()
         server.close()

@@ -216,7 +216,10 @@ class SchedulerServer:
         bind_address = self._config.bind_address
         try:
             self._storage = EmbeddedStorage(
-                beside(bind_address, 1, ".storage"), security=self._config, io_threads=self._config.io_threads
+                beside(bind_address, 1, ".storage"),
+                security=self._config,
+                io_threads=self._config.io_threads,
+                state_directory=self._config.state_directory,
             )
         except UsageError as error:
             raise UsageError(f"the object storage beside {bind_address}: {error}") from error

@@ -129,6 +129,9 @@ EFFECTS: dict[type, dict[str, str]] = {
         "bind_address": STORAGE + "test_a_storage_may_come_up_after_those_who_need_it",
         "memory_limit_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
         "max_object_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
+        "state_directory": (
+            "integration/test_storage_on_disk.py::test_an_answer_comes_only_when_the_disk_has_the_object"
+        ),
         "credentials": IN_TRANSIT
         + "test_with_keys_what_is_recorded_in_between_has_no_source_argument_result_or_failure",
         "insecure_no_auth": IN_TRANSIT + "test_without_authentication_what_is_recorded_has_all_of_them",

@@ -1,0 +1,278 @@
+"""Objects that outlive the storage's process: small ones in a journal, large ones in files of their own.
+
+An object is stored when the disk has confirmed it. A file is written and confirmed first, then the journal gets its
+record; so a file without a record is what a crash left, and is removed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import json
+import logging
+import mmap
+import os
+import queue
+import struct
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+from scaler.component import report
+from scaler.errors import ScalerError
+from scaler.grammar import counted
+from scaler.ids import ID_BYTES, PEER_ID_BYTES
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.journal import Journal
+from scaler.journal.records import JournalError, Replay
+from scaler.object_storage.core import ForgetPersisted, PersistObject
+from scaler.object_storage.objects import Body
+from scaler.object_storage.spill import map_file
+
+MIN_FILE_BYTES = 1024 * 1024
+"""Objects of this size and more have files of their own."""
+CLOSE_SECONDS = 5.0
+_HEAD = struct.Struct("<BI")
+_PUT, _FORGOTTEN = 1, 2
+_log = logging.getLogger(__name__)
+
+
+class PersistedObject(NamedTuple):
+    """An object on disk. key: name of the key of its owner, empty without keys. data: None when they are in a file."""
+
+    id: bytes
+    putter: bytes
+    key: str
+    parts: list[int]
+    checksum: int
+    data: bytes | None
+
+    def to_bytes(self) -> bytes:
+        text = json.dumps([self.key, self.parts, self.checksum, self.data is not None]).encode()
+        return b"".join((_HEAD.pack(_PUT, len(text)), self.id, self.putter, text, self.data or b""))
+
+
+def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
+    """Return what a record says: an object, or the ids of forgotten ones."""
+    try:
+        kind, size = _HEAD.unpack_from(body)
+        if kind == _FORGOTTEN:
+            return [body[at : at + ID_BYTES] for at in range(_HEAD.size, len(body), ID_BYTES)]
+        if kind != _PUT:
+            raise ValueError(f"kind {kind}")
+        identifier = body[_HEAD.size : _HEAD.size + ID_BYTES]
+        text_at = _HEAD.size + ID_BYTES + PEER_ID_BYTES
+        key, parts, checksum, is_inline = json.loads(body[text_at : text_at + size])
+        putter = body[text_at - PEER_ID_BYTES : text_at]
+        return PersistedObject(identifier, putter, key, parts, checksum, body[text_at + size :] if is_inline else None)
+    except (ValueError, struct.error) as error:
+        raise JournalError(f"a record of the journal is not one of this version of Scaler: {error}") from error
+
+
+def _replayed(bodies: Iterable[bytes]) -> dict[bytes, PersistedObject]:
+    """Return the objects that these records add up to."""
+    found: dict[bytes, PersistedObject] = {}
+    for body in bodies:
+        match _from_bytes(body):
+            case PersistedObject() as put:
+                found[put.id] = put
+            case ids:
+                for identifier in ids:
+                    found.pop(identifier, None)
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class _Writing:
+    """An object that the disk has not confirmed, and the requests to be answered when it has, with the peers."""
+
+    put: PersistedObject
+    requests: list[tuple[bytes, int]]
+
+
+class ObjectJournal:
+    """The objects of one storage on the running loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        on_stored: Callable[[bytes, int], None],
+        on_lost: Callable[[bytes, str, list[tuple[bytes, int]]], None],
+        on_failure: Callable[[str], None],
+    ) -> None:
+        """Lock the directory. Raises UsageError when that is not possible.
+
+        on_stored: is told of a peer and its request that the disk has confirmed. on_lost: is told which object could
+        not be written, why, and the requests. on_failure: is told why no new object can be taken; empty: it can again.
+        """
+        self._journal = Journal(path, "scaler.object_storage.durable", self._on_change)
+        self._path = path
+        self._files = path / "files"
+        self._on_stored = on_stored
+        self._on_lost = on_lost
+        self._on_failure = on_failure
+        self._failure = ""
+        self._loop = asyncio.get_running_loop()
+        self._ids: set[bytes] = set()
+        """Objects that are on disk, or will be."""
+        self._writing: dict[bytes, _Writing] = {}
+        """Objects that the disk has not confirmed, without those that were forgotten since."""
+        self._unconfirmed: deque[tuple[int, _Writing]] = deque()
+        """Those whose record was written, with its number."""
+        self._jobs: queue.SimpleQueue[tuple[_Writing, list[memoryview]] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._write_files, name="object files", daemon=True)
+
+    def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
+        """Yield the objects that the disk has. To be used up before the first `put`.
+
+        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        """
+        found = _replayed(self._journal.recover())
+        self._files.mkdir(mode=0o700, exist_ok=True)
+        for put in found.values():
+            body = self._read(put)
+            if body is not None:
+                self._ids.add(put.id)
+                yield put, body
+        names = {identifier.hex() for identifier in self._ids}
+        for path in self._files.iterdir():
+            if path.name not in names:
+                path.unlink()
+        if self._ids:
+            _log.info("recovered %s from %s", counted(len(self._ids), "object"), self._path)
+        self._thread.start()
+
+    def _read(self, put: PersistedObject) -> Body | None:
+        size = sum(put.parts)
+        if put.data is not None:
+            return Body(put.parts, [memoryview(put.data)] if size else [], size)
+        path = self._files / put.id.hex()
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size != size:
+                    raise OSError(errno.EIO, "it has not the size that it was written with")
+                whole = map_file(file.fileno(), size, mmap.MAP_SHARED).toreadonly()
+            return Body(put.parts, [whole], size, checksum=put.checksum)
+        except OSError as error:
+            _log.error("state_directory: the object %s is lost: %s: %s", put.id.hex(), path, error.strerror)
+            return None
+
+    # -- objects come and go
+
+    def put(self, command: PersistObject) -> None:
+        """Keep an object, and send the answer when the disk has confirmed it."""
+        identifier, body = command.id, command.body
+        if identifier in self._writing:
+            self._writing[identifier].requests.append((command.putter, command.request))
+            return
+        if identifier in self._ids:
+            self._on_stored(command.putter, command.request)
+            return
+        frames = body.memory.frames() if body.memory is not None else body.frames
+        is_file = body.size_bytes >= MIN_FILE_BYTES
+        data = None if is_file else b"".join(frames)
+        put = PersistedObject(identifier, command.putter, command.key, body.parts, 0, data)
+        self._ids.add(identifier)
+        writing = self._writing[identifier] = _Writing(put, [(command.putter, command.request)])
+        if is_file:
+            self._jobs.put((writing, frames))
+        else:
+            self._append(writing, put)
+
+    def _append(self, writing: _Writing, put: PersistedObject) -> None:
+        self._journal.append(put.to_bytes())
+        self._unconfirmed.append((self._journal.written, writing))
+
+    def forget(self, command: ForgetPersisted) -> None:
+        """Remove objects from the disk."""
+        ids = [identifier for identifier in command.ids if identifier in self._ids]
+        if ids:
+            self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))
+        for identifier in ids:
+            self._ids.remove(identifier)
+            self._writing.pop(identifier, None)
+            self._remove_file(identifier)
+
+    def _remove_file(self, identifier: bytes) -> None:
+        with contextlib.suppress(OSError):
+            (self._files / identifier.hex()).unlink()
+
+    def _write_files(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            writing, frames = job
+            checksum, failure = 0, ""
+            path = self._files / writing.put.id.hex()
+            try:
+                with path.open("wb", buffering=0) as file:
+                    os.posix_fallocate(file.fileno(), 0, sum(frame.nbytes for frame in frames))
+                    for frame in frames:
+                        checksum = crc32(frame, checksum)
+                        rest = frame
+                        while rest.nbytes:
+                            rest = rest[file.write(rest) :]
+                    os.fsync(file.fileno())
+                directory = os.open(self._files, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    os.fsync(directory)
+                finally:
+                    os.close(directory)
+            except OSError as error:
+                failure = f"state_directory: cannot write to {self._path}: {error.strerror}"
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._written, writing, checksum, failure)
+
+    def _written(self, writing: _Writing, checksum: int, failure: str) -> None:
+        identifier = writing.put.id
+        if self._writing.get(identifier) is not writing:  # it was forgotten meanwhile, and perhaps put again
+            if identifier not in self._ids:
+                self._remove_file(identifier)
+            self._confirm(writing)
+        elif failure:
+            _log.error("%s; the object %s is refused", failure, identifier.hex())
+            del self._writing[identifier]
+            self._ids.remove(identifier)
+            self._on_lost(identifier, failure, writing.requests)
+        else:
+            self._append(writing, writing.put._replace(checksum=checksum))
+
+    def _confirm(self, writing: _Writing) -> None:
+        if self._writing.get(writing.put.id) is writing:
+            del self._writing[writing.put.id]
+        for peer, request in writing.requests:
+            self._on_stored(peer, request)
+
+    def _on_change(self) -> None:
+        while self._unconfirmed and self._unconfirmed[0][0] <= self._journal.durable:
+            self._confirm(self._unconfirmed.popleft()[1])
+        if self._journal.failure != self._failure:
+            self._failure = self._journal.failure
+            self._on_failure(self._failure)
+
+    def close(self) -> None:
+        """Wait for the disk, and send what waited for it. Again: does nothing."""
+        self._jobs.put(None)
+        self._thread.join(CLOSE_SECONDS)
+        self._journal.close()
+
+
+def compact(path: Path, number: int) -> None:
+    """Replace the segments before this number by a snapshot. Raises JournalError and OSError."""
+    directory, replay = JournalDirectory(path, lock=False), Replay()
+    found = _replayed(directory.bodies(replay, number))
+    directory.write_snapshot(number, (put.to_bytes() for put in found.values()), replay.last)
+
+
+if __name__ == "__main__":
+    os.nice(10)
+    try:
+        compact(Path(sys.argv[1]), int(sys.argv[2]))
+    except ScalerError as error:
+        sys.exit(report("compaction", error))

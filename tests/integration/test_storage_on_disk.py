@@ -1,0 +1,169 @@
+"""An object storage with a state directory, killed at any time: what was stored is there afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import threading
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import LimitError, ObjectLostError, ScalerError
+from scaler.ids import IdFactory, new_peer_id
+from scaler.object_storage.client import BlockingStorage, StorageClient
+from scaler.object_storage.durable import MIN_FILE_BYTES, compact
+from scaler.object_storage.server import StorageServer
+from scaler.protocol.messages import Role
+from tests.integration.storage_rig import StorageProcess, storage_process
+
+LARGE = [b"pickle", os.urandom(2 * MIN_FILE_BYTES)]
+
+
+class Owner:
+    """A client of a storage, and the ids of its objects."""
+
+    def __init__(self) -> None:
+        self.peer = new_peer_id()
+        self.ids = IdFactory(self.peer)
+
+    def at(self, storage: StorageProcess, timeout_seconds: float = 5.0) -> BlockingStorage:
+        return BlockingStorage(storage.address, self.peer, Role.CLIENT, timeout_seconds=timeout_seconds)
+
+
+def run(path: Path, test: Callable[[StorageClient], Awaitable[None]], owner: Owner) -> None:
+    """Run a storage of this process with a client, and end it in an orderly way."""
+
+    async def whole() -> None:
+        server = StorageServer("tcp://127.0.0.1:0", 1 << 30, state_directory=str(path))
+        client = StorageClient(server.addresses[0], owner.peer, Role.CLIENT)
+        try:
+            await asyncio.wait_for(test(client), 30)
+        finally:
+            client.close()
+            server.close()
+
+    asyncio.run(whole())
+
+
+def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(tmp_path: Path) -> None:
+    owner = Owner()
+    kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [])}
+    forgotten = {owner.ids.object(): parts for parts in ([b"small"], LARGE)}
+
+    async def first(client: StorageClient) -> None:
+        for identifier, parts in (kept | forgotten).items():
+            await client.put(identifier, parts)
+        client.forget(list(forgotten))
+        assert (await client.stat()).objects == len(kept)
+
+    async def second(client: StorageClient) -> None:
+        for identifier, parts in kept.items():
+            assert [bytes(part) for part in await client.get(identifier, 0.0)] == parts
+        for identifier in forgotten:
+            with pytest.raises(ObjectLostError):
+                await client.get(identifier, 0.0)
+
+    run(tmp_path, first, owner)
+    run(tmp_path, second, owner)
+    assert len(list((tmp_path / "objects" / "files").iterdir())) == 1
+    compact(tmp_path / "objects", 3)
+    run(tmp_path, second, owner)
+
+
+def test_a_file_whose_bytes_have_changed_is_not_there_and_can_be_put_again(tmp_path: Path) -> None:
+    owner = Owner()
+    damaged, cut = owner.ids.object(), owner.ids.object()
+    files = tmp_path / "objects" / "files"
+
+    async def put(client: StorageClient) -> None:
+        for identifier in (damaged, cut):
+            await client.put(identifier, LARGE)
+            assert [bytes(part) for part in await client.get(identifier, 0.0)] == LARGE
+
+    async def miss(client: StorageClient) -> None:
+        for identifier in (damaged, cut):
+            with pytest.raises(ObjectLostError):
+                await client.get(identifier, 0.0)
+        await put(client)
+
+    run(tmp_path, put, owner)
+    with (files / damaged.hex()).open("rb+") as file:
+        file.seek(1_000_000)
+        file.write(b"x")
+    with (files / cut.hex()).open("rb+") as file:
+        file.truncate(1_000)
+    run(tmp_path, miss, owner)
+    run(tmp_path, put, owner)
+
+
+def test_a_file_without_a_record_is_removed(tmp_path: Path) -> None:
+    owner = Owner()
+
+    async def nothing(_: StorageClient) -> None:
+        pass
+
+    run(tmp_path, nothing, owner)
+    path = tmp_path / "objects" / "files" / owner.ids.object().hex()
+    path.write_bytes(b"what a crash left")
+    run(tmp_path, nothing, owner)
+    assert not path.exists()
+
+
+def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(tmp_path: Path) -> None:
+    owner = Owner()
+    refused, stored = owner.ids.object(), owner.ids.object()
+
+    async def test(client: StorageClient) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (MIN_FILE_BYTES, hard))  # as on a full disk
+        try:
+            with pytest.raises(LimitError, match=r"cannot write to .*objects: File too large"):
+                await client.put(refused, LARGE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        with pytest.raises(ObjectLostError):
+            await client.get(refused, 0.0)
+        await client.put(stored, LARGE)
+
+    run(tmp_path, test, owner)
+    assert [path.name for path in (tmp_path / "objects" / "files").iterdir()] == [stored.hex()]
+
+
+def test_an_answer_comes_only_when_the_disk_has_the_object(tmp_path: Path) -> None:
+    """Kills the storage while eight threads put: what was answered is there, with the right bytes."""
+    owner = Owner()
+    answered: dict[bytes, int] = {}
+    is_enough = threading.Event()
+
+    def put_many(storage: StorageProcess, thread: int) -> None:
+        client = owner.at(storage, timeout_seconds=1.0)
+        try:
+            for number in range(10_000):
+                identifier = owner.ids.object()
+                size = 50_000 if number % 5 else MIN_FILE_BYTES + number
+                client.put(identifier, [bytes([thread]) * size])
+                answered[identifier] = thread
+                if len(answered) >= 60:
+                    is_enough.set()
+        except ScalerError:
+            pass
+        finally:
+            client.close()
+
+    with ThreadPoolExecutor(4) as threads:
+        with storage_process("tcp://127.0.0.1:0", "--state-directory", str(tmp_path)) as storage:
+            puts: list[Future[None]] = [threads.submit(put_many, storage, number) for number in range(4)]
+            assert is_enough.wait(20)
+            storage.kill()
+        for put in puts:
+            put.result()
+    with storage_process("tcp://127.0.0.1:0", "--state-directory", str(tmp_path)) as storage:
+        client = owner.at(storage)
+        for identifier, thread in answered.items():
+            (content,) = client.get(identifier, 0.0)
+            assert set(bytes(content)) == {thread}
+        client.close()
