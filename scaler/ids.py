@@ -1,4 +1,4 @@
-"""Identifiers: who made a thing can be read off its id, so ownership needs no table.
+"""Identifiers: an id begins with that of its maker, so ownership needs no table.
 
 A *peer id* is 8 random bytes that a process chooses once. Every task and object id is 16 bytes::
 
@@ -29,7 +29,7 @@ ID_BYTES = 16
 MAX_ATTEMPT = 0xFFFE
 
 SHARED_OWNER = bytes(PEER_ID_BYTES)
-"""Begins names of objects that all who know them may read. No peer has this id."""
+"""Begins names of objects that every peer with the name may read. No peer has this id."""
 TASK_KIND = b"\x00\x00"
 """Bytes 8 and 9 of a task id."""
 _OBJECT_KIND = b"\xff\xff"

@@ -94,7 +94,7 @@ class SocketFile:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
             listening.setblocking(False)
             listening.bind(str(self._path))
-            # Nobody can connect before it listens.
+            # No process can connect before it listens.
             self._path.chmod(0o600)
             listening.listen(backlog)
             self._inode = self._path.stat().st_ino

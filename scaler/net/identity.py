@@ -1,4 +1,4 @@
-"""Whom a connection is authenticated as. It decides what a peer may do; no message of the peer can change it."""
+"""The identity that a connection has proved. It decides what a peer may do; no message of the peer can change it."""
 
 from __future__ import annotations
 

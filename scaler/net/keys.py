@@ -39,7 +39,7 @@ def without_credential() -> PeerKeys:
 
 
 class Allowed(Protocol):
-    """The public keys that a server lets in; see `security.allow_list.AllowList`."""
+    """The public keys that a server admits; see `security.allow_list.AllowList`."""
 
     def entries(self) -> Mapping[str, Entry]: ...
 
@@ -49,7 +49,7 @@ class Allowed(Protocol):
 
 
 class ServerKeys:
-    """A server's key pair, and the keys of the peers that it lets in. Safe to share between threads."""
+    """A server's key pair, and the keys of the peers that it admits. Safe to share between threads."""
 
     def __init__(self, pair: KeyPair, allowed: Allowed) -> None:
         self.pair = pair
@@ -58,10 +58,10 @@ class ServerKeys:
         self._allowed = allowed
         self._lock = threading.Lock()
         self._admitted: dict[str, Identity] = {}
-        """By public key: whom this server has let in."""
+        """Identities that this server has admitted, by public key."""
 
     def decide(self, public_key: str, origin: str) -> str:
-        """Return the code of ZAP for a peer with this key: 200 lets it in."""
+        """Return the code of ZAP for a peer with this key: 200 admits it."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
             if entry is None and self._allowed.is_outdated():
@@ -82,13 +82,13 @@ class ServerKeys:
         return self._allowed.entries()
 
     def identity(self, public_key: str) -> Identity | None:
-        """Return whose key this is, None when the key no longer lets anybody in."""
+        """Return the identity of a public key, None when the key is not admitted."""
         with self._lock:
             entry = self._allowed.entries().get(public_key)
             return None if entry is None or entry.problem else self._admitted.get(public_key)
 
     def revoked(self) -> dict[Identity, str]:
-        """Read the allow-list again; return whom this server has let in and does so no longer, and why."""
+        """Read the allow-list again; return the admitted identities that it no longer admits, and why."""
         with self._lock:
             self._allowed.refresh()
             found = {}

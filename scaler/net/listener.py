@@ -42,7 +42,7 @@ class Listener(Shell[ListenerCore]):
         super().__init__(core, on_events, wakeups)
         self._admit = admit
         self.on_refused: Callable[[t.Report], None] = lambda _report: None
-        """Is called for every peer that is not let in."""
+        """Is called for every refused peer."""
 
     def send(
         self,
@@ -109,7 +109,7 @@ class SocketListener(Listener):
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from here.
 
-        keys: without them, everybody is let in, and nothing is encrypted.
+        keys: without them, every peer is admitted, and nothing is encrypted.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. has_local_listener: peers of this
         host and user need no ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host; nothing
         stays bound then.

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class ServerAccess:
-    """The keys of one server, for its listeners (None lets everybody in) and for its connection to the storage."""
+    """The keys of one server, for its listeners (None admits every peer) and for its connection to the storage."""
 
     def __init__(self, config: SecurityConfig, server: Server, addresses: Sequence[str]) -> None:
         """Make or read the keys for a server that will listen at these addresses.
@@ -63,11 +63,11 @@ class ServerAccess:
                 _log.warning("only processes that reach the local listener can connect: %s", error)
 
     def warn(self, addresses: Sequence[str], call_later: Callable[[float, Callable[[], None]], object]) -> None:
-        """Log now and every `WARN_SECONDS` that everybody is let in, if so. call_later: of the server's loop."""
+        """Log now and every `WARN_SECONDS` that every peer is admitted, if so. call_later: of the server's loop."""
         if self.keys is None:
             _log.warning(
-                "insecure_no_auth: everyone who can reach %s can run code on the workers and read all objects, and "
-                "nothing is encrypted",
+                "insecure_no_auth: every process that can reach %s can run code on the workers and read all objects, "
+                "and nothing is encrypted",
                 ", ".join(addresses),
             )
             call_later(WARN_SECONDS, lambda: self.warn(addresses, call_later))

@@ -116,7 +116,7 @@ class MalformedReceived(NamedTuple):
 
 
 class PeerRefused(NamedTuple):
-    """A listener's transport let a peer not in. key: the name of its key, where that is known."""
+    """A listener's transport refused a peer. key: the name of its key, where that is known."""
 
     reason: str
     key: str = ""
@@ -124,7 +124,7 @@ class PeerRefused(NamedTuple):
 
 
 class AccessEnded(NamedTuple):
-    """These identities are not let in any more, and why."""
+    """These identities are no longer admitted, and why."""
 
     reasons: Mapping[Identity, str]
 

@@ -32,7 +32,7 @@ class Authenticator:
         self._servers[domain] = keys
 
     def remove(self, domain: bytes) -> None:
-        """Let nobody in any more."""
+        """Refuse every key from now on."""
         self._servers.pop(domain, None)
 
     def _run(self) -> None:

@@ -116,7 +116,7 @@ class ZmqConnection(ZmqEnd):
     def _dial_plainly(self) -> sockets.socket | None:
         """Connect once more, without ZeroMQ, which does not say whether the other side sent its greeting.
 
-        A server with another key does. A forwarder whose server is away accepts and closes: it refuses nobody.
+        A server with another key does. A forwarder whose server is away accepts and closes: that is no refusal.
         """
         if not self._address.startswith("tcp://"):
             return None

@@ -171,7 +171,7 @@ class ZmqListener(ZmqEnd):
     """
 
     def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker, keys: ServerKeys | None) -> None:
-        """Bind to all addresses. keys: None lets everybody in, without encryption.
+        """Bind to all addresses. keys: None admits every peer, without encryption.
 
         Raises UsageError, binding none, when an address is malformed, taken or not of this host.
         """

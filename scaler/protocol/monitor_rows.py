@@ -355,7 +355,7 @@ class SchedulerRow(NamedTuple):
     step_seconds_max: Annotated[
         float, _gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
     ] = 0.0
-    insecure_no_auth: Annotated[bool, _gauge("scaler_insecure_no_auth", "1 while everyone may connect.")] = False
+    insecure_no_auth: Annotated[bool, _gauge("scaler_insecure_no_auth", "1 while every process may connect.")] = False
 
 
 class StorageRow(NamedTuple):

@@ -48,7 +48,7 @@ class Audit:
     def __init__(self) -> None:
         self._peers: dict[bytes, Who] = {}
         self._counts: dict[Who, dict[tuple[str, str], tuple[float, int]]] = {}
-        """By who, and by kind and text: since when (unix seconds), and how many."""
+        """By actor, and by kind and text: since when (unix seconds), and how many."""
         self._counted = 0
         self._keys: dict[str, Entry] = {}
         self._rows: list[AuditRow] = []

@@ -131,7 +131,7 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
         directory.revoke(request.name)
         raise UsageError(f"{error}; the key {request.name!r} is revoked again") from None
     _say(
-        f"wrote {path}, the only copy of this key. Move it to where it is used, by a way that nobody else reads, and "
+        f"wrote {path}, the only copy of this key. Copy it to the machine that uses it over a private channel, and "
         f'name it there: --credentials FILE, {CREDENTIALS_VARIABLE}=FILE or Client(ADDRESS, credentials="FILE")'
     )
     return 0

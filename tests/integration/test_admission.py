@@ -17,13 +17,13 @@ from pathlib import Path
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.errors import ComponentError, RefusedError, ScalerError
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
 from scaler.testing.soamapi import StandIn
+from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import Command, within
 from tests.unit.testing.soamapi_rig import use
 
@@ -34,7 +34,7 @@ class Cluster:
     def __init__(self, home: Path, audit_path: str = "") -> None:
         self.home = home
         self.keys = KeysDirectory.create(home / "keys", "test")
-        self.far = free_address("127.0.0.2")
+        self.far = free_addresses("127.0.0.2")[0]
         everywhere = self.far.replace("127.0.0.2", "0.0.0.0")
         self.combo = SchedulerClusterCombo(everywhere, 1, credentials=str(self.keys.path), audit_path=audit_path)
 
@@ -57,12 +57,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield made
     finally:
         made.combo.shutdown()
-
-
-def free_address(host: str) -> str:
-    ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-    ports.release()
-    return ports.address().replace("127.0.0.1", host)
 
 
 def refusal_of(connect: Callable[[], Client]) -> str:
@@ -174,11 +168,11 @@ def test_a_key_that_expires_ends_its_live_sessions_and_is_refused_as_expired(clu
 
 def test_a_cluster_that_others_can_reach_does_not_start_without_keys() -> None:
     with pytest.raises(ComponentError, match="scaler keys init"):
-        SchedulerClusterCombo(free_address("0.0.0.0"), 1)
+        SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 1)
 
 
 def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too() -> None:
-    with SchedulerClusterCombo(free_address("0.0.0.0"), 1, insecure_no_auth=True) as combo:
+    with SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 1, insecure_no_auth=True) as combo:
         far = combo.get_address().replace("127.0.0.1", "127.0.0.2")
         with Client(far, insecure_no_auth=True, timeout_seconds=20) as client:
             assert client.submit(abs, -4).result(30) == 4

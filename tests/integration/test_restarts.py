@@ -10,10 +10,10 @@ import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
+from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import Command, command
 
 
@@ -38,12 +38,6 @@ def over_zeromq(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scaler.net.connector.connect_local", lambda *_: None)
 
 
-def free_addresses(count: int) -> list[str]:
-    ports = ReservedPorts(count)
-    ports.release()
-    return [ports.address(index) for index in range(count)]
-
-
 @pytest.mark.usefixtures("over_zeromq")
 def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runtime: Path) -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
@@ -61,7 +55,7 @@ def test_the_keys_of_a_run_that_a_restarted_server_makes_are_found_at_once(runti
 
 @pytest.mark.usefixtures("over_zeromq", "runtime")
 def test_a_scheduler_that_a_person_starts_again_at_the_same_address_lets_its_peers_in(tmp_path: Path) -> None:
-    address = free_addresses(PORTS_OF_A_SCHEDULER)[0]
+    address = free_addresses()[0]
     with command("scaler_cluster", "-n", "1", address, directory=tmp_path):
         killed = Command("scaler_scheduler", [address], {}, tmp_path)
         try:
@@ -80,7 +74,7 @@ def test_a_client_with_a_key_gets_in_again_and_reaches_its_objects_after_a_resta
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     path = tmp_path / "alice.credentials"
     write_private(path, keys.add("alice", "client").to_text())
-    scheduler, _, _, storage = (text.replace("127.0.0.1", "0.0.0.0") for text in free_addresses(4))
+    scheduler, _, _, storage = free_addresses("0.0.0.0", 4)
     far = scheduler.replace("0.0.0.0", "127.0.0.2")  # which only TCP reaches
     with (
         SchedulerClusterCombo(scheduler, 1, object_storage_address=storage, credentials=str(keys.path)),

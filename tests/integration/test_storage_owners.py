@@ -33,7 +33,8 @@ from scaler.protocol.messages import (
 )
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
-from tests.integration.test_admission import Cluster, free_address
+from tests.integration.free_ports import free_addresses
+from tests.integration.test_admission import Cluster
 
 BIG = 2_000_000
 COMMAND = "import sys, scaler.cli; sys.exit(getattr(scaler.cli, sys.argv.pop(1))())"
@@ -45,7 +46,7 @@ class FarCluster(Cluster):
     def __init__(self, home: Path) -> None:
         self.home = home
         self.keys = KeysDirectory.create(home / "keys", "test")
-        self.far = free_address("127.0.0.2")
+        self.far = free_addresses("127.0.0.2")[0]
         self.storage = beside(self.far, 1, "")
         everywhere = self.far.replace("127.0.0.2", "0.0.0.0")
         farm = self.credential("farm", "manager")

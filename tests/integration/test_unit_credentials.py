@@ -12,7 +12,6 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.config.commands import Provision, Verb, parse_worker_manager
 from scaler.errors import UsageError
 from scaler.security.credential import load_credential
@@ -24,6 +23,7 @@ from scaler.worker_manager.aws.credential import CredentialParameter, check_secr
 from scaler.worker_manager.aws.setup import Account, run
 from scaler.worker_manager.runner import provisioner_of
 from tests.integration.clouds_rig import ecs_config
+from tests.integration.free_ports import free_addresses
 from tests.integration.hpc_rig import BUCKET, furnish
 from tests.integration.settings_rig import Command, command, within
 
@@ -36,10 +36,8 @@ class Cluster:
     def __init__(self, home: Path) -> None:
         self.home = home
         self.keys = KeysDirectory.create(home / "keys", "test")
-        ports = ReservedPorts(PORTS_OF_A_SCHEDULER)
-        ports.release()
-        self.near = ports.address()
-        self.far, self.storage = (ports.address(index).replace("127.0.0.1", "127.0.0.2") for index in (0, 1))
+        self.near, *_ = addresses = free_addresses()
+        self.far, self.storage = (address.replace("127.0.0.1", "127.0.0.2") for address in addresses[:2])
 
     @contextmanager
     def running(self) -> Iterator[None]:

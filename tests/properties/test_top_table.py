@@ -172,7 +172,7 @@ def test_of_ten_thousand_workers_it_is_said_how_many_are_listed() -> None:
 def test_a_scheduler_without_authentication_says_so_first() -> None:
     model = model_of(scheduler={"insecure_no_auth": True}, totals={"workers": 2, "slots": 4})
     assert panels.totals(model.status, 2, 2, "") == (
-        "NO AUTHENTICATION: everyone may run code here; Total 2 workers, 4 slots"
+        "NO AUTHENTICATION: any process may run code here; Total 2 workers, 4 slots"
     )
     assert "NO AUTHENTICATION" in panels.as_text(model, 80)
 

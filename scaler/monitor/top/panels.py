@@ -116,7 +116,7 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     total = status.totals
     workers = max(total.workers, listed)
     parts = [
-        "NO AUTHENTICATION: everyone may run code here" if status.scheduler.insecure_no_auth else "",
+        "NO AUTHENTICATION: any process may run code here" if status.scheduler.insecure_no_auth else "",
         formats.safe(status.without_workers) or f"Total {counted(workers, 'worker')}, {counted(total.slots, 'slot')}",
         f"{total.draining:,} ending" if total.draining else "",
         f"{total.disconnected:,} out of contact" if total.disconnected else "",

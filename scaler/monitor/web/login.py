@@ -1,7 +1,7 @@
-"""Who may read the page: its own user on this machine, and whoever has the token.
+"""Admission to the page: the server's own user on this machine needs nothing, all others the token.
 
-The kernel knows whose socket the other end of a loopback connection is. So the user who runs the server needs no token
-there, and other users of the machine do; beyond loopback everyone does. The token comes in the header `Authorization:
+The kernel knows the user of the other end of a loopback connection. So the server's own user needs no token there, and
+other users of the machine do; beyond loopback every reader does. The token comes in the header `Authorization:
 Bearer`, or once in the link `/?token=...` or the form of the login page, which set a signed cookie.
 """
 
@@ -65,7 +65,7 @@ _FORM = _HEAD.format(head="") + (
 
 
 class Login:
-    """Tells who may read, and answers everyone else. Its owner logs wrong tokens."""
+    """Admits requests, and answers those that may not read. Its owner logs wrong tokens."""
 
     def __init__(self, token: str, on_wrong: Callable[[str], None], *, trusts_user: bool) -> None:
         """on_wrong: is called with an address that sent a wrong token. trusts_user: this user needs no token."""

@@ -46,7 +46,7 @@ class Guard:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, login: Login | None, names: Iterable[str] = ()) -> None:
-        """login: None when everyone may read. names: of this server, besides its addresses and this machine's name."""
+        """login: None admits every request. names: of this server, besides its addresses and this machine's name."""
         self._app = app
         self._login = login
         self._names = {parsed_host(name)[0] for name in (*names, "localhost", socket.gethostname()) if name}

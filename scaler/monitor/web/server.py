@@ -210,7 +210,7 @@ def _token(config: WebUiConfig, page: str) -> str | None:
     is_open = is_open_to_others(config.web_host)
     if config.insecure_no_auth:
         if is_open:
-            _log.warning("insecure_no_auth: everyone who can reach %s can read everything", config.web_host)
+            _log.warning("insecure_no_auth: every process that can reach %s can read everything", config.web_host)
         return None
     try:
         token, file = load_token(config.web_token_file)

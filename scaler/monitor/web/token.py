@@ -1,4 +1,4 @@
-"""The token that logs in to the web page: where it is kept, and who is shown it."""
+"""The token that logs in to the web page: where it is kept, and where it is shown."""
 
 from __future__ import annotations
 

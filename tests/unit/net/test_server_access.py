@@ -1,4 +1,4 @@
-"""A server that lets everybody in says so at its start and every minute, and one with keys never does."""
+"""A server that admits every peer says so at its start and every minute, and one with keys never does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scaler.security.directory import KeysDirectory
 
 ADDRESS = "tcp://0.0.0.0:8516"
 WARNING = (
-    f"insecure_no_auth: everyone who can reach {ADDRESS} can run code on the workers and read all objects, and "
+    f"insecure_no_auth: every process that can reach {ADDRESS} can run code on the workers and read all objects, and "
     "nothing is encrypted"
 )
 

@@ -109,7 +109,7 @@ function drawState() {
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
 }
 
-/** Show across the page why there are no updates, and what to do, or that everyone may connect. Drawn again only when its text changes. */
+/** Show across the page why there are no updates, and what to do, or that any process may connect. Drawn again only when its text changes. */
 function drawBanner(state) {
   const trouble = store.connection?.trouble ?? "";
   const open = store.status?.scheduler.insecure_no_auth ? "open" : "";
