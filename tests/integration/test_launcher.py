@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -170,6 +171,32 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
         for name, pid in zip(names, killed.values(), strict=True)
     ]
     wait_until_gone(processes)
+
+
+def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ended(
+    stack_file: Path, ports: ReservedPorts
+) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        assert launcher.process.stderr is not None
+        scheduler = component(launcher, "scheduler")
+        with Client(ports.address()) as client:
+            with socket.socket() as other:
+                other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                scheduler.kill()
+                scheduler.wait(10)
+                other.bind(("127.0.0.1", ports.first))
+                other.listen()
+                lines = []
+                for line in launcher.process.stderr:
+                    lines.append(line)
+                    if "restarts=2" in line:
+                        break
+            assert client.submit(abs, -1).result(20) == 1
+        code, _, _ = launcher.stop()
+    assert code == 0
+    assert any(f"{ports.address()}: it is in use by another program" in line for line in lines)
+    assert "exit_code=2" in lines[-1]
 
 
 def print_lines(count: int) -> int:
