@@ -12,6 +12,9 @@ Content ids (functions and serializers) are BLAKE2b digests of their bytes and c
 object storage, whose ids all have an owner: a large function is an uploaded object and has that object's id. A receiver
 compares a function with its id before it keeps it (`messages.is_function_id`).
 
+The tasks of a durable session have numbers that begin anywhere, below 2^47, and those with a key of the user's have its
+digest, above. So a task that is submitted again with the same key has the same id.
+
 Laws: ids are never reused; a result id names its task and attempt; ids of two peers never collide.
 """
 
@@ -33,11 +36,23 @@ SHARED_OWNER = bytes(PEER_ID_BYTES)
 TASK_KIND = b"\x00\x00"
 """Bytes 8 and 9 of a task id."""
 _OBJECT_KIND = b"\xff\xff"
+_KEYED = 1 << 47
 
 
 def new_peer_id() -> bytes:
     """Return 8 random bytes that identify one process for its life."""
     return os.urandom(PEER_ID_BYTES)
+
+
+def session_peer_id(key: str, name: str) -> bytes:
+    """Return the peer id of the clients of a durable session: the same wherever the same key uses the same name."""
+    return content_id(f"{key}\n{name}".encode())[:PEER_ID_BYTES]
+
+
+def keyed_task_id(owner: bytes, key: str) -> bytes:
+    """Return the id of the task with this key in a durable session: the highest bit of its number is set."""
+    number = int.from_bytes(content_id(key.encode())[:6], "big") | _KEYED
+    return owner + TASK_KIND + number.to_bytes(6, "big")
 
 
 def owner_of(identifier: bytes) -> bytes:
@@ -101,13 +116,19 @@ class IdFactory:
 
     __slots__ = ("_numbers", "owner", "task")
 
-    def __init__(self, owner: bytes) -> None:
+    def __init__(self, owner: bytes, first: int = 1) -> None:
+        """first: the number of the first id; the next ones count up from it."""
         if len(owner) != PEER_ID_BYTES:
             raise ValueError(f"a peer id has {PEER_ID_BYTES} bytes, not {len(owner)}")
         self.owner = owner
-        self._numbers = map(struct.Struct(">Q").pack, itertools.count(1))
+        self._numbers = map(struct.Struct(">Q").pack, itertools.count(first))
         self.task: Callable[[], bytes] = map(owner.__add__, self._numbers).__next__
         """Returns the id of another task: kind 0, and the number. No method: every submit calls it."""
 
     def object(self) -> bytes:
         return self.owner + _OBJECT_KIND + next(self._numbers)[2:]
+
+
+def session_ids(owner: bytes) -> IdFactory:
+    """Return what makes the ids of a program in a durable session: it begins anywhere among those without a key."""
+    return IdFactory(owner, int.from_bytes(os.urandom(6), "big") % (_KEYED // 2))

@@ -14,7 +14,7 @@ from importlib import resources
 from shlex import quote
 
 from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
-from scaler.config.commands import VERBS
+from scaler.config.commands import SESSION_VERBS, VERBS
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError
 from scaler.plugins import WORKER_MANAGERS, worker_manager_type
@@ -61,6 +61,8 @@ def words_by_place() -> dict[str, list[str]]:
         "scaler completion": [*SHELLS],
         "scaler keys": [*KEY_VERBS],
         **{f"scaler keys {verb}": [] for verb in KEY_VERBS},
+        "scaler sessions": [*SESSION_VERBS],
+        **{f"scaler sessions {verb}": [] for verb in SESSION_VERBS},
         "scaler trace": [_FILE],
         "scaler_worker_manager": kinds,
     }

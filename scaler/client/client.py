@@ -12,6 +12,7 @@ from scaler.client.again import run_again
 from scaler.client.chunks import ItemCall
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
+from scaler.client.durable import NamedSession, checked_label
 from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
@@ -56,7 +57,7 @@ class Client(ArgumentOnly):
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets a client of its own"
 
     @hiding_frames
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         address: str | None = None,
         profiling: bool = False,
@@ -66,6 +67,8 @@ class Client(ArgumentOnly):
         name: str = "",
         credentials: str | None = None,
         insecure_no_auth: bool | None = None,
+        *,
+        session: str | None = None,
     ) -> None:
         """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
 
@@ -80,20 +83,29 @@ class Client(ArgumentOnly):
         names, and none for a cluster of the same user on this machine. insecure_no_auth: connect to a cluster that
         proves nothing and encrypts nothing; by default as SCALER_INSECURE_NO_AUTH says.
 
+        session: the name of a durable session of this key, to which the tasks and results belong instead of to this
+        client: when it ends, they stay, and a client with the same session continues. One client at a time uses it.
+
         Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
+        if session is not None:
+            checked_label("session", session)
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
         self._is_nested = address is None and is_inside_task()
+        if self._is_nested and session is not None:
+            raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
         if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
         else:
-            self._loop = open_cluster(address, name, timeout_seconds, client_access(credentials, insecure_no_auth))
+            access = client_access(credentials, insecure_no_auth)
+            self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer)
+        self._session = None if session is None else NamedSession(session, self._loop, self._serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
 
@@ -110,6 +122,7 @@ class Client(ArgumentOnly):
             "scheduler": self._loop.address,
             "client": self.identity.hex(),
             "name": self._name,
+            "session": "" if self._session is None else self._session.name,
             "state": self._state(),
             "inside a task": "yes" if self._is_nested else "",
             "unfinished tasks": f"{0 if self._futures.closed else len(self._futures.unfinished()):,}",
@@ -135,12 +148,17 @@ class Client(ArgumentOnly):
 
         Futures and object references in the arguments, at any depth, become their values. A keyword argument of the
         function that is named `profiling` needs `submit_verbose`.
+
+        With a durable session, `key` names the task: when the session has a task with this key that has not failed,
+        its future is returned and nothing runs. There, a keyword argument `key` of the function needs
+        `submit_verbose`, too.
         """
+        key = kwargs.pop("key", None) if self._session is not None else None
         options = self._options
         if profiling is not None and profiling is not options.profiling:
             options = Options(profiling=profiling, stream_output=options.stream_output)
         try:
-            return self._submit(fn, args, kwargs, options)
+            return self._submit(fn, args, kwargs, options, key)
         except BaseException as error:
             hide_frames(error)
             raise
@@ -160,13 +178,16 @@ class Client(ArgumentOnly):
         profiling: bool | None = None,
         name: str | None = None,
         stream_output: bool | None = None,
+        key: str | None = None,
+        tag: str | None = None,
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
         capabilities: what the worker must offer, such as {"gpu": 1, "linux": None}. priority: higher runs first.
         retries: how often it may run again after its worker or process was lost, or after an exception whose type is
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
-        function's name. stream_output: what it prints appears here. Raises UsageError for options that cannot be.
+        function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
+        is as in `submit`, and by the tag `futures` finds the task. Raises UsageError for options that cannot be.
         """
         options = Options(
             priority=priority,
@@ -178,7 +199,7 @@ class Client(ArgumentOnly):
         )
         options = checked_options(options, capabilities, retry_on)
         check_call(args, kwargs)
-        return self._submit(fn, tuple(args), dict(kwargs or {}), options)
+        return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
 
     @hiding_frames
     def map(
@@ -188,13 +209,19 @@ class Client(ArgumentOnly):
         chunk_size: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
+        keys: Iterable[str] | None = None,
     ) -> list[Any]:
         """Call `fn` with the items of the iterables side by side, and return the results in order.
 
         Small calls travel together, as many as are worth it by measurement; chunk_size sets how many. The first item
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
+
+        keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. When one
+        raises, the others go on.
         """
+        if keys is not None:
+            return self._map_with_keys(fn, iterables, keys, chunk_size, return_exceptions, progress)
         return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
 
     @hiding_frames
@@ -283,6 +310,17 @@ class Client(ArgumentOnly):
         self._references.add(reference)
         return reference
 
+    @hiding_frames
+    def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:
+        """Return the futures of the tasks of this client's durable session, in the order of their submission.
+
+        They may be of programs that have ended. name, key, tag: only those of tasks with this name, key or tag. The
+        results are loaded by this client's serializer. Raises UsageError without a session, and UnreachableError when
+        the scheduler does not answer.
+        """
+        self._check_open()
+        return self._durable("futures").find(name, key, tag)
+
     # -- how they are
 
     @hiding_frames
@@ -363,12 +401,44 @@ class Client(ArgumentOnly):
         return Client, (None, profiling, DEFAULT_TIMEOUT_SECONDS, self._serializer, stream_output)
 
     def _submit(
-        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any], options: Options
+        self,
+        fn: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        options: Options,
+        key: str | None = None,
+        tag: str | None = None,
     ) -> TaskFuture:
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
         parent = self._parent() if self._is_nested else b""
-        return self._futures.submit(self._templates.template(fn, options, parent), args, kwargs)
+        template = self._templates.template(fn, options, parent)
+        if key is None and tag is None:
+            return self._futures.submit(template, args, kwargs)
+        return self._durable("key and tag").submit(template, args, kwargs, key, tag)
+
+    def _durable(self, what: str) -> NamedSession:
+        if self._session is None:
+            raise UsageError(f"{what} need a durable session: make the client with Client(session=...)")
+        return self._session
+
+    def _map_with_keys(
+        self,
+        fn: Callable[..., Any],
+        iterables: tuple[Iterable[Any], ...],
+        keys: Iterable[str],
+        chunk_size: int | None,
+        return_exceptions: bool,
+        progress: bool,
+    ) -> list[Any]:
+        self._check_open()
+        session = self._durable("keys")
+        if chunk_size not in (None, 1):
+            raise UsageError(f"chunk_size is {chunk_size!r}, and items with keys are tasks of their own: leave it out")
+        items = list(side_by_side(iterables, "map"))
+        calls = items if len(iterables) > 1 else [(item,) for item in items]
+        template = self._templates.template(fn, self._options, self._parent())
+        return session.map(template, calls, list(keys), return_exceptions, progress)
 
     def _iterate(
         self,

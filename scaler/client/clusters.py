@@ -22,19 +22,25 @@ QUIET_VARIABLE = "SCALER_QUIET"
 """Any value keeps clients from printing which cluster they use."""
 
 
-def open_cluster(address: str | None, name: str, timeout_seconds: float, access: Access) -> ClientLoop:
+def open_cluster(
+    address: str | None, name: str, timeout_seconds: float, access: Access, session: str = ""
+) -> ClientLoop:
     """Connect to the cluster at an address or of a name; with None, to that of SCALER_ADDRESS, or to a new local one.
 
-    Prints one line about it to stderr, except for an explicit address. name: of the client. Raises UsageError,
-    UnreachableError, RefusedError, and ComponentError when a new cluster cannot start.
+    Prints one line about it to stderr, except for an explicit address. name: of the client. session: of its durable
+    session, if it has one. Raises UsageError, UnreachableError, RefusedError, and ComponentError when a new cluster
+    cannot start.
     """
     if address is not None:
-        return _connect(address, name, timeout_seconds, access, is_given=not is_name(address))
+        return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
+    if not chosen and session:
+        text = "it ends with its tasks' cluster, and without an address this client would start one of its own"
+        raise UsageError(f"session {session!r} needs an address, or {ADDRESS_VARIABLE}: {text}")
     if not chosen:
         return _start(name, timeout_seconds)
     try:
-        return _connect(chosen, name, timeout_seconds, access)
+        return _connect(chosen, name, timeout_seconds, access, session)
     except (UsageError, UnreachableError, RefusedError) as error:
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
 
@@ -50,9 +56,11 @@ def client_access(credentials: str | None, insecure_no_auth: bool | None) -> Acc
     return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client")
 
 
-def _connect(address: str, name: str, timeout_seconds: float, access: Access, *, is_given: bool = False) -> ClientLoop:
+def _connect(
+    address: str, name: str, timeout_seconds: float, access: Access, session: str, *, is_given: bool = False
+) -> ClientLoop:
     cluster = address if is_name(address) else ""
-    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds, access)
+    loop = open_loop(find(cluster).address if cluster else address, name, timeout_seconds, access, session)
     if not is_given:
         _say(f"connected to {f'cluster {cluster} at ' if cluster else ''}{loop.address}", page_at(loop.address))
     return loop

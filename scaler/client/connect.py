@@ -22,6 +22,7 @@ from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
+from scaler.ids import session_peer_id
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Server, Welcome
@@ -66,9 +67,14 @@ def is_inside_task() -> bool:
 
 
 def open_loop(
-    address: str, name: str, timeout_seconds: float, access: Access, ended: Callable[[], object] = lambda: None
+    address: str,
+    name: str,
+    timeout_seconds: float,
+    access: Access,
+    session: str = "",
+    ended: Callable[[], object] = lambda: None,
 ) -> ClientLoop:
-    """Connect to the scheduler at an address. ended: see ClientLoop.
+    """Connect to the scheduler at an address. session: name of a durable session, or empty. ended: see ClientLoop.
 
     Raises UsageError, UnreachableError or RefusedError.
     """
@@ -76,11 +82,19 @@ def open_loop(
     from scaler.net.versions import own_hello  # noqa: PLC0415
 
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
-        hello = own_hello(Role.CLIENT, ClientDetails(name))
+        hello = own_hello(Role.CLIENT, ClientDetails(name, session))
         keys = access.to(Server.SCHEDULER, address)
         return SocketConnector(address, peer=peer, hello=hello, on_events=on_events, keys=keys)
 
-    return _opened(connect, partial(_connect_storage, Role.CLIENT, access), address, timeout_seconds, ended=ended)
+    key = access.credential.name if access.credential is not None else ""
+    return _opened(
+        connect,
+        partial(_connect_storage, Role.CLIENT, access),
+        address,
+        timeout_seconds,
+        session_id=session_peer_id(key, session) if session else b"",
+        ended=ended,
+    )
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:

@@ -51,7 +51,7 @@ class FutureTable(FutureOwner):
 
     def __init__(
         self,
-        peer: bytes,
+        ids: IdFactory,
         *,
         wake: Callable[[], object],
         upload: Callable[[Parts], ObjectUpload],
@@ -61,7 +61,7 @@ class FutureTable(FutureOwner):
     ) -> None:
         """upload: puts parts into the storage. wake, blocked, why_late: see FutureOwner."""
         super().__init__(wake, blocked, why_late)
-        self.ids = IdFactory(peer)
+        self.ids = ids
         self.session = TaskSession()
         self.upload = upload
         self.timeout_seconds = timeout_seconds
@@ -87,14 +87,18 @@ class FutureTable(FutureOwner):
 
     # -- tasks
 
-    def submit(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskFuture:
+    def submit(
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
+    ) -> TaskFuture:
         """Submit a task and return its future. A failed future in the arguments makes this one fail alike.
+
+        task_id: of a durable session's task; a new one without it.
 
         Waits while limits are reached, up to the timeout. Raises SerializationError, LimitError, which names the limit,
         ClientClosedError, or the error of a failed upload.
         """
         while True:
-            future = self.prepare(template, args, kwargs)
+            future = self.prepare(template, args, kwargs, task_id)
             try:
                 if future.template is None or self.add((future,)):
                     return future
@@ -104,9 +108,11 @@ class FutureTable(FutureOwner):
                 future.cancel()
                 raise
 
-    def prepare(self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> TaskFuture:
+    def prepare(
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
+    ) -> TaskFuture:
         """Return a future whose task is not submitted. It has ended when a future in the arguments has failed."""
-        if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture:
+        if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
                 return future
@@ -129,7 +135,7 @@ class FutureTable(FutureOwner):
             payload = upload.payload
             uploads = (*uploads, upload)
             references = (*references, upload)
-        return TaskFuture(self, self.ids.task(), template, payload, references, uploads)
+        return TaskFuture(self, task_id or self.ids.task(), template, payload, references, uploads)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
         """Return what `prepare` does, if the arguments are unfinished futures of this client alone.

@@ -47,7 +47,7 @@ from scaler.errors import (
     SchedulerLostError,
     UnreachableError,
 )
-from scaler.ids import content_id, new_peer_id
+from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Question, Questions
 from scaler.protocol.messages import (
@@ -55,12 +55,16 @@ from scaler.protocol.messages import (
     Explained,
     FailedTask,
     Finished,
+    ListSessions,
     Message,
     Notice,
     ObjectsMissing,
     ObjectsRestored,
     Outcome,
     Output,
+    SessionEnded,
+    SessionsListed,
+    SessionTasks,
     ShutdownReply,
     Started,
     TaskLog,
@@ -92,7 +96,7 @@ _log = logging.getLogger(__name__)
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
-_Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply)
+_Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply, SessionsListed, SessionTasks, SessionEnded)
 
 
 class ClientLoop:
@@ -107,18 +111,19 @@ class ClientLoop:
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         submitted: Callable[[Callable[[], bool]], object] | None = None,
+        session_id: bytes = b"",
         ended: Callable[[], object] = lambda: None,
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
         connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
-        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. ended: called after the end
-        of the connection, harmless when repeated.
+        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. session_id: peer id of a
+        durable session. ended: called after the end of the connection, harmless when repeated.
         """
         self.address = address
         self._loop = asyncio.new_event_loop()
         self.futures = FutureTable(
-            new_peer_id(),
+            session_ids(session_id) if session_id else IdFactory(new_peer_id()),
             wake=partial(self._loop.call_soon_threadsafe, self._iterate),
             upload=self.upload,
             blocked=blocked,
@@ -129,6 +134,7 @@ class ClientLoop:
         self._connect_storage = connect_storage
         self._submitted = submitted
         self._ended = ended
+        self._is_durable = bool(session_id)
         self._ends_itself = False
         self._is_abandoned = False
         self._welcome: Welcome | None = None
@@ -228,7 +234,13 @@ class ClientLoop:
         self.futures.step()
 
     def close(self, why: str) -> None:
-        """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated."""
+        """End: unfinished futures end with ClientDisconnectedError. Harmless when repeated.
+
+        A client of a durable session first waits, up to its timeout, until the scheduler has all its tasks.
+        """
+        is_connected = self._welcome is not None and self.futures.closed is None
+        if self._is_durable and is_connected and threading.current_thread() is not self._thread:
+            self._hand_over()
         self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
         self._questions.close(ClientClosedError(why))
         self._call(self._loop.stop)
@@ -237,6 +249,21 @@ class ClientLoop:
         else:
             self._thread.join(JOIN_SECONDS)
             self._ended()
+
+    def _hand_over(self) -> None:
+        """Wait until the scheduler has all unfinished tasks, which outlive this client."""
+        if not self.futures.has_unfinished():
+            return
+        try:
+            with self.futures.condition:
+                has_sent = self.futures.wait_for(lambda: not (self.futures.inbox or self.futures.session.has_unsent))
+            if has_sent:
+                self.ask(ListSessions(), SessionsListed)  # the answer shows that it has what came before the question
+                return
+            why = f"not all were sent within timeout_seconds={self.futures.timeout_seconds:g}"
+        except ScalerError as error:
+            why = str(error)
+        _log.warning("scaler: the durable session may lack tasks that were submitted last: %s", why)
 
     def abandon(self) -> None:
         """No more submits will come: the thread ends when all tasks have ended."""
@@ -445,7 +472,15 @@ class ClientLoop:
                 self._restoring.ask(ids)
             case Notice(text):
                 _log.warning("scaler: %s", text)
-            case Explained() | TaskLog() | FailedTask() | ShutdownReply():
+            case (
+                Explained()
+                | TaskLog()
+                | FailedTask()
+                | ShutdownReply()
+                | SessionsListed()
+                | SessionTasks()
+                | SessionEnded()
+            ):
                 self._questions.answered(message)
             case _:
                 pass  # a newer scheduler may send more than this client knows

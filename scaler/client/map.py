@@ -413,11 +413,14 @@ class Progress:
     def ended(self, chunks: Iterable[Chunk]) -> None:
         """Count the items of chunks that have ended, before any value of them is loaded."""
         for chunk in chunks:
-            failed = len(chunk.results().failures) if chunk.failure() is None else chunk.count
-            if failed:
-                self._failed += failed
-                self._bar.set_postfix(failed=self._failed, refresh=False)
-            self._bar.update(chunk.count)
+            self.count(chunk.count, len(chunk.results().failures) if chunk.failure() is None else chunk.count)
+
+    def count(self, ended: int, failed: int) -> None:
+        """Count items that have ended."""
+        if failed:
+            self._failed += failed
+            self._bar.set_postfix(failed=self._failed, refresh=False)
+        self._bar.update(ended)
 
     def close(self) -> None:
         """Leave the bar as it is, with what it has counted last. Harmless when repeated."""

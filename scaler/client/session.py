@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, assert_never
 
+from scaler.client.labels import Labels, TasksAdopted, TasksLabelled
 from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import ScalerError, SchedulerLostError
 from scaler.grammar import counted
@@ -106,6 +107,8 @@ class ConnectionReady(NamedTuple):
 
 SessionInput = (
     TasksAdded
+    | TasksAdopted
+    | TasksLabelled
     | TaskSettled
     | Finished
     | UploadEnded
@@ -154,6 +157,7 @@ class TaskSession:
         self._cancels: list[bytes] = []
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
+        self._labels = Labels()
         self._clearing: list[Message] = []
         """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
         self._acknowledged = 0
@@ -172,6 +176,8 @@ class TaskSession:
                     pass
                 case Finished():
                     self._finish(each)
+                case TasksLabelled() | TasksAdopted():
+                    self.pending |= self._labels.take(each)
                 case TaskSettled(task):
                     self._settle(task, commands)
                 case UploadEnded(upload, error):
@@ -194,8 +200,7 @@ class TaskSession:
                     self._restart(stand_ins, commands)
                 case _:
                     assert_never(each)
-        while self._failed_uploads:  # after all tasks were added: later ones may name those that need the upload
-            self._drop_waiting(self._failed_uploads.pop(), commands)
+        self._drop_failed(commands)
         if free_bytes is not None:
             self._send(commands, free_bytes, now)
         return commands
@@ -238,6 +243,11 @@ class TaskSession:
                     self.unsent_bytes += len(task.payload) + _ROW_BYTES
                     self._unsent.append((self.resolved, task))
         upload.waiting.clear()
+
+    def _drop_failed(self, commands: list[SessionCommand]) -> None:
+        """Drop tasks whose uploads had failed. After all tasks were added: later ones may name those that need them."""
+        while self._failed_uploads:
+            self._drop_waiting(self._failed_uploads.pop(), commands)
 
     def _drop_waiting(self, upload: ObjectUpload, commands: list[SessionCommand]) -> None:
         commands.append(self._drop([task for task in upload.waiting if task.template is not None], upload.error))
@@ -306,6 +316,11 @@ class TaskSession:
             return f"it waits in its client for the upload of {counted(missing, 'object')} that it needs"
         return f"it waits in its client to be sent, with {counted(len(self._unsent) - 1, 'other task')}"
 
+    @property
+    def has_unsent(self) -> bool:
+        """Tell whether tasks were added that were not sent yet."""
+        return bool(self._unsent or self._gated)
+
     def waits_for_upload(self, task: ClientTask) -> bool:
         """Tell whether a task cannot be sent yet, because an object that it needs is not in the storage."""
         gate = self._gated.get(task)
@@ -334,6 +349,7 @@ class TaskSession:
         commands += self._clearing
         self._clearing.clear()
         commands += _in_slices(Pin, self._unpinned)
+        commands += self._labels.messages(self.pending)
         if self._unsent:
             self._send_tasks(commands, free_bytes, now)
         if now >= self._acknowledge_at:
@@ -411,7 +427,10 @@ class TaskSession:
         in_doubt = [
             task
             for task in self.pending.values()
-            if task.stage is Stage.SENT and task.template is not None and task.template.spec.retries == 0
+            if task.stage is Stage.SENT
+            and task.template is not None
+            and task.template.spec.retries == 0
+            and not task.is_adopted
         ]
         if in_doubt:
             self._drop(in_doubt, None)  # those that need them end as cancelled
@@ -427,7 +446,8 @@ class TaskSession:
             for upload in missing:
                 upload.waiting.clear()
         self._gated.clear()
-        fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING]
+        fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING or task.is_adopted]
+        self._labels.restart(self.pending, [task.task_id for task in fetching if task.stage is not Stage.FETCHING])
         tasks = list(self._sendable())
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
@@ -451,7 +471,7 @@ class TaskSession:
         """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
         yielded: set[bytes] = set()
         for last in self.pending.values():
-            stack = [last] if last.stage is not Stage.FETCHING else []
+            stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []
             while stack:
                 task = stack[-1]
                 needed = [
@@ -460,6 +480,7 @@ class TaskSession:
                     if isinstance(reference, ClientTask)
                     and reference.template is not None
                     and reference.stage is not Stage.FETCHING
+                    and not reference.is_adopted
                     and reference.task_id not in yielded
                 ]
                 if needed:

@@ -133,6 +133,11 @@ class ClientTask:
         """The id by which other tasks name its value."""
         return self.task_id
 
+    @property
+    def is_adopted(self) -> bool:
+        """Tell whether only the scheduler has what the task runs: another program submitted it."""
+        return self.template is not None and not self.template.functions
+
 
 Reference = ClientTask | ObjectUpload | ObjectReference
 """What a task needs."""

@@ -24,6 +24,7 @@ from scaler.errors import ConfigError, UsageError
 from scaler.extras import require
 from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import find_only, name_from
+from scaler.security import CREDENTIALS_VARIABLE
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
@@ -44,6 +45,7 @@ _COMMANDS = {
     "explain": "explain why a task waits, or how it ended",
     "logs": "print what a task has printed",
     "run-again": "run a failed task again",
+    "sessions": "list, show, cancel and remove durable sessions",
     "trace": "write the timeline of a cluster for Perfetto",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "completion": "print a script that completes commands with the Tab key",
@@ -167,6 +169,16 @@ class RunAgainRequest:
     address: str
 
 
+@dataclass(frozen=True, slots=True)
+class SessionsRequest:
+    """The request of `scaler sessions VERB`. name: of the session. credentials: as for a client."""
+
+    verb: str
+    name: str
+    address: str
+    credentials: str | None = None
+
+
 # -- one function per command, called with program, arguments and environment; all raise UsageError
 
 
@@ -234,6 +246,35 @@ def parse_run_again(program: str, arguments: Sequence[str], environment: Environ
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
     found = parser.parse_intermixed_args(arguments)
     return RunAgainRequest(found.task, found.address or environment.get("SCALER_ADDRESS") or find_only().address)
+
+
+SESSION_VERBS: Mapping[str, str] = {
+    "list": "List the durable sessions of this key; an admin's credential lists all.",
+    "show": "List the tasks of a durable session.",
+    "cancel": "Cancel the unfinished tasks of a durable session.",
+    "remove": "Cancel the unfinished tasks of a durable session, and remove it with its results.",
+}
+
+
+def parse_sessions(program: str, arguments: Sequence[str], environment: Environment) -> SessionsRequest:
+    """Return the request of `scaler sessions`, whose address is found as that of `scaler run-again`."""
+    verb = arguments[0] if arguments else ""
+    if verb not in SESSION_VERBS:
+        parser = bare_parser(program, "List, show, cancel and remove durable sessions.")
+        parser.usage = f"{program} {'|'.join(SESSION_VERBS)} ..."
+        parser.epilog = " ".join(f"{verb}: {purpose}" for verb, purpose in SESSION_VERBS.items())
+        parser.parse_known_args(arguments[:1])
+        raise UsageError(f"give one of {program} {'|'.join(SESSION_VERBS)}")
+    parser = bare_parser(f"{program} {verb}", SESSION_VERBS[verb])
+    if verb != "list":
+        parser.add_argument("name", metavar="NAME", help="of the session")
+    text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"
+    parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
+    text = f"the file that proves this client [default: {CREDENTIALS_VARIABLE}, or none on the scheduler's machine]"
+    parser.add_argument("--credentials", metavar="FILE", help=text)
+    found = parser.parse_intermixed_args(arguments[1:])
+    address = found.address or environment.get("SCALER_ADDRESS") or find_only().address
+    return SessionsRequest(verb, "" if verb == "list" else found.name, address, found.credentials)
 
 
 def parse_worker_manager(

@@ -103,6 +103,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig):
     """A worker without contact for this long is lost: its tasks run on other workers."""
     object_retention_seconds: Annotated[SecondsOrNone, Setting("-ot", metavar="SECONDS")] = 60.0
     """How long the objects of a lost client are kept, in case it comes back."""
+    session_retention_seconds: Annotated[Seconds, Setting(metavar="SECONDS")] = 604_800.0
+    """How long a durable session is kept that no client uses, after its last task has ended."""
     load_balance_seconds: Annotated[Seconds, Setting("-ls", metavar="SECONDS")] = 1.0
     """How often the scheduler checks whether some workers are idle while tasks queue behind others."""
     load_balance_trigger_times: Annotated[Count, Setting("-lbt", metavar="COUNT")] = 2

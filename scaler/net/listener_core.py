@@ -355,7 +355,7 @@ class ListenerCore:
             refused = m.Refused(m.RefusalReason.ROLE, text)
         elif problem := m.wrong_details(self._server, hello):
             refused = m.Refused(m.RefusalReason.ROLE, problem)
-        elif known is not None and not (is_its_own and known.identity == identity):
+        elif known is not None and not (known.identity == identity and (is_its_own or _is_durable(hello))):
             text = (
                 f"{hello.hostname[:64]} (pid {hello.pid}) claims the peer id {peer_id.hex()}, which another session has"
             )
@@ -461,3 +461,8 @@ class ListenerCore:
         for links in (self._identifying, self._closing):
             while links and next(iter(links.values())) <= now:
                 self._give_up(next(iter(links)))
+
+
+def _is_durable(hello: m.Hello) -> bool:
+    """Tell whether a client comes for a durable session, which any of its key may continue: the component decides."""
+    return isinstance(hello.details, m.ClientDetails) and bool(hello.details.session)

@@ -9,12 +9,18 @@ from contextlib import contextmanager
 
 from scaler.errors import LimitError
 from scaler.protocol.messages import (
+    EndSession,
     Explain,
     Explained,
     FailedTask,
     FindTasks,
+    ListSessions,
+    ListSessionTasks,
     ReadFailure,
     ReadLog,
+    SessionEnded,
+    SessionsListed,
+    SessionTasks,
     ShutdownCluster,
     ShutdownReply,
     TaskLog,
@@ -24,14 +30,17 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-Question = Explain | ReadLog | ReadFailure | FindTasks | ShutdownCluster
-Answer = Explained | TaskLog | FailedTask | TasksFound | ShutdownReply
+Question = Explain | ReadLog | ReadFailure | FindTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
+Answer = Explained | TaskLog | FailedTask | TasksFound | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
     ReadLog: TaskLog,
     ReadFailure: FailedTask,
     FindTasks: TasksFound,
     ShutdownCluster: ShutdownReply,
+    ListSessions: SessionsListed,
+    ListSessionTasks: SessionTasks,
+    EndSession: SessionEnded,
 }
 
 
@@ -94,4 +103,5 @@ class Questions:
 
 
 def _subject_of(message: Question | Answer) -> object:
-    return getattr(message, "task", b"") or getattr(message, "search", "")
+    subjects = (getattr(message, name, None) for name in ("task", "search", "session", "first"))
+    return tuple(subjects)

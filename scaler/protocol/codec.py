@@ -275,7 +275,8 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
     """
     lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]
     group, rows = next((each for each in lists if "ids" in each[1].pointers), ("", top))
-    if "ids" not in rows.pointers:
+    payloads = [name for name, codec in rows.pointers.items() if isinstance(codec, f.PayloadColumn)]
+    if "ids" not in rows.pointers or len(payloads) != 1:
         return None
     start = (_BODY_POINTER, number, f.struct_pointer(top.data_words, top.pointer_words, 0))
     source = _Source()

@@ -218,6 +218,7 @@ class ClientDetails:
     """What a client says about itself."""
 
     name: f.Display = ""  # display text
+    session: f.Display = ""  # name of its durable session, or empty
 
 
 @dataclass(slots=True)
@@ -843,3 +844,91 @@ class ObjectsRestored(Message):
     ids: f.Ids
     lost: f.Ids
     text: f.Display = ""  # why they are lost, display text
+
+
+@message(to_scheduler=CLIENTS, batch=True)
+class LabelTasks(Message):
+    """The user's keys and tags of tasks of a durable session, before the tasks themselves come."""
+
+    ids: f.Ids
+    keys: f.Payloads  # UTF-8; empty: the task has none
+    tags: f.Payloads  # UTF-8, or empty
+    run_failed: bool = False  # those of them that have failed or were cancelled run again when they are submitted
+
+
+@message(to_scheduler=CLIENTS)
+class Redeliver(Message):
+    """Asks for the results of tasks of a durable session: a Finished for each, at once or when it ends."""
+
+    ids: f.Ids
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRow:
+    """One durable session."""
+
+    id: f.PeerId  # with which the ids of its tasks begin
+    name: f.Display
+    key: f.Display  # name of the key whose it is
+    attached: bool  # a client uses it now
+    client: f.Display  # host and pid of the client that uses it, or used it last
+    unfinished: f.Count64
+    ended: f.Count64
+    failed: f.Count64
+    size_bytes: f.Count64  # arguments and results that the scheduler keeps
+    idle_seconds: f.Seconds  # since a client used it, or a task of it ended
+
+
+@message(to_scheduler=CLIENTS)
+class ListSessions(Message):
+    """Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed."""
+
+
+@message(from_scheduler=CLIENTS, batch=True)
+class SessionsListed(Message):
+    """Answers ListSessions."""
+
+    sessions: list[SessionRow]
+
+
+UNFINISHED = 255
+"""Stands in place of an outcome of SessionTasks."""
+
+
+@message(to_scheduler=CLIENTS)
+class ListSessionTasks(Message):
+    """Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks."""
+
+    session: f.PeerId
+    first: f.Count64 = 0  # tasks to leave out
+
+
+@message(from_scheduler=CLIENTS, batch=True)
+class SessionTasks(Message):
+    """Answers ListSessionTasks: as many tasks as one message takes."""
+
+    session: f.PeerId
+    first: f.Count64
+    total: f.Count64  # tasks of the session; 0 also when the client may not see it
+    ids: f.Ids
+    outcomes: Annotated[list[int], f.Numbers("List(UInt8)", "of Outcome, or 255: unfinished")]
+    names: f.Payloads  # UTF-8
+    keys: f.Payloads  # UTF-8
+    tags: f.Payloads  # UTF-8
+
+
+@message(to_scheduler=CLIENTS)
+class EndSession(Message):
+    """Asks to cancel all tasks of a durable session. The answer is SessionEnded."""
+
+    session: f.PeerId
+    remove: bool  # and to remove it, with its results
+
+
+@message(from_scheduler=CLIENTS)
+class SessionEnded(Message):
+    """Answers EndSession."""
+
+    session: f.PeerId
+    cancelled: f.Count64
+    error: f.Display = ""  # why it cannot be done, or empty

@@ -6,7 +6,7 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, LabelTasks, SessionsListed, SessionTasks)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries.
@@ -87,6 +87,14 @@ struct Body {
     tasksFound @51 :TasksFound;
     objectsMissing @52 :ObjectsMissing;
     objectsRestored @53 :ObjectsRestored;
+    labelTasks @54 :LabelTasks;
+    redeliver @55 :Redeliver;
+    listSessions @56 :ListSessions;
+    sessionsListed @57 :SessionsListed;
+    listSessionTasks @58 :ListSessionTasks;
+    sessionTasks @59 :SessionTasks;
+    endSession @60 :EndSession;
+    sessionEnded @61 :SessionEnded;
   }
 }
 
@@ -138,6 +146,7 @@ struct AnnouncedFunction {
 struct ClientDetails {
   # What a client says about itself.
   name @0 :Text;                 # display text
+  session @1 :Text;              # name of its durable session, or empty
 }
 
 struct WorkerDetails {
@@ -695,4 +704,84 @@ struct ObjectsRestored {
   ids @0 :Data;                  # column of ids
   lost @1 :Data;                 # column of ids
   text @2 :Text;                 # why they are lost, display text
+}
+
+struct LabelTasks {
+  # The user's keys and tags of tasks of a durable session, before the tasks themselves come.
+  # client, admin -> scheduler.
+  ids @0 :Data;                  # column of ids
+  runFailed @1 :Bool;            # those of them that have failed or were cancelled run again when they are submitted
+  keySizes @2 :List(UInt32);     # in bytes
+  keys @3 :Data;                 # UTF-8; empty: the task has none; one behind the other
+  tagSizes @4 :List(UInt32);     # in bytes
+  tags @5 :Data;                 # UTF-8, or empty; one behind the other
+}
+
+struct Redeliver {
+  # Asks for the results of tasks of a durable session: a Finished for each, at once or when it ends.
+  # client, admin -> scheduler.
+  ids @0 :Data;                  # column of ids
+}
+
+struct SessionRow {
+  # One durable session.
+  id @0 :Data;                   # with which the ids of its tasks begin; 8 bytes
+  name @1 :Text;
+  key @2 :Text;                  # name of the key whose it is
+  attached @3 :Bool;             # a client uses it now
+  client @4 :Text;               # host and pid of the client that uses it, or used it last
+  unfinished @5 :UInt64;
+  ended @6 :UInt64;
+  failed @7 :UInt64;
+  sizeBytes @8 :UInt64;          # arguments and results that the scheduler keeps
+  idleSeconds @9 :Float64;       # since a client used it, or a task of it ended
+}
+
+struct ListSessions {
+  # Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed.
+  # client, admin -> scheduler.
+}
+
+struct SessionsListed {
+  # Answers ListSessions.
+  # scheduler -> client, admin.
+  sessions @0 :List(SessionRow);
+}
+
+struct ListSessionTasks {
+  # Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks.
+  # client, admin -> scheduler.
+  session @0 :Data;              # 8 bytes
+  first @1 :UInt64;              # tasks to leave out
+}
+
+struct SessionTasks {
+  # Answers ListSessionTasks: as many tasks as one message takes.
+  # scheduler -> client, admin.
+  session @0 :Data;              # 8 bytes
+  first @1 :UInt64;
+  total @2 :UInt64;              # tasks of the session; 0 also when the client may not see it
+  ids @3 :Data;                  # column of ids
+  outcomes @4 :List(UInt8);      # of Outcome, or 255: unfinished
+  nameSizes @5 :List(UInt32);    # in bytes
+  names @6 :Data;                # UTF-8; one behind the other
+  keySizes @7 :List(UInt32);     # in bytes
+  keys @8 :Data;                 # UTF-8; one behind the other
+  tagSizes @9 :List(UInt32);     # in bytes
+  tags @10 :Data;                # UTF-8; one behind the other
+}
+
+struct EndSession {
+  # Asks to cancel all tasks of a durable session. The answer is SessionEnded.
+  # client, admin -> scheduler.
+  session @0 :Data;              # 8 bytes
+  remove @1 :Bool;               # and to remove it, with its results
+}
+
+struct SessionEnded {
+  # Answers EndSession.
+  # scheduler -> client, admin.
+  session @0 :Data;              # 8 bytes
+  cancelled @1 :UInt64;
+  error @2 :Text;                # why it cannot be done, or empty
 }

@@ -18,7 +18,18 @@ from scaler.ids import ID_BYTES, owner_of
 from scaler.journal.records import JournalError
 from scaler.net.identity import Identity
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import SPLIT_BATCH_BYTES, Finished, Hello, Role, Spec, Submit, TaskGroup
+from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
+    UNFINISHED,
+    ClientDetails,
+    Finished,
+    Hello,
+    Role,
+    SessionTasks,
+    Spec,
+    Submit,
+    TaskGroup,
+)
 from scaler.scheduler.core.changes import (
     Change,
     ClientJoined,
@@ -28,6 +39,7 @@ from scaler.scheduler.core.changes import (
     Ended,
     FailedInput,
     GivenBack,
+    Labelled,
     Recovered,
     Submitted,
     ValueRetained,
@@ -36,6 +48,7 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _ATTEMPT = struct.Struct("<I")
 _ROW_BYTES = 64
+_MAX_LABELS = 4096
 _KINDS: tuple[type[Change], ...] = (
     ClientJoined,
     ClientLeft,
@@ -46,6 +59,7 @@ _KINDS: tuple[type[Change], ...] = (
     Dropped,
     Dispatched,
     GivenBack,
+    Labelled,
 )
 """The place of each is its number in files: new ones are appended."""
 _NUMBERS = {kind: number for number, kind in enumerate(_KINDS)}
@@ -70,6 +84,9 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
                 content = b"".join(ids)
             case Dispatched(about, attempt):
                 content = _ATTEMPT.pack(attempt)
+            case Labelled(about, ids, keys, tags, functions):
+                names = [function.encode() for function in functions] or [b""] * len(ids)
+                content = encode(SessionTasks(about, 0, 0, ids, [UNFINISHED] * len(ids), names, keys, tags))
             case ClientLeft(about) | GivenBack(about):
                 pass
             case _:
@@ -116,6 +133,10 @@ def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
         return FailedInput(about, content[ID_BYTES:].decode(), content[:ID_BYTES])
     if kind is Dropped:
         return Dropped([content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)])
+    if kind is Labelled:
+        labels = decode(content)
+        assert isinstance(labels, SessionTasks)
+        return Labelled(client, labels.ids, labels.keys, labels.tags, [name.decode() for name in labels.names])
     if kind is Dispatched:
         return Dispatched(about, _ATTEMPT.unpack(content)[0])
     return GivenBack(about)
@@ -133,10 +154,27 @@ class _Client:
     values: dict[bytes, bytes] = field(default_factory=dict)
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     dispatched: dict[bytes, int] = field(default_factory=dict)
+    labels: dict[bytes, tuple[str, bytes, bytes]] = field(default_factory=dict)
+    """Of a durable session: function, key and tag of its tasks, in the order in which they came."""
+
+    @property
+    def is_durable(self) -> bool:
+        details = self.joined.hello.details
+        return isinstance(details, ClientDetails) and bool(details.session)
+
+    def label(self, labelled: Labelled) -> None:
+        functions = labelled.functions or [""] * len(labelled.ids)
+        for task, key, tag, function in zip(labelled.ids, labelled.keys, labelled.tags, functions, strict=True):
+            known, *_ = self.labels.get(task, ("",))
+            self.labels[task] = function or known, key, tag
 
     def submit(self, message: Submit) -> None:
         self.functions.update(message.functions)
         for group in message.groups:
+            if self.is_durable and group.spec != _ANY:
+                for identifier in group.ids:
+                    _, key, tag = self.labels.get(identifier, ("", b"", b""))
+                    self.labels[identifier] = group.spec.name, key, tag
             for row, identifier in enumerate(group.ids):
                 if identifier not in self.tasks and identifier not in self.results:
                     references = group.references[row] if group.references else ()
@@ -216,6 +254,9 @@ class Ledger:
             case Ended(client, message):
                 if client in self._clients:
                     self._clients[client].end(message)
+            case Labelled(client):
+                if client in self._clients:
+                    self._clients[client].label(change)
             case ValueRetained() | FailedInput() | Dispatched() | GivenBack():
                 found = self._clients.get(owner_of(change.task))
                 if found is not None:
@@ -253,12 +294,18 @@ class Ledger:
                 client.values,
                 client.failed_inputs,
                 client.dispatched,
+                client.labels,
             )
 
     def snapshot(self) -> Iterator[list[Change]]:
         """Yield changes, in lists of moderate size, that add up to the same."""
         for name, client in self._clients.items():
             yield [client.joined]
+            labels = list(client.labels.items())
+            for start in range(0, len(labels), _MAX_LABELS):
+                ids, rows = zip(*labels[start : start + _MAX_LABELS], strict=True)
+                functions, keys, tags = map(list, zip(*rows, strict=True))
+                yield [Labelled(name, list(ids), keys, tags, functions)]
             for message in client.finished():
                 # A result is that of a task, so each is submitted before.
                 group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))

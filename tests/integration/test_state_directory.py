@@ -94,3 +94,22 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
     assert code == 0, errors
     assert any("recovered 5 unfinished tasks and" in line for line in output)
     assert [(traces / str(number)).read_text() for number in range(6)] == ["ran\n"] * 6
+
+
+def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
+    traces = tmp_path / "traces"
+    traces.mkdir()
+    with launched(file) as first:
+        assert first.wait_ready()
+        client = Client(ports.address(), session="nightly")
+        assert client.map(touch, [traces] * 3, range(3), keys="abc") == [0, 1, 2]
+        kill(first)
+    client.disconnect()
+    with launched(file) as second:
+        assert second.wait_ready()
+        with Client(ports.address(), session="nightly") as client:
+            assert [future.result(timeout=30) for future in client.futures("touch")] == [0, 1, 2]
+            assert client.map(touch, [traces] * 4, range(4), keys="abcd") == [0, 1, 2, 3]
+        code, _, errors = second.stop()
+    assert code == 0, errors
+    assert [(traces / str(number)).read_text() for number in range(4)] == ["ran\n"] * 4

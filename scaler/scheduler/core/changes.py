@@ -6,7 +6,7 @@ Clients inside tasks are left out: they come back with their workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from scaler.net.identity import Identity
@@ -75,13 +75,35 @@ class GivenBack(NamedTuple):
     task: bytes
 
 
-Change = ClientJoined | ClientLeft | Submitted | Ended | ValueRetained | FailedInput | Dropped | Dispatched | GivenBack
+class Labelled(NamedTuple):
+    """Tasks of a durable session have keys and tags, and functions where their Submitted does not say which."""
+
+    client: bytes
+    ids: list[bytes]
+    keys: list[bytes]
+    tags: list[bytes]
+    functions: Sequence[str] = ()
+
+
+Change = (
+    ClientJoined
+    | ClientLeft
+    | Submitted
+    | Ended
+    | ValueRetained
+    | FailedInput
+    | Dropped
+    | Dispatched
+    | GivenBack
+    | Labelled
+)
 
 
 class Recovered(NamedTuple):
     """Input: what the journal has of one client. results: of tasks that ended. submits: the tasks that did not.
 
-    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: attempts by task.
+    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: attempts by task. labels: of
+    a durable session, function, key and tag of its tasks, in the order of their submission.
     """
 
     client: bytes
@@ -92,6 +114,7 @@ class Recovered(NamedTuple):
     values: dict[bytes, bytes]
     failed_inputs: dict[bytes, tuple[str, bytes]]
     dispatched: dict[bytes, int]
+    labels: dict[bytes, tuple[str, bytes, bytes]]
 
 
 class Changes:

@@ -21,7 +21,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
-from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, Recovered, Submitted
+from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, Labelled, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
     Command,
@@ -40,6 +40,7 @@ from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
@@ -78,6 +79,7 @@ class SchedulerCore:
         self._tasks = Tasks(self.state, self._outbox)
         self._submission = Submission(self.state, self._tasks, config.max_number_of_tasks_waiting)
         self._placement = Placement(self.state, self._tasks, allocation, config)
+        self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
@@ -136,6 +138,8 @@ class SchedulerCore:
         text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if is_new else ""
         if text:
             return Refused(messages.RefusalReason.LIMIT, text)
+        if isinstance(hello.details, ClientDetails) and hello.details.session:
+            return self._sessions.refusal(peer, hello.details.session, identity, self.state.own_time(now))
         if isinstance(hello.details, ManagerDetails):
             record = self.state.manager_named(hello.details.manager_id)
             is_other = record is not None and not identity.may_see(self.state.accounts.owners.get(record.id, ""))
@@ -206,8 +210,11 @@ class SchedulerCore:
                     if hello.role is messages.Role.ADMIN:
                         identity = identity._replace(is_admin=True)
                     record = ClientRecord(peer, title or name, now, None, identity)
+                    if details is not None and details.session:
+                        record = self._sessions.attach(record, details.session, name, identity, now)
+                    is_new = peer not in self.state.clients
                     self._client_joined(record, account)
-                    if self.state.changes is not None:
+                    if self.state.changes is not None and is_new:
                         self.state.changes.add(ClientJoined(peer, hello, identity))
                 case _:
                     assert_never(details)
@@ -225,6 +232,8 @@ class SchedulerCore:
         client.is_recovered = True
         self._client_joined(client, self.state.accounts.joined(client.id, found.identity.key))
         self._tasks.recover(client, found)
+        if isinstance(details, ClientDetails) and details.session:
+            self._sessions.recover(client, details.session, name, found, now)
         for message in found.submits:
             self._submission.submit(client, message)
         self._tasks.end_in_doubt(client, found.dispatched)
@@ -271,8 +280,16 @@ class SchedulerCore:
     def _client_left(
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
     ) -> None:
-        """Forget a client; with retain, its stored objects stay for a while, should it come back."""
+        """Forget a client; with retain, its stored objects stay for a while, should it come back.
+
+        A durable session stays until it is removed or expires.
+        """
         self._tell_submitted()
+        if client.session is not None:
+            if client.session.is_attached:
+                self._outbox.publish(peer_incident(kind, client, why))
+                self._sessions.detach(client, now)
+            return
         del self.state.clients[client.id]
         self._tasks.client_left(client)
         if self.state.changes is not None and client.via is None:
@@ -283,6 +300,14 @@ class SchedulerCore:
         else:
             self._outbox.add(SendToStorage(messages.ForgetOwner(client.id)))
         self._outbox.publish(peer_incident(kind, client, why))
+
+    def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
+        assert client.session is not None
+        if client.session.is_attached:
+            self._expel(client.id, f"session {client.session.name!r} {why}")
+            self.state.accounts.closed(client.id)
+        client.session = None
+        self._client_left(client, why, now)
 
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
@@ -304,12 +329,14 @@ class SchedulerCore:
         for record in [*state.workers.values(), *state.clients.values(), *state.managers.values()]:
             silent = now - record.last_message_at
             if isinstance(record, ClientRecord):
-                if record.via is None and silent > config.client_timeout_seconds:
+                if record.via is None and not record.is_detached and silent > config.client_timeout_seconds:
                     self._give_up(record.id, f"was silent for {silent:.0f} s", now)
             elif record.broken_at is not None and now - record.broken_at > BREAK_GRACE_SECONDS:
                 self._give_up(record.id, f"was gone for {now - record.broken_at:.1f} s", now)
             elif silent > config.worker_timeout_seconds:
                 self._give_up(record.id, f"was silent for {silent:.0f} s", now)
+        for session in self._sessions.expired(now):
+            self._remove_session(session, f"was not used for {config.session_retention_seconds:g} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
@@ -354,14 +381,7 @@ class SchedulerCore:
         objects = self.state.objects
         match message:
             case messages.Submit():
-                self._note_submitted(client, message)
-                for text in self._submission.submit(client, message):
-                    self._protocol_error(client.id, text)
-                if client.via is None and self.state.accounts.is_flooded(client.account):
-                    why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
-                    self._expel(client.id, why, messages.RefusalReason.LIMIT)
-                    self._client_left(client, why, self.state.own_time(self.state.now), "lost")
-                    self.state.accounts.closed(client.id)
+                self._submit(client, message)
             case messages.AcknowledgeResults(number):
                 self._tasks.acknowledge(client, number)
             case messages.Cancel(ids):
@@ -384,6 +404,8 @@ class SchedulerCore:
                 pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
             case messages.ShutdownCluster():
                 self._shutdown(client)
+            case _ if isinstance(message, SessionMessage):
+                self._session_message(client, message)
             case _:
                 self._not_allowed(client.id, message)
 
@@ -395,6 +417,29 @@ class SchedulerCore:
                 message = messages.Submit(message.functions, [])
             if message.functions or message.groups:
                 changes.add(Submitted(client.id, message))
+
+    def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
+        self._note_submitted(client, message)
+        for text in self._submission.submit(client, message):
+            self._protocol_error(client.id, text)
+        if self._submission.repeated:
+            self._sessions.redeliver(client, self._submission.repeated)
+            self._submission.repeated.clear()
+        if client.via is None and self.state.accounts.is_flooded(client.account):
+            why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
+            self._expel(client.id, why, messages.RefusalReason.LIMIT)
+            self._client_left(client, why, self.state.own_time(self.state.now), "lost")
+            self.state.accounts.closed(client.id)
+
+    def _session_message(self, client: ClientRecord, message: SessionMessage) -> None:
+        now = self.state.own_time(self.state.now)
+        if isinstance(message, messages.EndSession):
+            self._act("removed" if message.remove else "cancelled", client, f"durable session {message.session.hex()}")
+        if self.state.changes is not None and isinstance(message, messages.LabelTasks):
+            self.state.changes.add(Labelled(client.id, message.ids, message.keys, message.tags))
+        removed = self._sessions.received(client, message, now)
+        if removed is not None:
+            self._remove_session(removed, f"was removed by {client.name}", now)
 
     def _cancel(self, client: ClientRecord, ids: list[bytes]) -> None:
         """Cancel tasks of a client; an admin's may be those of others."""

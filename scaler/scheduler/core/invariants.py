@@ -140,7 +140,8 @@ def _check_dependencies(client: ClientRecord, held: set[Task]) -> None:
             assert missing == 0, f"{name} is beyond waiting and misses {missing}"
     sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
     for key, retained in client.retained.items():
-        assert retained.unacknowledged == (key in sent), f"{key.hex()} is unacknowledged, or is not"
+        kept = client.session is not None or key in sent
+        assert retained.unacknowledged == kept, f"{key.hex()} is unacknowledged, or is not"
         assert retained.uses == uses[key], f"{key.hex()} counts {retained.uses} uses, has {uses[key]}"
         assert retained.uses or retained.unacknowledged, f"{key.hex()} is retained for nothing"
 

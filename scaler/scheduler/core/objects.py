@@ -140,6 +140,11 @@ class ObjectTable:
                 self._settle(identifier, entry)
         self.accounts.pop(client, None)
 
+    def unpin(self, client: bytes) -> None:
+        """Drop every pin of a client that stays: what tasks and retained results use remains."""
+        for identifier in list(self.pins.get(client, ())):
+            self.release(identifier, client)
+
     def worker_left(self, worker: bytes) -> None:
         for function in self.functions.values():
             function.announced_to.discard(worker)

@@ -100,16 +100,21 @@ class Outbox:
         if self.is_watched:
             self._facts.append(ended)
         if not client.terminated:
-            client.number += 1
-            message.number = client.number
-            client.unacknowledged.append(message)
-            self.send_to_client(client, message)
+            if not client.is_detached:
+                self.send_finished(client, message)
             if self._state.changes is not None and client.via is None:
                 self._state.changes.add(Ended(client.id, message))
 
+    def send_finished(self, client: ClientRecord, message: Finished) -> None:
+        """Send results under the next number of this client."""
+        client.number += 1
+        message.number = client.number
+        client.unacknowledged.append(message)
+        self.send_to_client(client, message)
+
     def send_to_client(self, client: ClientRecord, message: Message) -> None:
-        """Send to a client; to one inside a task through its worker, and to one that has not come back not at all."""
-        if client.is_recovered:
+        """Send to a client; to one inside a task through its worker, and to one that is not here not at all."""
+        if client.is_recovered or client.is_detached:
             return
         if client.via is None:
             self._commands.append(Send(client.id, message))

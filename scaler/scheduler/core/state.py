@@ -35,6 +35,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.accounts import KeyAccount
+from scaler.scheduler.core.durable import DurableSession
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
@@ -318,6 +319,27 @@ class ClientRecord(PeerRecord):
     """The journal brought it back, and the client has not come yet."""
     warned: set[Needs] = field(default_factory=set)
     """Requirements of its tasks that nothing here meets, and about which it was warned."""
+    session: DurableSession | None = None
+    """Set of a client whose tasks and results stay when it leaves."""
+
+    @property
+    def is_detached(self) -> bool:
+        """Tell whether this is a durable session that no client uses now."""
+        return self.session is not None and not self.session.is_attached
+
+    def attach(self, where: str) -> None:
+        """Note that a client on this host, with this pid, uses the durable session."""
+        assert self.session is not None
+        self.session.is_attached, self.session.client = True, where
+        self.name = f"session {self.session.name} ({where})"
+
+    def detach(self, now: float) -> None:
+        """Note that the client of the durable session has left."""
+        assert self.session is not None
+        self.session.is_attached, self.session.used_at = False, now
+        self.name = f"session {self.session.name} (detached)"
+        self.number = 0
+        self.unacknowledged.clear()
 
 
 @dataclass(slots=True, eq=False)

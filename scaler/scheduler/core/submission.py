@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
-from scaler.ids import TASK_KIND, show
+from scaler.ids import TASK_KIND, is_task, owner_of, show
 from scaler.needs import Needs
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
@@ -33,6 +33,8 @@ class Submission:
         self._tasks = tasks
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
+        self.repeated: list[bytes] = []
+        """Tasks of the present message that its durable session had already."""
 
     def submit(self, client: ClientRecord, message: Submit) -> list[str]:
         """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
@@ -60,9 +62,7 @@ class Submission:
         """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
         account = client.account
         accounts = self._state.accounts
-        waiting = self._state.waiting + self._state.ready.count + len(referencing)  # the last ones are not counted yet
-        waiting_left = self._waiting_limit - waiting if self._waiting_limit >= 0 else sys.maxsize
-        capacity = 0 if self._state.journal_failure else min(accounts.tasks_left(account), waiting_left)
+        capacity = self._capacity(account, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
@@ -74,6 +74,7 @@ class Submission:
         before = len(tasks)
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in retained:
+                self._repeat(client, identifier, references[index] if references else ())
                 continue  # a repetition: one execution, one answer
             if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
@@ -86,8 +87,7 @@ class Submission:
             if capacity <= 0 or size > left:
                 rejected.append(identifier)
                 continue
-            capacity -= 1
-            left -= size
+            capacity, left = capacity - 1, left - size
             task = Task(identifier, group, payload, references[index] if references else ())
             for earlier in departed:
                 if identifier in earlier.tasks:
@@ -97,6 +97,9 @@ class Submission:
                 referencing.append(task)
             else:
                 ready.append(task)
+        if client.session is not None:
+            for task in (*ready, *referencing):
+                task.attempt = max(task.attempt, client.session.submitted(task.id, task.group.spec.name))
         self._count(group, len(tasks) - before)
         account.size_bytes += room - left
         if len(tasks) > before:
@@ -109,6 +112,20 @@ class Submission:
             self._reject(group, rejected, accounts.bytes_limit(account) if capacity > 0 else self._tasks_limit(account))
         if not group.live:
             self._tasks.drop_group(group)
+
+    def _repeat(self, client: ClientRecord, identifier: bytes, references: Iterable[bytes]) -> None:
+        """Note a task that a durable session has: its outcome is sent, and what was uploaded for it is released."""
+        if client.session is not None:
+            self.repeated.append(identifier)
+            for reference in references:
+                if owner_of(reference) == client.id and not is_task(reference):
+                    self._state.objects.pin(reference, client.id)  # the client releases it, which forgets it
+
+    def _capacity(self, account: KeyAccount, more: int) -> int:
+        """Return how many tasks may come. more: tasks that wait and are not counted yet."""
+        waiting = self._state.waiting + self._state.ready.count + more
+        waiting_left = self._waiting_limit - waiting if self._waiting_limit >= 0 else sys.maxsize
+        return 0 if self._state.journal_failure else min(self._state.accounts.tasks_left(account), waiting_left)
 
     def _tasks_limit(self, account: KeyAccount) -> str:
         """Return what keeps tasks out, in words."""
@@ -123,6 +140,8 @@ class Submission:
         for identifier in ids:
             if identifier not in group.client.tasks and identifier not in group.client.retained:
                 task = group.client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
+                if group.client.session is not None:
+                    group.client.session.submitted(identifier, group.spec.name)
                 self._count(group, 1)
                 self._tasks.end(task, Outcome.REJECTED, why.encode())
 

@@ -486,6 +486,8 @@ class Tasks:
             if not client.tasks:
                 del self._state.departed[client]
         else:
+            if client.session is not None:
+                client.session.ended(task.id, task.attempt, self._state.own_time(self._state.now))
             retained = client.retained[task.id] = RetainedResult(outcome, payload)
             account.size_bytes += ENTRY_BYTES + len(payload)
             if outcome:
@@ -553,7 +555,11 @@ class Tasks:
     def _drop_retained(self, client: ClientRecord, identifier: bytes, retained: RetainedResult) -> None:
         if retained.uses or retained.unacknowledged:
             return
-        del client.retained[identifier]
+        self.drop_result(client, identifier)
+
+    def drop_result(self, client: ClientRecord, identifier: bytes) -> None:
+        """Forget how a task ended."""
+        retained = client.retained.pop(identifier)
         if self._state.changes is not None and client.via is None:
             self._state.changes.dropped((identifier,))
         client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
@@ -566,7 +572,7 @@ class Tasks:
         while unacknowledged and unacknowledged[0].number <= number:
             for identifier in unacknowledged.popleft().ids:
                 retained = client.retained.get(identifier)
-                if retained is not None:
+                if retained is not None and client.session is None:
                     retained.unacknowledged = False
                     self._drop_retained(client, identifier, retained)
 

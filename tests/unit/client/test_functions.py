@@ -17,6 +17,7 @@ from scaler.client.futures import FutureTable
 from scaler.client.session import ConnectionReady, UploadEnded
 from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.errors import LimitError
+from scaler.ids import IdFactory
 from scaler.protocol.messages import Message, Release, stored_reference
 from scaler.serialization import Parts, size_of
 
@@ -27,7 +28,7 @@ class Table:
     def __init__(self) -> None:
         self.uploads: list[ObjectUpload] = []
         self.futures = FutureTable(
-            b"client--",
+            IdFactory(b"client--"),
             wake=lambda: None,
             upload=self._upload,
             blocked=nullcontext,

@@ -135,15 +135,21 @@ class Cluster:
         *,
         identity: Identity = LOCAL,
         role: Role = Role.CLIENT,
+        session: str = "",
     ) -> str:
-        """A client joins, or comes back with a new session; title is what people see, its name unless given."""
+        """A client joins, or comes back with a new session; title is what people see, its name unless given.
+
+        session: the name of its durable session.
+        """
         self._factories.setdefault(name, IdFactory(self.peer(name)))
-        self.step(Opened(self.peer(name), self._hello(role, ClientDetails(title or name)), identity))
+        self.step(Opened(self.peer(name), self._hello(role, ClientDetails(title or name, session)), identity))
         return name
 
-    def refusal(self, name: str, identity: Identity = LOCAL, details: ManagerDetails | None = None) -> str:
+    def refusal(
+        self, name: str, identity: Identity = LOCAL, details: ManagerDetails | None = None, session: str = ""
+    ) -> str:
         """Why a client, or a manager, may not come in; empty when it may."""
-        hello = self._hello(Role.MANAGER if details else Role.CLIENT, details or ClientDetails(name))
+        hello = self._hello(Role.MANAGER if details else Role.CLIENT, details or ClientDetails(name, session))
         refused = self.core.refusal(self.peer(name), hello, identity, self.now)
         return refused.text if refused is not None else ""
 

@@ -7,10 +7,15 @@ import pytest
 from scaler.ids import result_id
 from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import (
+    UNFINISHED,
     AcknowledgeResults,
+    EndSession,
     Finished,
+    LabelTasks,
+    ListSessionTasks,
     Outcome,
     Release,
+    SessionTasks,
     Submit,
     is_stored,
     stored_reference,
@@ -221,3 +226,53 @@ def test_a_function_that_came_while_tasks_were_refused_is_there_for_later_ones(c
     after = cluster.killed()
     after.worker("new")
     assert [found for found, *_ in after.runs("new")] == [task]
+
+
+def test_a_durable_session_comes_back_with_its_tasks_results_keys_and_names(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    cluster.client("s", session="nightly")
+    ended, queued = cluster.submit("s", 2, name="f")
+    cluster.say("s", LabelTasks([queued], [b"key"], [b"tag"]))
+    cluster.worker("worker")
+    cluster.finish("worker", ended)
+    cluster.say("s", AcknowledgeResults(1))
+    cluster.leave("s")
+    after = cluster.killed(compacted=compacted)
+    session = after.peer("s")
+    assert after.state.clients[session].is_detached
+    after.client("other")
+    after.say("other", ListSessionTasks(session))
+    (tasks,) = [message for name, message in after.said if name == "other" and isinstance(message, SessionTasks)]
+    assert (tasks.ids, tasks.outcomes) == ([ended, queued], [Outcome.SUCCESS, UNFINISHED])
+    assert (tasks.names, tasks.keys, tasks.tags) == ([b"f", b"f"], [b"", b"key"], [b"", b"tag"])
+    after.worker("new")
+    after.finish("new", queued)
+    after.client("s", session="nightly")
+    after.submit("s", ids=[ended, queued], name="f")
+    assert after.outcomes("s") == {ended: (Outcome.SUCCESS, VALUE), queued: (Outcome.SUCCESS, VALUE)}
+    assert [task for task, _, _ in after.runs("new")] == [queued]
+
+
+def test_a_removed_session_does_not_come_back(cluster: JournaledCluster, compacted: bool) -> None:
+    cluster.client("s", session="nightly")
+    (task,) = cluster.submit("s")
+    cluster.leave("s")
+    cluster.client("s", session="nightly")
+    cluster.say("s", EndSession(cluster.peer("s"), remove=True))
+    after = cluster.killed(compacted=compacted)
+    assert after.peer("s") not in after.state.clients
+    assert after.state_of(task) is None
+
+
+def test_a_failed_task_of_a_session_that_runs_again_has_no_result_until_it_ends(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    cluster.client("s", session="nightly")
+    (task,) = cluster.submit("s")
+    cluster.worker("worker")
+    cluster.finish("worker", task, outcome=Outcome.EXCEPTION)
+    cluster.say("s", LabelTasks([task], [b"key"], [b""], run_failed=True))
+    cluster.submit("s", ids=[task])
+    after = cluster.killed(compacted=compacted)
+    assert isinstance(after.state_of(task), Ready)

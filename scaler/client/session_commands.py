@@ -1,0 +1,93 @@
+"""`scaler sessions`: lists, shows, cancels and removes durable sessions."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+from scaler.client.client import Client
+from scaler.client.durable import session_tasks
+from scaler.config.commands import SessionsRequest
+from scaler.errors import UsageError
+from scaler.grammar import counted
+from scaler.ids import show
+from scaler.protocol.messages import (
+    UNFINISHED,
+    EndSession,
+    ListSessions,
+    Outcome,
+    SessionEnded,
+    SessionRow,
+    SessionsListed,
+)
+from scaler.texts import escaped
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
+
+
+def run(request: SessionsRequest) -> int:
+    """Do it, and return the exit code. Raises UsageError, and what `Client` raises."""
+    with Client(request.address, credentials=request.credentials) as client:
+        rows = sorted(client._loop.ask(ListSessions(), SessionsListed).sessions, key=lambda row: (row.name, row.key))
+        if request.verb == "list":
+            _list(rows)
+            return 0
+        row = _named(rows, request.name)
+        if request.verb == "show":
+            _show(client, row)
+            return 0
+        ended = client._loop.ask(EndSession(row.id, remove=request.verb == "remove"), SessionEnded)
+        if ended.error:
+            raise UsageError(ended.error)
+        removed = "" if request.verb == "cancel" else f", and removed it with {counted(row.ended, 'result')}"
+        tasks = counted(ended.cancelled, "unfinished task")
+        _say(f"cancelled {tasks} of session {row.name!r}{removed}")
+    return 0
+
+
+def _list(rows: Sequence[SessionRow]) -> None:
+    if not rows:
+        _say("no durable sessions: Client(session=NAME) makes one")
+        return
+    table: list[Sequence[str]] = [("name", "key", "unfinished", "ended", "failed", "bytes", "used")]
+    for row in rows:
+        used = f"now, by {row.client}" if row.attached else f"{_ago(row.idle_seconds)} ago, by {row.client}"
+        counts = (f"{count:,}" for count in (row.unfinished, row.ended, row.failed, row.size_bytes))
+        table.append((row.name, row.key, *counts, used))
+    _print(table)
+
+
+def _show(client: Client, row: SessionRow) -> None:
+    table = [("task", "function", "key", "tag", "state")]
+    for task, outcome, name, key, tag in session_tasks(client._loop, row.id):
+        state = "unfinished" if outcome == UNFINISHED else Outcome(outcome).name.lower().replace("_", " ")
+        table.append((show(task), name, key, tag, state))
+    _print(table)
+
+
+def _named(rows: Iterable[SessionRow], name: str) -> SessionRow:
+    found = [row for row in rows if row.name == name]
+    if not found:
+        raise UsageError(f"there is no session {name!r} of this key; `scaler sessions list` lists all")
+    if len(found) > 1:
+        keys = ", ".join(row.key for row in found)
+        raise UsageError(f"session {name!r} exists for the keys {keys}: use a credential of one of them")
+    return found[0]
+
+
+def _ago(seconds: float) -> str:
+    for size, unit in _UNITS:
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _print(rows: Sequence[Sequence[str]]) -> None:
+    shown = [[escaped(text) for text in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    for row in shown:
+        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")

@@ -1,0 +1,176 @@
+"""Durable sessions with real processes: programs that end, and others that continue."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.cli import run_command
+from scaler.errors import RefusedError, UsageError
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from scaler import Client
+def noted(log, value):
+    with open(log, "a") as file:
+        file.write(f"{value}\\n")
+    return value * 2
+client = Client(sys.argv[1], session=sys.argv[2])
+futures = [client.submit(noted, sys.argv[3], value, key=f"value {value}") for value in range(4)]
+if sys.argv[4] == "die":
+    futures[0].result()
+    os._exit(1)
+print([future.result() for future in futures])
+"""
+
+
+def run_program(cluster: SchedulerClusterCombo, session: str, log: Path, what: str) -> str:
+    command = [sys.executable, "-c", PROGRAM, cluster.get_address(), session, str(log), what]
+    return subprocess.run(command, capture_output=True, text=True, check=what != "die", timeout=60).stdout
+
+
+@pytest.fixture
+def session() -> str:
+    return f"session-{uuid4().hex}"
+
+
+@contextmanager
+def client_of(cluster: SchedulerClusterCombo, session: str) -> Iterator[Client]:
+    client = Client(cluster.get_address(), session=session)
+    try:
+        yield client
+    finally:
+        client.disconnect()
+
+
+def noted(log: str, value: int) -> int:
+    with Path(log).open("a", encoding="utf-8") as file:
+        file.write(f"{value}\n")
+    return value * 2
+
+
+def wait_for(path: str) -> None:
+    until(Path(path).exists)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        time.sleep(0.01)
+
+
+def fail_once(log: str) -> int:
+    if not Path(log).exists():
+        Path(log).touch()
+        raise ValueError("the first time")
+    return 1
+
+
+def test_a_script_that_runs_again_repeats_nothing(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run_program(cluster, session, log, "die")
+    assert run_program(cluster, session, log, "go on") == "[0, 2, 4, 6]\n"
+    assert sorted(log.read_text().split()) == ["0", "1", "2", "3"]
+
+
+def test_another_program_has_the_futures_and_their_results(cluster: SchedulerClusterCombo, session: str) -> None:
+    with client_of(cluster, session) as client:
+        client.submit(bytes, 3_000_000, key="large")
+        client.submit_verbose(abs, (-2,), name="small", tag="numbers")
+        client.submit_verbose(int, ("x",), tag="numbers")
+    with client_of(cluster, session) as client:
+        large, small, wrong = client.futures()
+        assert len(large.result(10)) == 3_000_000
+        assert small.result(10) == 2
+        assert isinstance(wrong.exception(10), ValueError)
+        assert client.futures(key="large") == [large]
+        assert client.futures("small") == [small]
+        assert client.futures(tag="numbers") == [small, wrong]
+        assert client.submit(len, large).result(10) == 3_000_000
+
+
+def test_tasks_that_failed_run_again(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
+    log = str(tmp_path / "log")
+    with client_of(cluster, session) as client, pytest.raises(ValueError, match="the first time"):
+        client.submit(fail_once, log, key="task").result(10)
+    with client_of(cluster, session) as client:
+        assert client.submit(fail_once, log, key="task").result(10) == 1
+
+
+def test_a_map_with_keys_resumes(cluster: SchedulerClusterCombo, session: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for values in (range(3), range(5)):
+        with client_of(cluster, session) as client:
+            logs, keys = [str(log)] * len(values), [f"v{value}" for value in values]
+            assert client.map(noted, logs, values, keys=keys) == [2 * value for value in values]
+    assert sorted(log.read_text().split()) == ["0", "1", "2", "3", "4"]
+
+
+def test_a_map_with_keys_names_the_item_that_failed(cluster: SchedulerClusterCombo, session: str) -> None:
+    with client_of(cluster, session) as client:
+        with pytest.raises(ValueError, match="invalid literal") as caught:
+            client.map(int, ["1", "x", "2"], keys="abc")
+        assert caught.value.item_index == 1  # type: ignore[attr-defined]
+        first, failed, last = client.map(int, ["1", "x", "2"], keys="abc", return_exceptions=True)
+        assert (first, type(failed), last) == (1, ValueError, 2)
+        with pytest.raises(UsageError, match="2 for 3 items"):
+            client.map(int, "123", keys="ab")
+        with pytest.raises(UsageError, match="not all different"):
+            client.map(int, "12", keys="aa")
+
+
+def test_a_session_that_is_in_use_says_by_which_program(cluster: SchedulerClusterCombo, session: str) -> None:
+    text = rf"in use by .*\|{os.getpid()}: end that client first"
+    with client_of(cluster, session), pytest.raises(RefusedError, match=text):
+        Client(cluster.get_address(), session=session)
+
+
+def test_what_needs_a_session_says_so(cluster: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(cluster.get_address()) as client:
+        for call in (
+            client.futures,
+            lambda: client.map(abs, [1], keys=["a"]),
+            lambda: client.submit_verbose(abs, (1,), tag="a"),
+        ):
+            with pytest.raises(UsageError, match=r"Client\(session=\.\.\.\)"):
+                call()
+    with pytest.raises(UsageError, match="session is '', and must be text"):
+        Client(cluster.get_address(), session="")
+    monkeypatch.delenv("SCALER_ADDRESS", raising=False)
+    with pytest.raises(UsageError, match="needs an address"):
+        Client(session="nightly")
+
+
+def test_sessions_are_listed_shown_cancelled_and_removed(
+    cluster: SchedulerClusterCombo, session: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def sessions(*arguments: str) -> str:
+        assert run_command("scaler", ["sessions", *arguments, cluster.get_address()]) == 0
+        return capsys.readouterr().out
+
+    with client_of(cluster, session) as client:
+        client.submit(abs, -1, key="first key").result(10)
+        client.submit(wait_for, str(tmp_path / "never"), key="waits")
+        until(lambda: len(client.futures()) == 2)
+    line = next(line for line in sessions("list").splitlines() if line.startswith(session))
+    assert line.split()[2:5] == ["1", "1", "0"]
+    assert "ago, by" in line
+    shown = sessions("show", session)
+    assert "first key" in shown
+    assert "success" in shown
+    assert "unfinished" in shown
+    assert "cancelled 1 unfinished task" in sessions("cancel", session)
+    until(lambda: "unfinished" not in sessions("show", session))
+    assert "removed it with 2 results" in sessions("remove", session)
+    assert session not in sessions("list")
+    assert run_command("scaler", ["sessions", "show", session, cluster.get_address()]) != 0
+    assert "there is no session" in capsys.readouterr().err

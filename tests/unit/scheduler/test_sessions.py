@@ -1,0 +1,206 @@
+"""Durable sessions: tasks and results that outlive the client that submitted them."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from scaler.ids import result_id
+from scaler.net.identity import Identity
+from scaler.protocol.messages import (
+    UNFINISHED,
+    AcknowledgeResults,
+    EndSession,
+    Finished,
+    LabelTasks,
+    ListSessions,
+    ListSessionTasks,
+    Message,
+    Outcome,
+    Redeliver,
+    SessionEnded,
+    SessionsListed,
+    SessionTasks,
+    stored_reference,
+)
+from scaler.scheduler.core.commands import Expel, SendToStorage
+from tests.unit.scheduler.driver import VALUE, Cluster
+
+ALICE, BOB = Identity("alice"), Identity("bob")
+NAME = "nightly"
+M = TypeVar("M", bound=Message)
+
+
+def with_session(session_retention_seconds: float = 604_800.0) -> Cluster:
+    cluster = Cluster(session_retention_seconds=session_retention_seconds)
+    cluster.worker("w", slots=4)
+    cluster.client("s", session=NAME, identity=ALICE)
+    return cluster
+
+
+def come_back(cluster: Cluster) -> None:
+    cluster.said.clear()
+    cluster.client("s", session=NAME, identity=ALICE)
+
+
+def told(cluster: Cluster, client: str, kind: type[M]) -> list[M]:
+    return [message for name, message in cluster.said if name == client and isinstance(message, kind)]
+
+
+def ask(cluster: Cluster, client: str, question: Message, kind: type[M]) -> M:
+    cluster.say(client, question)
+    return told(cluster, client, kind)[-1]
+
+
+def test_tasks_continue_and_their_results_are_kept_when_the_client_leaves() -> None:
+    cluster = with_session()
+    queued, running = cluster.submit("s", 2)
+    cluster.leave("s")
+    cluster.finish("w", running)
+    cluster.finish("w", queued, outcome=Outcome.EXCEPTION)
+    assert not told(cluster, "s", Finished)
+    come_back(cluster)
+    cluster.say("s", Redeliver([queued, running]))
+    assert cluster.outcomes("s") == {running: (Outcome.SUCCESS, VALUE), queued: (Outcome.EXCEPTION, VALUE)}
+
+
+def test_a_task_that_is_submitted_again_runs_once_and_is_answered_each_time() -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s")
+    cluster.finish("w", task)
+    cluster.say("s", AcknowledgeResults(1))
+    cluster.leave("s")
+    come_back(cluster)
+    cluster.submit("s", ids=[task])
+    assert cluster.outcome("s", task) == Outcome.SUCCESS
+    assert not cluster.runs("w")
+
+
+def test_a_task_that_still_runs_is_answered_when_it_ends() -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s")
+    cluster.leave("s")
+    come_back(cluster)
+    cluster.submit("s", ids=[task])
+    assert not told(cluster, "s", Finished)
+    cluster.finish("w", task)
+    assert cluster.outcome("s", task) == Outcome.SUCCESS
+
+
+def test_failed_tasks_run_again_under_later_attempts_when_the_user_submits_them_again() -> None:
+    cluster = with_session()
+    failed, succeeded = cluster.submit("s", 2)
+    cluster.finish("w", failed, outcome=Outcome.EXCEPTION)
+    cluster.finish("w", succeeded)
+    come_back(cluster)
+    cluster.say("s", LabelTasks([failed, succeeded], [b"a", b"b"], [b"", b""], run_failed=True))
+    cluster.submit("s", ids=[failed, succeeded])
+    assert [(task, attempt) for task, attempt, _ in cluster.runs("w")] == [(failed, 2)]
+
+
+def test_a_scheduler_that_forgot_nothing_does_not_run_failed_tasks_again() -> None:
+    cluster = with_session()
+    (failed,) = cluster.submit("s", retries=0)
+    cluster.finish("w", failed, outcome=Outcome.EXCEPTION)
+    come_back(cluster)
+    cluster.say("s", LabelTasks([failed], [b"a"], [b""], run_failed=False))
+    cluster.submit("s", ids=[failed])
+    assert not cluster.runs("w")
+    assert cluster.outcome("s", failed) == Outcome.EXCEPTION
+
+
+def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s")
+    cluster.say("s", LabelTasks([task], [b"first"], [b""]))
+    cluster.say("s", LabelTasks([task], [b"second"], [b""]))
+    outcome, text = cluster.outcomes("s")[task]
+    assert outcome == Outcome.REJECTED
+    assert b"'first'" in text
+    assert b"'second'" in text
+
+
+def test_a_session_has_one_client_at_a_time() -> None:
+    cluster = with_session()
+    assert cluster.refusal("s", ALICE, session=NAME) == "session 'nightly' is in use by host|1: end that client first"
+    cluster.break_connection("s")
+    assert not cluster.refusal("s", ALICE, session=NAME)
+
+
+def test_a_session_of_a_client_that_is_silent_may_be_continued() -> None:
+    cluster = with_session()
+    cluster.wait(6.0, alive=["w"])
+    assert not cluster.refusal("s", ALICE, session=NAME)
+
+
+def test_a_session_that_another_key_has_is_another_session() -> None:
+    cluster = with_session()
+    assert "another client" in cluster.refusal("s", BOB, session=NAME)
+    assert not cluster.refusal("t", BOB, session=NAME)
+    cluster.client("t", session=NAME, identity=BOB)
+    (task,) = cluster.submit("s")
+    cluster.say("t", Redeliver([task]))
+    assert cluster.outcome("t", task) == Outcome.OBJECT_LOST
+    listed = ask(cluster, "t", ListSessions(), SessionsListed)
+    assert [row.key for row in listed.sessions] == ["bob"]
+    assert ask(cluster, "t", ListSessionTasks(cluster.peer("s")), SessionTasks).total == 0
+    assert ask(cluster, "t", EndSession(cluster.peer("s"), remove=True), SessionEnded).error
+
+
+def test_sessions_and_their_tasks_are_listed_in_the_order_of_submission() -> None:
+    cluster = with_session()
+    ids = cluster.submit("s", 3, name="f")
+    cluster.say("s", LabelTasks(ids[1:2], [b"key"], [b"tag"]))
+    cluster.finish("w", ids[0])
+    cluster.finish("w", ids[2], outcome=Outcome.EXCEPTION)
+    cluster.leave("s")
+    cluster.client("other", identity=ALICE)
+    (row,) = ask(cluster, "other", ListSessions(), SessionsListed).sessions
+    assert (row.name, row.attached, row.unfinished, row.ended, row.failed) == (NAME, False, 1, 2, 1)
+    tasks = ask(cluster, "other", ListSessionTasks(row.id), SessionTasks)
+    assert (tasks.total, tasks.ids) == (3, ids)
+    assert tasks.outcomes == [Outcome.SUCCESS, UNFINISHED, Outcome.EXCEPTION]
+    assert (tasks.names, tasks.keys, tasks.tags) == ([b"f"] * 3, [b"", b"key", b""], [b"", b"tag", b""])
+    assert ask(cluster, "other", ListSessionTasks(row.id, 2), SessionTasks).ids == ids[2:]
+
+
+def test_a_removed_session_leaves_nothing() -> None:
+    cluster = with_session()
+    done, running = cluster.submit("s", 2)
+    cluster.finish("w", done, payload=stored_reference(result_id(done, 1), 5))
+    cluster.leave("s")
+    cluster.client("other", identity=ALICE)
+    assert ask(cluster, "other", EndSession(cluster.peer("s"), remove=True), SessionEnded).cancelled == 1
+    assert cluster.recalls("w", kill=True) == [running]
+    cluster.finish("w", running, outcome=Outcome.CANCELLED)
+    assert not ask(cluster, "other", ListSessions(), SessionsListed).sessions
+    assert any(isinstance(command, SendToStorage) for command in cluster.commands)
+
+
+def test_a_session_that_is_in_use_is_cancelled_and_not_removed_by_another_client() -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s")
+    cluster.client("other", identity=ALICE)
+    refused = ask(cluster, "other", EndSession(cluster.peer("s"), remove=True), SessionEnded)
+    assert "in use by host|1" in refused.error
+    assert ask(cluster, "other", EndSession(cluster.peer("s"), remove=False), SessionEnded).cancelled == 1
+    assert cluster.recalls("w", kill=True) == [task]
+
+
+def test_a_client_that_removes_its_own_session_is_told_and_ended() -> None:
+    cluster = with_session()
+    commands = cluster.say("s", EndSession(cluster.peer("s"), remove=True))
+    (expel,) = [command for command in commands if isinstance(command, Expel)]
+    assert "was removed" in expel.reason.text
+
+
+def test_a_session_expires_after_its_last_use_and_not_before_its_last_task() -> None:
+    cluster = with_session(session_retention_seconds=100.0)
+    (task,) = cluster.submit("s")
+    cluster.leave("s")
+    cluster.wait(150.0, alive=["w"])
+    assert cluster.state.clients
+    cluster.finish("w", task)
+    cluster.wait(99.0, alive=["w"])
+    assert cluster.state.clients
+    cluster.wait(2.0, alive=["w"])
+    assert not cluster.state.clients
