@@ -208,9 +208,14 @@ class ListenerCore:
         most: dict[_Link, None] = max(self._unidentified.values(), key=len)
         self._give_up(next(iter(most)))
 
-    def _give_up(self, link: _Link) -> None:
-        self._lost(link)
+    def _give_up(self, link: _Link, refusal: str = "") -> None:
+        self._lost(link, refusal)
         self._commands.append(t.Cut(link.transport))
+
+    def _forget(self, link: _Link) -> None:
+        self._links.pop(link.transport, None)
+        self._keep(link)
+        self._identified(link)
 
     def _identified(self, link: _Link) -> None:
         """Note that a connection has a session, or is gone."""
@@ -307,9 +312,7 @@ class ListenerCore:
         self._events.append(Closed(peer.id, text, is_orderly=False))
 
     def _lost(self, link: _Link, refusal: str = "") -> None:
-        del self._links[link.transport]
-        self._keep(link)
-        self._identified(link)
+        self._forget(link)
         peer = link.peer
         if peer is not None and peer.link is link:
             self._disconnect(peer)
@@ -342,8 +345,7 @@ class ListenerCore:
             identity = known.identity
         elif known is not None and is_its_own and known.identity is LOCAL:
             # Its local connection broke, and for a moment it found no other one: it tries again.
-            self._lost(link, f"{identity.key} does not resume a session of {LOCAL.key}")
-            self._commands.append(t.Cut(link.transport))
+            self._give_up(link, f"{identity.key} does not resume a session of {LOCAL.key}")
             return
         if not identity.roles:
             refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
@@ -446,9 +448,7 @@ class ListenerCore:
         self._closing.pop(link, None)
 
     def _cut(self, link: _Link) -> None:
-        self._links.pop(link.transport, None)
-        self._keep(link)
-        self._identified(link)
+        self._forget(link)
         self._commands.append(t.Cut(link.transport))
 
     def _expire(self, now: float) -> None:

@@ -21,7 +21,6 @@ CREDENTIAL_FD_VARIABLE = "SCALER_CREDENTIAL_FD"
 """Names the descriptor with the text of the credential."""
 CREDENTIAL_VARIABLE = "SCALER_CREDENTIAL"
 """Has the text itself; containers only, whose service fills it from a secret."""
-MAX_CREDENTIAL_BYTES = 64 * 1024
 
 _text = ""
 
@@ -41,7 +40,7 @@ def take_credential(environment: MutableMapping[str, str] = os.environ) -> None:
     descriptor = environment.pop(CREDENTIAL_FD_VARIABLE, None)
     if descriptor is not None:
         with open(int(descriptor), "rb") as file:  # noqa: PTH123 (of a descriptor)
-            _text = file.read(MAX_CREDENTIAL_BYTES).decode()
+            _text = file.read().decode()
 
 
 def pipe_with(text: str) -> int:
