@@ -12,6 +12,7 @@ from pathlib import Path
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.journal.records import HEADER_BYTES, MARK_BYTES, Replay, damaged, pack, pack_header, read_mark, records
+from scaler.security.private_files import require_private
 
 _SEGMENT = "segment-"
 _SNAPSHOT = "snapshot-"
@@ -29,11 +30,15 @@ class JournalDirectory:
     """
 
     def __init__(self, path: Path, *, lock: bool = True) -> None:
-        """Make the directory if it is missing. Raises UsageError when it cannot be used, or another process uses it."""
+        """Make the directory if it is missing.
+
+        Raises UsageError when it cannot be used, other users can open it, or another process uses it.
+        """
         self.path = path
         self._lock = -1
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            require_private(path.stat(), path)
             if lock:
                 self._lock = os.open(path / "lock", _FLAGS, 0o600)
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

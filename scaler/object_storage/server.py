@@ -117,7 +117,7 @@ class StorageServer:
         from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (of those that keep objects on disk)
 
         journal = ObjectJournal(
-            Path(state_directory) / "objects",
+            Path(state_directory).expanduser() / "objects",
             on_stored=lambda peer, request: self._listener.send(peer, StorageReply(request, StorageResult.OK)),
             on_lost=lambda *lost: self._on_events((ObjectNotPersisted(*lost),)),
             on_failure=lambda failure: self._on_events((DiskChanged(failure),)),

@@ -209,7 +209,7 @@ class SchedulerServer:
             return None
         from scaler.scheduler.durable import DurableSteps  # noqa: PLC0415 (of those that keep a journal)
 
-        path = Path(config.state_directory) / "scheduler"
+        path = Path(config.state_directory).expanduser() / "scheduler"
         return DurableSteps(path, self._perform_all, lambda failure: self._step([JournalChanged(failure)]))
 
     def _embed_storage(self) -> str:

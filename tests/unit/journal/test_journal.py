@@ -88,6 +88,13 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> No
     run(test, tmp_path)
 
 
+def test_a_directory_that_other_users_can_open_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "shared"
+    path.mkdir(mode=0o755)
+    with pytest.raises(UsageError, match=f"chmod 700 {path}"):
+        JournalDirectory(path)
+
+
 def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     async def test(journal: Journal) -> None:
         journal.append(b"body")
