@@ -204,7 +204,7 @@ class StorageTable:
         memory: has all of the object. Without any bytes, an object is only accepted: its memory counts from then on.
         """
         object_id = message.id
-        if object_id in self._objects:
+        if self.body(object_id) is not None:
             return DONE  # a repeat, or another peer was faster: the same bytes
         upload = peer.uploads.get(object_id)
         if upload is None:

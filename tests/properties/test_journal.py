@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -84,6 +85,17 @@ def test_bytes_of_a_user_never_count_as_a_record() -> None:
     inside = pack(b"guessed!", 2, 0, b"forged")
     whole = segment(1, [b"one", inside])
     assert replayed(whole[:-1]) == [b"one"]
+
+
+def test_what_does_not_count_is_removed_so_that_it_hides_nothing_that_follows(tmp_path: Path) -> None:
+    with contextlib.closing(JournalDirectory(tmp_path)) as directory:
+        whole = segment(1, [b"one", b"two", b"three"])
+        directory.segment(1).write_bytes(whole.replace(b"two", b"2.."))
+        replay = Replay()
+        assert list(directory.bodies(replay)) == [b"one"]
+        directory.repair(replay)
+        directory.segment(2).write_bytes(segment(2, [b"another two"]))
+        assert list(directory.bodies(Replay())) == [b"one", b"another two"]
 
 
 @settings(max_examples=30)

@@ -186,6 +186,27 @@ def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkey
     assert (tmp_path / "segment-00000002.journal").read_bytes().count(b"one") == 1
 
 
+def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, confirmed = os.fdatasync, set[str]()
+
+    def fdatasync(descriptor: int) -> None:
+        real(descriptor)
+        confirmed.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    async def test(journal: Journal) -> None:
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        for _ in range(200):
+            journal.append(bytes(500))
+        await until(lambda: journal.durable == 200)
+
+    run(test, tmp_path)
+    segments = sorted(path.name for path in tmp_path.glob("segment-*"))
+    assert len(segments) > 5
+    assert sorted(confirmed) == segments
+
+
 def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
     async def whole() -> None:
         journal, _ = open_journal(tmp_path, compact_bytes=2 * SEGMENT_BYTES)
