@@ -59,7 +59,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
     samples: Samples = defaultdict(list)
     began = now()
     until = began + seconds
-    cluster.start_client("lasting", is_far=False, until=until)
+    cluster.start_client("lasting", is_far=False, until=until, keeps_objects=False)
     number, next_client, next_agent = 0, began, began + AGENT_SECONDS
     sleep(SAMPLE_SECONDS)
     processes: dict[str, psutil.Process] = {}

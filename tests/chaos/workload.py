@@ -41,6 +41,8 @@ class Order:
     seed: int
     until: float
     credentials: str | None = None
+    keeps_objects: bool = True
+    """Sends objects, which stay until the client ends."""
 
 
 class Workload:
@@ -205,12 +207,13 @@ def run(order: Order) -> None:
     """Do one activity after the other in several threads until the time is over, and wait for every outcome."""
     history = History(order.directory, order.name)
     with Client(order.address, name=order.name, credentials=order.credentials) as client:
+        activities = [each for each in ACTIVITIES if each is not shared or order.keeps_objects]
         workloads = [Workload(client, order, history, number) for number in range(THREADS)]
 
         def work(workload: Workload) -> None:
             while now() < order.until:
                 workload.followed.clear()
-                activity = workload.random.choice(ACTIVITIES)
+                activity = workload.random.choice(activities)
                 try:
                     activity(workload)
                 except Exception as error:  # noqa: BLE001 (a call that fails is a finding, and the others go on)
