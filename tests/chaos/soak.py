@@ -27,6 +27,8 @@ CLIENT_SECONDS = 20.0
 """How long a client lives. One more stays for the whole soak."""
 AGENT_SECONDS = 30.0
 """How often a worker is asked to end; the manager starts another one."""
+LASTING = 8
+"""How many processes last."""
 MIB = 1024 * 1024
 LIMITS = {"pss": 16.0 * MIB, "rss": 24.0 * MIB, "descriptors": 6.0, "threads": 2.0}
 """Most that a figure may grow in an hour."""
@@ -38,7 +40,8 @@ Samples = dict[tuple[str, str], list[tuple[float, float]]]
 def lasting(cluster: Cluster) -> dict[str, psutil.Process]:
     """Return the processes that live for the whole soak, by name."""
     found = {name: cluster.find(name) for name in ("object storage", "scheduler", "page")}
-    found["manager near"], found["manager far"] = ([process] for process in cluster.find("manager"))
+    for name, manager in zip(("manager near", "manager far"), cluster.find("manager"), strict=False):
+        found[name] = [manager]
     found["client"] = cluster.find("client")[:1]
     found["agent near"], found["fork server near"] = cluster.find("agent")[:1], cluster.find("fork server")[:1]
     return {name: processes[0] for name, processes in found.items() if processes}
@@ -72,7 +75,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
             next_agent += AGENT_SECONDS
             for agent in cluster.find("agent")[1:2]:
                 send(agent, signal.SIGTERM)
-        if len(processes) < 8:
+        if len(processes) < LASTING:
             processes = lasting(cluster)
         for name, process in processes.items():
             with suppress(psutil.Error):

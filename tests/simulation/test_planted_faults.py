@@ -6,12 +6,7 @@ notices means that an invariant or a promise is not really checked.
 
 from __future__ import annotations
 
-import inspect
-import sys
-import textwrap
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -21,6 +16,7 @@ from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
+from tests.simulation.planting import Fault, plant
 
 ROUGH = Chances(
     processor_deaths=0.03,
@@ -38,9 +34,7 @@ LOYAL = replace(ROUGH, client_crashes_per_second=0.0)
 """Where clients wait for ever, a task that is forgotten is missed for ever."""
 SEEDS = range(4)
 
-Fault = tuple[type, str, str, str, str]
-
-FAULTS: dict[str, Fault] = {
+FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     # name: (class, method, true line, faulty line, words of the assertion that catches it)
     "a task of a lost worker that was only queued there is forgotten": (
         Tasks,
@@ -143,21 +137,11 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def _faulty(kind: type, method: str, true: str, faulty: str) -> Callable[..., Any]:
-    source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
-    true, faulty = (textwrap.dedent(text).replace("\n            ", "\n        ") for text in (true, faulty))
-    assert source.count(true) == 1, f"{kind.__name__}.{method} reads otherwise now: mend this fault"
-    namespace: dict[str, Any] = dict(vars(sys.modules[kind.__module__]))
-    exec(compile(source.replace(true, faulty), f"<faulty {method}>", "exec"), namespace)
-    made: Callable[..., Any] = namespace[method]
-    return made
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    kind, method, true, faulty, words = FAULTS[name]
-    monkeypatch.setattr(kind, method, _faulty(kind, method, true, faulty))
-    with pytest.raises((AssertionError, KeyError), match=words):
+    fault = Fault(*FAULTS[name])
+    plant(fault, monkeypatch)
+    with pytest.raises((AssertionError, KeyError), match=fault.words):
         _run_all()
 
 

@@ -177,7 +177,7 @@ class World(SteppedCore):
         self._connect(worker)
 
     def _add_client(self, tasks: int) -> None:
-        client = SimulatedClient(self._random.randbytes(8), tasks, self, self._random, self._chances)
+        client = self._make_client(tasks)
         self._clients.append(client)
         self._connect(client)
 
@@ -188,6 +188,9 @@ class World(SteppedCore):
                 self.later(self.now + BURST_SECONDS, burst)
 
         self.later(self.now, burst)
+
+    def _make_client(self, tasks: int) -> SimulatedClient:
+        return SimulatedClient(self._random.randbytes(8), tasks, self, self._random, self._chances)
 
     def _connect(self, actor: Actor) -> None:
         session_id = actor.id + self._random.randbytes(8)
