@@ -1,4 +1,7 @@
-"""The cluster of a chaos run: real processes, with keys, a proxied side, and a small disk of their own."""
+"""The cluster of a chaos run: real processes, with keys, a proxied side, and a small disk of their own.
+
+The seed decides whether clients reach the object storage through the proxy, and whether there is a state directory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ MARK = "CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""
-DISK_MIB = 256
+DISK_MIB = 1024
 MANAGER = "worker-manager"
 KINDS = {"scheduler": "scheduler", "object storage": "object-storage-server", "page": "web-ui"}
 LEVELS = ("manager", "agent", "fork server", "processor")
@@ -40,6 +43,7 @@ FILE = """
 [object_storage_server]
 bind_address = "tcp://127.0.0.1:{storage}"
 credentials = "{keys}"
+{state}
 logging_paths = ["/dev/stdout", "{disk}/storage.log"]
 
 [scheduler]
@@ -50,6 +54,7 @@ monitor_address = "tcp://127.0.0.1:{monitor}"
 credentials = "{keys}"
 worker_timeout_seconds = {lease}
 client_timeout_seconds = {lease}
+{state}
 audit_path = "{disk}/audit.log"
 logging_paths = ["/dev/stdout", "{disk}/scheduler.log"]
 
@@ -97,7 +102,9 @@ class Cluster:
         self.clients: list[ClientProcess] = []
         self.has_disk = False
         self._seed = seed
-        self._storage_is_far = bool(seed % 2)
+        self._storage_is_far = bool(seed & 1)
+        self.is_durable = bool(seed & 2)
+        """The scheduler and the object storage have a state directory."""
         self._mark = uuid.uuid4().hex
         self._shared_memory = set(SHARED_MEMORY.iterdir())
         for name in ("history", "disk", "tmp", "run", "home", "out"):
@@ -128,6 +135,7 @@ class Cluster:
                 far_storage=far_storage,
                 lease=LEASE_SECONDS,
                 keys=self._keys,
+                state=f'state_directory = "{self.disk}/state"' if self.is_durable else "",
                 far=self.new_key("far", "manager"),
                 disk=self.disk,
                 near_slots=NEAR_SLOTS,
@@ -238,7 +246,7 @@ class Cluster:
     def fill_disk(self) -> None:
         with suppress(OSError), (self.disk / "filler").open("wb", buffering=0) as file:
             while True:
-                file.write(bytes(1024 * 1024))
+                os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), 1024 * 1024)
 
     def empty_disk(self) -> None:
         (self.disk / "filler").unlink(missing_ok=True)

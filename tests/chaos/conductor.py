@@ -201,6 +201,7 @@ def _restore(process: psutil.Process, limits: tuple[int, int]) -> None:
 def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], report: Callable[[str], None]) -> Result:
     """Run a cluster in the directory, strike it for so many seconds, and judge."""
     cluster = Cluster(directory, seed)
+    report(f"the cluster has {'a' if cluster.is_durable else 'no'} state directory")
     try:
         until = now() + seconds
         conductor = Conductor(cluster, until, report)
