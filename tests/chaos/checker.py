@@ -15,6 +15,7 @@ from tests.chaos.history import CallFailed, Cancelled, ClientGone, Delivered, En
 
 LOSSES = frozenset({"WorkerLostError", "ProcessorDiedError", "PoisonTaskError"})
 """Outcomes of tasks that used up their attempts."""
+REFUSALS = frozenset({"LimitError", "TaskRejectedError"})
 POISON_STARTS = 3
 CANCELLED = "CancelledError"
 
@@ -35,6 +36,8 @@ class Verdict:
     """The same, where one attempt fewer shows than was needed: it may have died before its first line."""
     excused: int = 0
     """Futures of clients that were killed or shut out on purpose."""
+    refused: int = 0
+    """Futures of tasks that never started, because a limit was reached, such as a full disk."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -58,6 +61,7 @@ class Verdict:
             "exhausted": self.exhausted,
             "doubtful": self.doubtful,
             "excused": self.excused,
+            "refused": self.refused,
             "repeated starts": self.repeated_starts,
             "lost": len(self.lost),
             "duplicated": len(self.duplicated),
@@ -150,6 +154,8 @@ def _check_outcome(
         _check_loss(verdict, name, task, submitted, outcome)
     elif submitted.client in gone:
         verdict.excused += 1
+    elif outcome.error in REFUSALS and not task.starts:
+        verdict.refused += 1
     else:
         verdict.lost.append(f"{name} ended after {len(task.starts)} starts with {shown[:300]}")
 

@@ -61,6 +61,7 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
         "exhausted": 0,
         "doubtful": 0,
         "excused": 0,
+        "refused": 0,
         "repeated starts": 1,
         "lost": 0,
         "duplicated": 0,
@@ -83,6 +84,7 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
         ([*GOOD, CallFailed(6.0, "bob", "shared", "LimitError: full")], "shared of bob raised LimitError: full"),
         ([*GOOD[:-2], GOOD[-1]], "d ended after 0 starts with CancelledError: "),
         (lost("e", "SchedulerLostError", 1, 0), "e ended after 1 starts with SchedulerLostError: some words"),
+        (lost("e", "LimitError", 1, 3), "e ended after 1 starts with LimitError: some words"),
         (
             lost("e", "WorkerLostError", 2, 3),
             "e with retries=3 ended after 2 starts with WorkerLostError: some words",
@@ -102,6 +104,7 @@ def test_a_planted_fault_is_found(lines: list[Line], violation: str) -> None:
         (lost("e", "ProcessorDiedError", 4, 3), "exhausted"),
         (lost("e", "PoisonTaskError", 3, 10), "exhausted"),
         (lost("e", "WorkerLostError", 0, 0), "doubtful"),
+        (lost("e", "LimitError", 0, 3), "refused"),
         ([*GOOD, Submitted(1.0, "e", "eve", 3, "x"), ClientGone(2.0, "eve", "kill")], "excused"),
         ([*lost("e", "RefusedError", 0, 3), ClientGone(2.0, "bob", "revoke key")], "excused"),
     ],

@@ -98,7 +98,7 @@ FAULTS: dict[str, Fault] = {
 }
 
 
-def small_world(seed: int, chances: Chances) -> WholeWorld:
+def small_world(seed: int, chances: Chances, storage_restarts_per_second: float = 0.0) -> WholeWorld:
     random = Random(seed)
     return WholeWorld(
         seed=seed,
@@ -111,6 +111,7 @@ def small_world(seed: int, chances: Chances) -> WholeWorld:
         check_every=5,
         settle_seconds=6.0,  # a client acknowledges its last results with its second heartbeat
         limit_seconds=300.0,
+        storage_restarts_per_second=storage_restarts_per_second,
     )
 
 
@@ -132,6 +133,14 @@ def run_all(seeds: range) -> None:
 @pytest.mark.timeout(36000)
 def test_every_task_has_one_right_outcome_with_agents_and_a_storage(soak: bool) -> None:
     run_all(range(5000 if soak else 4))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(36000)
+def test_a_storage_that_loses_everything_costs_no_task(soak: bool) -> None:
+    for seed in range(5000 if soak else 4):
+        report = small_world(seed, replace(ROUGH, stored_results=0.6), storage_restarts_per_second=1.0).run()
+        assert not report.outcomes[Outcome.OBJECT_LOST]
 
 
 @pytest.mark.parametrize("name", FAULTS)

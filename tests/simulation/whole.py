@@ -14,7 +14,7 @@ from random import Random
 from typing import Any
 
 from scaler.ids import result_id
-from scaler.net.connection import Closed, Opened, Received, Welcomed
+from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
 from scaler.object_storage.core import MeasureOutbox, OutboxMeasured, SendToPeer, StorageCore, StorageInput
 from scaler.object_storage.requests import (
     CallEnded,
@@ -33,6 +33,8 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     Message,
+    ObjectsMissing,
+    ObjectsRestored,
     Outcome,
     Recall,
     Release,
@@ -86,9 +88,21 @@ class StoragePort:
         self._requests = Requests("simulated", 1e9, storage.now)
         self._waiting: dict[StorageCall, Callable[[CallOutcome], None]] = {}
         details = WorkerDetails("simulated", peer.hex(), 1, 1, {}) if role is Role.WORKER else ClientDetails("")
+        self._hello = hello(role, details)
         storage.ports[peer] = self
-        storage.arrive(Opened(peer, hello(role, details)))
-        self.step(Welcomed(Welcome(False, 1, 1e9, 2.0)))
+        self._connect()
+
+    def _connect(self) -> None:
+        self._storage.arrive(Opened(self.peer, self._hello))
+        self.step(Welcomed(Welcome(False, 1 + self._storage.restarts, 1e9, 2.0)))
+
+    def lose_connection(self) -> None:
+        self.step(Broken(SCHEDULER))
+        self._storage.later_in_order((self.peer, True), self._reconnect)
+
+    def _reconnect(self) -> None:
+        if self._storage.ports.get(self.peer) is self:
+            self._connect()
 
     def call(self, call: StorageCall, ended: Callable[[CallOutcome], None]) -> None:
         self._waiting[call] = ended
@@ -120,6 +134,14 @@ class SimulatedStorage:
         self._random = random
         self._delay_seconds = delay_seconds
         self._clear_at: dict[tuple[bytes, bool], float] = {}
+        self.restarts = 0
+
+    def restart(self) -> None:
+        """End, with all objects and all that is on its way, and start again."""
+        self.restarts += 1
+        self._core = StorageCore(1 << 40, lease_seconds=1e9, tick_seconds=1e9)
+        for port in list(self.ports.values()):
+            port.lose_connection()
 
     @property
     def now(self) -> float:
@@ -132,7 +154,8 @@ class SimulatedStorage:
     def later_in_order(self, wire: tuple[bytes, bool], action: Callable[[], None]) -> None:
         at = max(self.now + self._random.expovariate(1 / self._delay_seconds), self._clear_at.get(wire, 0.0))
         self._clear_at[wire] = at
-        self._world.later(at, action)
+        restarts = self.restarts
+        self._world.later(at, lambda: action() if self.restarts == restarts else None)
 
     def arrive(self, item: StorageInput) -> None:
         inputs: list[StorageInput] = [item]
@@ -300,12 +323,10 @@ class SimulatedAgent(SimulatedWorker):
         spec, inputs = self._specs[attempt[0]]
         stored = deque(payload[1:17] for payload in inputs if is_stored(payload))
 
-        def fetch(outcome: CallOutcome = None) -> None:
+        def fetch() -> None:
             if not self._is_running(processor, attempt):
                 return
-            if isinstance(outcome, Exception):
-                self._end(number, processor, Outcome.OBJECT_LOST, b"\x80 an input is missing", 0.0)
-            elif stored:
+            if stored:
                 wanted = stored.popleft()
                 self._port.call(GetCall(wanted, 0.0), partial(check, wanted))
             else:
@@ -314,7 +335,9 @@ class SimulatedAgent(SimulatedWorker):
         def check(wanted: bytes, outcome: CallOutcome) -> None:
             if isinstance(outcome, list):
                 assert b"".join(map(bytes, outcome)) == large_value(wanted), "a task gets the inputs that it names"
-            fetch(outcome)
+                fetch()
+            elif self._is_running(processor, attempt):
+                self._end(number, processor, Outcome.INPUT_MISSING, wanted + b" is missing", 0.0)
 
         fetch()
 
@@ -372,6 +395,7 @@ class StoringClient(SimulatedClient):
         super().__init__(identifier, tasks, world, random, chances)
         self.fetched = 0
         self._port = StoragePort(storage, identifier, Role.CLIENT)
+        self._storage = storage
         self._was_given_up = False
 
     def restart(self) -> None:
@@ -379,6 +403,10 @@ class StoringClient(SimulatedClient):
         super().restart()
 
     def hear(self, message: Message) -> None:
+        if isinstance(message, ObjectsMissing):
+            for identifier in message.ids:
+                self._restore(identifier)
+            return
         said: list[Message] = []
         say, self.say = self.say, said.append
         super().hear(message)
@@ -393,24 +421,51 @@ class StoringClient(SimulatedClient):
     def close(self) -> None:
         self._port.close()
 
+    def _restore(self, identifier: bytes) -> None:
+        """Put an object again: a client has the value, or has it computed again."""
+        assert self._storage.restarts, f"a stored result is there while a task needs it: {identifier.hex()}"
+
+        def restored(_outcome: CallOutcome) -> None:
+            if self.alive:
+                self.say(ObjectsRestored([identifier], []))
+
+        self._port.call(PutCall(identifier, [memoryview(large_value(identifier))]), restored)
+
     def _got(self, identifier: bytes, outcome: CallOutcome) -> None:
         if isinstance(outcome, list):
             assert b"".join(map(bytes, outcome)) == large_value(identifier), "a client gets its own large value"
             self.fetched += 1
         else:
-            assert self._was_given_up, f"a result is kept until its client releases it: {outcome}"
+            assert self._was_given_up or self._storage.restarts, (
+                f"a result is kept until its client releases it: {outcome}"
+            )
         if self.alive:
             self.say(Release([identifier]))
 
 
 class WholeWorld(World):
-    """A world with agents and a storage. Raises AssertionError as World does."""
+    """A world with agents and a storage. Raises AssertionError as World does.
 
-    def __init__(self, *, seed: int, workers: int, clients: int, tasks: int, chances: Chances, **others: Any) -> None:
+    storage_restarts_per_second: how often the storage loses everything.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        workers: int,
+        clients: int,
+        tasks: int,
+        chances: Chances,
+        storage_restarts_per_second: float = 0.0,
+        **others: Any,
+    ) -> None:
         self._incarnation = 1
         self._storage = SimulatedStorage(self, Random(seed + 1), chances.delay_seconds)
         super().__init__(seed=seed, workers=workers, clients=clients, tasks=tasks, chances=chances, **others)
-        self._storage.arrive(Opened(SCHEDULER, hello(Role.SCHEDULER, ClientDetails(""))))
+        StoragePort(self._storage, SCHEDULER, Role.SCHEDULER)
+        if storage_restarts_per_second:
+            self._sometimes(storage_restarts_per_second, self._storage.restart)
 
     def _add_worker(self, gpu: bool) -> None:
         agent = SimulatedAgent(
