@@ -203,12 +203,14 @@ class Cluster:
     def revoke(self, name: str) -> None:
         self.keys("revoke", name, "--directory", str(self._keys))
 
-    def start_client(self, name: str, *, is_far: bool, until: float, keeps_objects: bool = True) -> None:
-        """Start a client: a far one reaches the scheduler through the proxy, which needs a key."""
+    def order(self, name: str, *, is_far: bool, until: float, keeps_objects: bool = True, session: str = "") -> Order:
+        """Return what a client is told: a far one reaches the scheduler through the proxy, which needs a key."""
         address = self.far_address if is_far else self.address
         key = str(self.new_key(name, "client")) if is_far or self._storage_is_far else None
-        order = Order(name, address, str(self.history), self._seed, until, key, keeps_objects)
-        process = self._popen(name, ("-m", "tests.chaos.workload", json.dumps(asdict(order))))
+        return Order(name, address, str(self.history), self._seed, until, key, keeps_objects, session)
+
+    def start_client(self, order: Order) -> None:
+        process = self._popen(order.name, ("-m", "tests.chaos.workload", json.dumps(asdict(order))))
         self.clients.append(ClientProcess(order, process))
 
     def find(self, target: str) -> list[psutil.Process]:

@@ -25,7 +25,7 @@ from pathlib import Path
 import psutil
 
 from tests.chaos.checker import Verdict, check
-from tests.chaos.cluster import Cluster, leave_no_descriptors, send
+from tests.chaos.cluster import ClientProcess, Cluster, leave_no_descriptors, send
 from tests.chaos.faults import Fault, Kind, kinds_without, script
 from tests.chaos.history import ClientGone, History, Struck, now, read
 
@@ -74,6 +74,7 @@ class Conductor:
         self._names = count()
         for number in range(CLIENTS):
             self._start_client(is_far=bool(number % 2))
+        cluster.start_client(cluster.order("nightly", is_far=False, until=until, session="nightly"))
 
     def run(self, faults: Sequence[Fault]) -> None:
         began = now()
@@ -103,7 +104,8 @@ class Conductor:
         heapq.heappush(self._heals, (now() + seconds, next(self._order), heal))
 
     def _start_client(self, *, is_far: bool) -> None:
-        self._cluster.start_client(f"client{next(self._names)}", is_far=is_far, until=self._until)
+        cluster = self._cluster
+        cluster.start_client(cluster.order(f"client{next(self._names)}", is_far=is_far, until=self._until))
 
     def _strike(self, fault: Fault) -> str | None:
         """Do it. Returns what was struck, None when there was nothing."""
@@ -172,7 +174,7 @@ class Conductor:
     def _strike_client(self, fault: Fault) -> str | None:
         cluster = self._cluster
         far_only = fault.kind == "revoke key"
-        clients = [each for each in cluster.clients if each.order.credentials or not far_only]
+        clients = [each for each in cluster.clients if not far_only or self._has_own_key(each)]
         if not clients:
             return None
         client = clients[int(fault.pick * len(clients))]
@@ -181,7 +183,8 @@ class Conductor:
             process = psutil.Process(client.process.pid)
             self._do(fault, process)
             return name
-        self._history.add(ClientGone(now(), name, fault.kind))
+        if not client.order.session:
+            self._history.add(ClientGone(now(), name, fault.kind))
         if fault.kind == "kill":
             client.process.kill()
             client.process.wait()
@@ -189,8 +192,15 @@ class Conductor:
             cluster.revoke(name)
             self._later(5.0, client.process.kill)
         cluster.clients.remove(client)
+        if client.order.session:  # the same program once more: nothing of it is excused
+            cluster.start_client(client.order)
+            return name
         self._start_client(is_far=client.order.address == cluster.far_address)
         return name
+
+    @staticmethod
+    def _has_own_key(client: ClientProcess) -> bool:
+        return client.order.credentials is not None and not client.order.session
 
 
 def _restore(process: psutil.Process, limits: tuple[int, int]) -> None:

@@ -62,7 +62,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
     samples: Samples = defaultdict(list)
     began = now()
     until = began + seconds
-    cluster.start_client("lasting", is_far=False, until=until, keeps_objects=False)
+    cluster.start_client(cluster.order("lasting", is_far=False, until=until, keeps_objects=False))
     number, next_client, next_agent = 0, began, began + AGENT_SECONDS
     sleep(SAMPLE_SECONDS)
     processes: dict[str, psutil.Process] = {}
@@ -70,7 +70,8 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
         if now() >= next_client:
             number += 1
             next_client += CLIENT_SECONDS
-            cluster.start_client(f"passing{number}", is_far=bool(number % 2), until=now() + CLIENT_SECONDS)
+            ends = now() + CLIENT_SECONDS
+            cluster.start_client(cluster.order(f"passing{number}", is_far=bool(number % 2), until=ends))
         if now() >= next_agent:
             next_agent += AGENT_SECONDS
             for agent in cluster.find("agent")[1:2]:

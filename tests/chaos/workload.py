@@ -22,12 +22,14 @@ from typing import Any
 from scaler import Client, ScalerFuture
 from scaler.errors import ScalerError
 from tests.chaos import tasks
-from tests.chaos.history import CallFailed, Cancelled, Delivered, History, Submitted, now
+from tests.chaos.history import CallFailed, Cancelled, Delivered, History, Submitted, now, read
 
 DEFAULT_RETRIES = 3
 THREADS = 4
 EXPLAIN_SECONDS = 30.0
 """After the end of the run, for how long a client waits before it says what it waits for."""
+REPEATED = 30
+"""Finished tasks of a durable session that its next program submits again."""
 MIB = 1024 * 1024
 
 
@@ -43,6 +45,8 @@ class Order:
     credentials: str | None = None
     keeps_objects: bool = True
     """Sends objects, which stay until the client ends."""
+    session: str = ""
+    """The durable session whose tasks it submits, each under a key; empty: it does the activities."""
 
 
 class Workload:
@@ -203,6 +207,42 @@ Activity = Callable[[Workload], None]
 ACTIVITIES: tuple[Activity, ...] = (tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap)
 
 
+def resume(order: Order) -> None:
+    """Submit the tasks of a durable session, each under its name as key, and those of earlier programs again.
+
+    What an earlier program was given is asked for once more, and must be the same.
+    """
+    earlier = [line for line in read(order.directory) if getattr(line, "client", "") == order.name]
+    names = [line.task for line in earlier if isinstance(line, Submitted)]
+    given = {line.task for line in read(order.directory) if isinstance(line, Delivered)}
+    history = History(order.directory, order.name)
+    with Client(order.address, name=order.name, credentials=order.credentials, session=order.session) as client:
+        work = Workload(client, order, history, 0)
+
+        def submit(task: str) -> ScalerFuture:
+            random = Random(task)
+            retries, seconds = random.choice((0, DEFAULT_RETRIES)), random.choice((0.0, 0.0, 0.1, 2.0))
+            if task not in names:
+                work.announce(task, tasks.value_of(task), retries)
+            return client.submit_verbose(tasks.long, (order.directory, task, seconds), retries=retries, key=task)
+
+        again = [task for task in names if task not in given]
+        work.wait([work.follow(task, submit(task)) for task in again])
+        for task in [task for task in names if task in given][-REPEATED:]:
+            future = submit(task)
+            with suppress(CancelledError):
+                error = future.exception()
+                value = None if error else future.result()
+                if error is None and value != tasks.value_of(task):
+                    work.deliver(task, value)
+        for batch in count(len(names)):
+            if now() >= order.until:
+                break
+            new = [f"{order.name}-{batch}-{number}" for number in range(work.random.choice((1, 5, 20)))]
+            work.wait([work.follow(task, submit(task)) for task in new])
+    print(f"{order.name} has ended", flush=True)
+
+
 def run(order: Order) -> None:
     """Do one activity after the other in several threads until the time is over, and wait for every outcome."""
     history = History(order.directory, order.name)
@@ -247,4 +287,5 @@ def explain(client: Client, workloads: list[Workload]) -> None:
 
 
 if __name__ == "__main__":
-    run(Order(**json.loads(sys.argv[1])))
+    ordered = Order(**json.loads(sys.argv[1]))
+    (resume if ordered.session else run)(ordered)
