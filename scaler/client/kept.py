@@ -14,9 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 
 from scaler.config.servers import default_memory_limit_bytes
+from scaler.object_storage.body import SEGMENT_BYTES
 from scaler.object_storage.layout import views_of
 from scaler.object_storage.shared_memory import SharedMemory
-from scaler.object_storage.spill import SEGMENT_BYTES, write_segment
+from scaler.object_storage.spill import write_segment
 from scaler.protocol.session import Buffer
 
 MAX_KEPT_DESCRIPTORS = 1_000

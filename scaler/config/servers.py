@@ -46,7 +46,13 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
     )
-    """Maximum bytes of objects that it keeps; -1: no limit. Beyond it, a new object is refused."""
+    """Maximum bytes of objects that it keeps in memory; -1: no limit. Beyond it, a new object waits for room, and is
+    refused after 5 seconds."""
+    spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
+    """Directory on disk for objects that memory has no room for, the least recently used ones first. Its files have no
+    names, and end with the process."""
+    spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
+    """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""

@@ -14,8 +14,10 @@ from typing import assert_never
 
 from scaler.ids import SHARED_OWNER, is_result, owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
-from scaler.object_storage.objects import DONE, Answer, Body, Memory, Sending, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import (
     MAX_CHUNK_BYTES,
     ForgetObjects,
@@ -37,6 +39,11 @@ MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
 """Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
 UPLOAD_SECONDS = 60.0
 """An upload of which nothing comes for this long is dropped: until then all of its size counts as used."""
+MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
+"""Bytes that have come of puts that wait for room; a put beyond it is refused at once."""
+MAX_PUT_WAIT_SECONDS = 60.0
+"""While bodies are written to disk, a put waits up to this long."""
+PUT_POLL_SECONDS = 0.25
 NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
@@ -128,25 +135,36 @@ class DiskChanged:
     failure: str
 
 
-StorageInput = ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged
-StorageCommand = SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted
+StorageInput = ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged | BodiesMoved
+StorageCommand = SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies
+
+
+@dataclass(slots=True, eq=False)
+class WaitingPut:
+    """An object that waits for room: what has come of it. It is not answered, so its sender soon sends nothing more."""
+
+    begun: float
+    events: list[Received]
 
 
 class StorageCore:
     """The state of one storage.
 
-    limit_bytes: memory for all objects. max_object_bytes: the largest one; -1 is no limit, for both. lease_seconds: how
-    long a silent peer keeps its session. tick_seconds: the shell steps at least this often; a longer pause was a stall
-    of the storage itself, and does not count against leases.
+    limit_bytes: memory for all objects. max_object_bytes: the largest one. spill_limit_bytes: disk space for those
+    that are not used (0: none). -1 is no limit, for each. put_wait_seconds: how long a put waits for room before it is
+    refused. lease_seconds: how long a silent peer keeps its session. tick_seconds: the shell steps at least this often;
+    a longer pause was a stall of the storage itself, and does not count against leases.
     """
 
     def __init__(
         self,
         limit_bytes: int,
         max_object_bytes: int = -1,
+        spill_limit_bytes: int = 0,
         *,
         lease_seconds: float,
         tick_seconds: float,
+        put_wait_seconds: float = 0.0,
         is_durable: bool = False,
     ) -> None:
         self.wake_at = math.inf
@@ -154,7 +172,10 @@ class StorageCore:
         self._limit_bytes = limit_bytes
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
-        self._objects = StorageTable(limit_bytes, max_object_bytes)
+        self._put_wait_seconds = put_wait_seconds
+        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes)
+        self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
+        self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
         self._senders: dict[StoragePeer, None] = {}  # those with bodies to send
         self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are here or have objects
@@ -174,6 +195,11 @@ class StorageCore:
     def used_bytes(self) -> int:
         """Memory that objects and uploads use."""
         return self._objects.used_bytes
+
+    @property
+    def disk_bytes(self) -> int:
+        """Disk space that objects use."""
+        return self._objects.spilling.used_bytes
 
     def step(self, inputs: Iterable[StorageInput], now: float) -> list[StorageCommand]:
         """Take in what has happened and return what to do, in this order."""
@@ -203,11 +229,18 @@ class StorageCore:
                         self._peers[name].unacknowledged_bytes = size_bytes
                 case ObjectNotPersisted() | DiskChanged():
                     self._disk_failed(item)
+                case BodiesMoved():
+                    self._objects.moved(item, now)
                 case _:
                     assert_never(item)
         self._miss(self._objects.take_expired(now), "it was not put before the deadline")
         self._objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
+        if self._waiting_puts:
+            self._retry_puts(clock, now)
+        spill = self._objects.next_spill(max(map(_wanted_bytes, self._waiting_puts.values()), default=0), now)
+        if spill is not None:
+            self._commands.append(spill)
         for peer in list(self._senders):
             self._send_bodies(peer, is_measured=peer.id in measured)
         self._forget_persisted(self._objects.take_damaged())
@@ -218,6 +251,7 @@ class StorageCore:
             self._objects.next_deadline(),
             now + self._tick_seconds if self._peers else math.inf,
             now + self._poll_seconds if self._senders else math.inf,
+            now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
         )
         return commands
 
@@ -226,7 +260,8 @@ class StorageCore:
             case PutObject(request=request, id=object_id) if not self._may_put(peer, object_id):
                 self._answer(peer, request, (StorageResult.INVALID, "a client puts and names its own objects only"))
             case PutObject() as put:
-                self._put(peer, put, event)
+                if not self._is_to_wait(peer, put, event, now):
+                    self._put(peer, put, event)
             case GetObject() as get:
                 self._get(peer, get, now)
             case LinkObject(request, object_id, target) if not (
@@ -288,8 +323,41 @@ class StorageCore:
             case DiskChanged(failure):
                 self._objects.disk_failure = failure
 
+    def _is_to_wait(self, peer: StoragePeer, put: PutObject, event: Received, now: float) -> bool:
+        """Keep a put that has no room now, and what follows of the same object. False: it is not to wait."""
+        waiting = self._waiting_puts.get((peer, put.id)) if self._waiting_puts else None
+        if waiting is None:
+            if not self._put_wait_seconds or not self._objects.must_wait(peer, put):
+                return False
+            if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES:
+                return False
+            waiting = self._waiting_puts[peer, put.id] = WaitingPut(now, [])
+        waiting.events.append(event)
+        self._waiting_put_bytes += _size_of(event)
+        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_CHUNK_BYTES:
+            self._end_wait(peer, put.id)  # so it is refused
+        return True
+
+    def _retry_puts(self, clock: float, now: float) -> None:
+        """Put what has room now, or has waited for too long: that is refused."""
+        table = self._objects
+        for (peer, object_id), waiting in list(self._waiting_puts.items()):
+            first = waiting.events[0].message
+            assert isinstance(first, PutObject), "only puts wait"
+            while table.must_wait(peer, first) and table.make_room(peer, clock):
+                pass
+            wait = MAX_PUT_WAIT_SECONDS if table.spilling.is_moving else self._put_wait_seconds
+            if not table.must_wait(peer, first) or now >= waiting.begun + wait:
+                self._end_wait(peer, object_id)
+
+    def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
+        for event in self._waiting_puts.pop((peer, object_id)).events:
+            self._waiting_put_bytes -= _size_of(event)
+            assert isinstance(event.message, PutObject), "only puts wait"
+            self._put(peer, event.message, event)
+
     def _get(self, peer: StoragePeer, message: GetObject, now: float) -> None:
-        body = self._objects.body(message.id)
+        body = self._objects.read(message.id)
         answer = NOT_FOUND
         if not self._may_get(peer, message.id):
             pass  # at once, whether the object is there or not: the answer says nothing about it
@@ -359,6 +427,8 @@ class StorageCore:
     def _drop_peer(self, name: bytes) -> None:
         peer = self._peers.pop(name, None)
         if peer is not None:
+            for key in [key for key in self._waiting_puts if key[0] is peer]:
+                self._waiting_put_bytes -= sum(map(_size_of, self._waiting_puts.pop(key).events))
             self._objects.drop_peer(peer)
             if not self._objects.owned_by(name):
                 self._owner_keys.pop(name, None)
@@ -416,18 +486,29 @@ class StorageCore:
         peers = self._peers.values()
         self._objects.check(peers)
         assert all(self._objects.body(get.message.id) is None for peer in peers for get in peer.waiting)
+        assert {peer for peer, _ in self._waiting_puts} <= set(peers)
+        held = [event for waiting in self._waiting_puts.values() for event in waiting.events]
+        assert self._waiting_put_bytes == sum(map(_size_of, held))
+        assert all(waiting.events for waiting in self._waiting_puts.values())
         assert self._senders.keys() == {peer for peer in peers if peer.sending}
         assert not self._commands
 
 
+def _wanted_bytes(waiting: WaitingPut) -> int:
+    message = waiting.events[0].message
+    assert isinstance(message, PutObject), "only puts wait"
+    return sum(message.parts)
+
+
+def _size_of(event: Received) -> int:
+    return sum(frame.nbytes for frame in event.attachments)
+
+
 def _next_frames(sending: Sending) -> list[memoryview]:
     """Return the frames of the next message of a body: as many as fit into one."""
-    body = sending.body
-    if body.memory is not None and not body.frames:
-        body.frames = body.memory.frames()
     taken: list[memoryview] = []
     size = 0
-    for frame in body.frames[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
+    for frame in sending.body.all_frames()[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
         if taken and size + frame.nbytes > MAX_CHUNK_BYTES:
             break
         taken.append(frame)

@@ -31,8 +31,8 @@ from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
 from scaler.journal.records import JournalError, Replay
+from scaler.object_storage.body import Body
 from scaler.object_storage.core import ForgetPersisted, PersistObject
-from scaler.object_storage.objects import Body
 from scaler.object_storage.spill import map_file
 
 MIN_FILE_BYTES = 1024 * 1024

@@ -1,8 +1,9 @@
 """The objects, the uploads that become objects, and the gets that wait for them: layout, names, memory.
 
-Pure. Laws (see `check`): used memory is the sizes of all bodies, each once, and of all uploads, whole from their first
-frame on, and never above the limit; a body has as many names as ids stand for it; an id that is whole has no uploads.
-Ids are never reused (`ids.py`), so a forgotten id stays forgotten, however late its bytes come.
+Pure. Laws (see `check`): used memory is the sizes of all bodies that are not on disk, each once, and of all uploads,
+whole from their first frame on, and never above the limit; reserved bytes are those of uploads that have not come yet;
+a body has as many names as ids stand for it; an id that is whole has no uploads. Ids are never reused (`ids.py`), so a
+forgotten id stays forgotten, however late its bytes come.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import math
 from collections import Counter, OrderedDict, deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
-from zlib import crc32
 
 from scaler.grammar import counted
 from scaler.ids import owner_of
 from scaler.net.identity import Identity
+from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies, Spilling
 from scaler.protocol.messages import MAX_CHUNK_BYTES, GetObject, PutObject, Role, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -29,47 +30,15 @@ RECORD_BYTES = 1024
 MIN_RECORDS_BYTES = 64 * 1024 * 1024
 MAX_RECORDS_SHARE = 0.25
 """Records of objects and uploads have at least as much memory as the former, and this share of memory_limit_bytes."""
+RESERVED_SHARE = 0.5
+"""Of the memory limit: what uploads of one key may reserve before it has come. A lone upload may be larger."""
+STALLED_SECONDS = 2.0
+"""When space is short, a large upload of which nothing came for this long gives way to puts of other keys."""
 MAX_FORGOTTEN_IDS = 65_536
 """How many forgotten ids are remembered, so that bytes that come late are refused."""
 
 Answer = tuple[StorageResult, str]
 DONE: Answer = (StorageResult.OK, "")
-
-
-class Memory(Protocol):
-    """All of an object in shared memory: `shared_memory.SharedMemory` is one. Freed with its last reference."""
-
-    def fileno(self) -> int: ...
-
-    def frames(self) -> list[memoryview]:
-        """Return the bytes as frames for messages."""
-
-
-@dataclass(slots=True, eq=False)
-class Body:
-    """The bytes of one object. names: how many ids stand for them; at zero they are freed.
-
-    A body in shared memory has its frames from the first reader on that cannot share it.
-    """
-
-    parts: list[int]
-    frames: list[memoryview]
-    size_bytes: int
-    memory: Memory | None = None
-    names: int = 0
-    checksum: int | None = None
-    """Of the bytes of an object that lay on disk while no storage ran; None once they were compared with it."""
-
-    def is_whole(self) -> bool:
-        """Compare what was read from disk with its checksum, the first time. Returns False when it is damaged."""
-        if self.checksum is None:
-            return True
-        found = 0
-        for frame in self.frames:
-            found = crc32(frame, found)
-        is_whole = found == self.checksum
-        self.checksum = None if is_whole else self.checksum
-        return is_whole
 
 
 @dataclass(slots=True, eq=False)
@@ -88,6 +57,10 @@ class UnfinishedUpload:
     size_bytes: int
     frames: list[memoryview] = field(default_factory=list)
     received_bytes: int = 0
+    account: str | bytes = b""
+    """The key of the putter; without keys, the putter itself."""
+    reserved_bytes: int = 0
+    """Memory that is reserved for what is still to come."""
     moved_at: float = 0.0
     """When its putter last sent something of it, on the core's own clock."""
 
@@ -129,8 +102,12 @@ class StoragePeer:
     unacknowledged_bytes: int = 0
     has_key: bool = field(init=False)
 
+    account: str | bytes = field(init=False)
+    """For whom uploads reserve memory: peers with one key are one user."""
+
     def __post_init__(self) -> None:
         self.has_key = self.identity.has_key
+        self.account = self.identity.key if self.has_key else self.id
 
 
 @dataclass(slots=True, eq=False)
@@ -144,13 +121,16 @@ class UnfinishedObject:
 class StorageTable:
     """Every object, unfinished upload and waiting get, within limits; see `StorageCore` for those."""
 
-    def __init__(self, limit_bytes: int, max_object_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, max_object_bytes: int, spill_limit_bytes: int = 0) -> None:
         self.used_bytes = 0
+        """In memory: what is on disk does not count."""
         self.waiting_gets = 0
         self.disk_failure = ""
         """Why new objects cannot be kept on disk, and are refused; empty while they can."""
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._damaged: list[bytes] = []
+        self._reserved: Counter[str | bytes] = Counter()
+        self.spilling = Spilling(self._limit_bytes, math.inf if spill_limit_bytes < 0 else spill_limit_bytes)
         self._records_bytes = 0
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
         """The longest unmoved one first."""
@@ -183,6 +163,49 @@ class StorageTable:
         """Add an object that an earlier process has kept on disk, whatever the limits are now."""
         self._store(object_id, body, putter)
 
+    def read(self, object_id: bytes) -> Body | None:
+        """Return the same for a reader: it counts as used."""
+        body = self.body(object_id)
+        if body is not None:
+            self.spilling.use(body)
+        return body
+
+    def must_wait(self, peer: StoragePeer, message: PutObject) -> bool:
+        """Tell whether an object has no room now, and might have some later."""
+        size = sum(message.parts)
+        return (
+            message.id not in self._objects
+            and message.id not in self._forgotten
+            and message.id not in peer.uploads
+            and not message.offset
+            and size <= min(self._limit_bytes, self._max_object_bytes)
+            and not self._has_room(peer.account, size)
+        )
+
+    def _has_room(self, account: str | bytes, size: int) -> bool:
+        reserved = self._reserved.get(account, 0)
+        is_lone = not reserved or reserved + size <= RESERVED_SHARE * self._limit_bytes
+        return is_lone and self.used_bytes + size <= self._limit_bytes
+
+    def make_room(self, peer: StoragePeer, clock: float) -> bool:
+        """Drop a stalled upload of the key that reserves most, if that is much and not this peer's. False: none is."""
+        for account, reserved in self._reserved.most_common(1):
+            if account == peer.account or reserved <= RESERVED_SHARE / 2 * self._limit_bytes:
+                return False
+            for upload, (putter, object_id) in self._uploads.items():
+                if upload.account == account and upload.moved_at <= clock - STALLED_SECONDS:
+                    self._drop_upload(putter, object_id)
+                    return True
+        return False
+
+    def next_spill(self, wanted_bytes: int, now: float) -> SpillBodies | None:
+        """Return what is to be written to disk now. wanted_bytes: size of an object that waits for room."""
+        return self.spilling.next_batch(self.used_bytes, wanted_bytes, now)
+
+    def moved(self, message: BodiesMoved, now: float) -> None:
+        """Take in that bodies were written to disk, or could not be."""
+        self.used_bytes -= sum(body.size_bytes for body in self.spilling.moved(message, now))
+
     def is_forgotten(self, object_id: bytes) -> bool:
         """Return whether this very id was forgotten, as far as that is remembered."""
         return object_id in self._forgotten
@@ -211,7 +234,7 @@ class StorageTable:
             refusal = self._refusal(peer, message)
             if refusal is not None:
                 return refusal
-            upload = peer.uploads[object_id] = UnfinishedUpload(message.parts, sum(message.parts))
+            upload = peer.uploads[object_id] = UnfinishedUpload(message.parts, sum(message.parts), account=peer.account)
             self._add_unfinished(object_id).putters[peer] = None
             self.used_bytes += upload.size_bytes
             self._records_bytes += _record_bytes(upload.parts)
@@ -237,6 +260,7 @@ class StorageTable:
             self._store(object_id, Body(upload.parts, upload.frames, upload.size_bytes, memory), peer.id)
         else:
             upload.moved_at = peer.last_seen
+            self._reserve(upload, upload.size_bytes - end)
             self._uploads[upload] = peer, object_id
             self._uploads.move_to_end(upload)
         return DONE
@@ -299,8 +323,10 @@ class StorageTable:
             self._records_bytes -= _record_bytes(body.parts)
             body.names -= 1
             if not body.names:
-                self.used_bytes -= body.size_bytes
-                body.frames, body.memory = [], None
+                if not body.is_on_disk:
+                    self.used_bytes -= body.size_bytes
+                self.spilling.drop(body)
+                body.free()
             self._tidy(object_id)
         self._drop_uploads(object_id)
         return self.take_gets(object_id)
@@ -333,9 +359,13 @@ class StorageTable:
             return StorageResult.TOO_LARGE, f"{size} bytes are more than max_object_bytes = {self._max_object_bytes}"
         if size > limit:
             return StorageResult.TOO_LARGE, f"{size} bytes are more than memory_limit_bytes = {limit}"
-        if self.used_bytes + size > limit:
+        if not self._has_room(peer.account, size):
             text = f"there is no room for size {size}: {self.used_bytes} of memory_limit_bytes = {limit} are used"
-            return StorageResult.FULL, text
+            if self.used_bytes + size <= limit:
+                text = (
+                    f"uploads that have not come yet reserve {self._reserved[peer.account]} bytes for this key already"
+                )
+            return StorageResult.FULL, text + self.spilling.why_not
         if self._records_bytes > max(MIN_RECORDS_BYTES, MAX_RECORDS_SHARE * limit):
             text = (
                 f"{counted(len(self._objects), 'object')} and their layouts use {counted(self._records_bytes, 'byte')} "
@@ -356,6 +386,15 @@ class StorageTable:
         body.names += 1
         if body.names == 1:
             self.used_bytes += body.size_bytes
+            self.spilling.use(body)
+
+    def _reserve(self, upload: UnfinishedUpload, size: int) -> None:
+        """Reserve as much memory for what is still to come of an upload."""
+        if upload.reserved_bytes != size:
+            self._reserved[upload.account] += size - upload.reserved_bytes
+            upload.reserved_bytes = size
+            if not self._reserved[upload.account]:
+                del self._reserved[upload.account]
 
     def _add_unfinished(self, object_id: bytes) -> UnfinishedObject:
         unfinished = self._unfinished.get(object_id)
@@ -373,6 +412,7 @@ class StorageTable:
         upload = peer.uploads.pop(object_id)
         self._uploads.pop(upload, None)
         self.used_bytes -= upload.size_bytes
+        self._reserve(upload, 0)
         self._records_bytes -= _record_bytes(upload.parts)
         del self._unfinished[object_id].putters[peer]
         self._tidy(object_id)
@@ -410,8 +450,13 @@ class StorageTable:
         assert all(body.names == count for body, count in names.items())
         assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in names if not body.memory)
         uploads = [upload for peer in peers for upload in peer.uploads.values()]
-        sizes = sum(body.size_bytes for body in names) + sum(upload.size_bytes for upload in uploads)
-        assert self.used_bytes == sizes <= self._limit_bytes
+        in_memory = sum(body.size_bytes for body in names if not body.is_on_disk)
+        assert self.used_bytes == in_memory + sum(upload.size_bytes for upload in uploads) <= self._limit_bytes
+        reserved: Counter[str | bytes] = Counter()
+        for upload in uploads:
+            reserved[upload.account] += upload.size_bytes - upload.received_bytes
+        assert +reserved == +self._reserved
+        self.spilling.check(names.keys())
         assert self._uploads.keys() == set(uploads)
         layouts = [stored.body.parts for stored in self._objects.values()] + [upload.parts for upload in uploads]
         assert self._records_bytes == sum(map(_record_bytes, layouts))

@@ -16,8 +16,8 @@ from typing import assert_never
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
 from scaler.ids import show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
+from scaler.object_storage.body import Memory
 from scaler.object_storage.layout import assemble, cut
-from scaler.object_storage.objects import Memory
 from scaler.protocol.messages import (
     ForgetObjects,
     GetObject,

@@ -8,6 +8,7 @@ import math
 import os
 import weakref
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, assert_never
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
+from scaler.errors import UsageError
 from scaler.ids import SHARED_OWNER
 from scaler.logs import RateLimitedLog
 from scaler.net.connection import Received
@@ -39,6 +41,8 @@ from scaler.object_storage.core import (
     StorageInput,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
+from scaler.object_storage.spill import SpillSpace, write_segment
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import (
     Hello,
     PutObject,
@@ -56,6 +60,8 @@ if TYPE_CHECKING:
     from scaler.object_storage.durable import ObjectJournal
 
 LEASE_SECONDS = 60.0
+PUT_WAIT_SECONDS = 5.0
+"""A put that has no room waits this long for others to be forgotten or written to disk: producers slow down."""
 HEARTBEAT_SECONDS = 2.0
 
 _log = logging.getLogger(__name__)
@@ -64,11 +70,12 @@ _log = logging.getLogger(__name__)
 class StorageServer:
     """One object storage on the running loop; its limits are those of `StorageCore`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its settings)
         self,
         address: str,
         memory_limit_bytes: int,
         max_object_bytes: int = -1,
+        spill: SpillSpace | None = None,
         *,
         security: SecurityConfig = LOCAL_SECURITY,
         io_threads: int = 1,
@@ -76,8 +83,9 @@ class StorageServer:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         state_directory: str = "",
     ) -> None:
-        """Listen at this address. Raises UsageError when that is not possible.
+        """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
 
+        spill: where objects go for which memory has no room; None: nowhere.
         state_directory: objects are in its subdirectory `objects`, too, and outlive the process; empty: in none.
         """
         self._loop = asyncio.get_running_loop()
@@ -87,10 +95,16 @@ class StorageServer:
         self._core = StorageCore(
             memory_limit_bytes,
             max_object_bytes,
+            spill.limit_bytes if spill is not None else 0,
             lease_seconds=lease_seconds,
             tick_seconds=heartbeat_seconds,
+            put_wait_seconds=PUT_WAIT_SECONDS,
             is_durable=bool(state_directory),
         )
+        self._spill_directory = "" if spill is None else spill.directory
+        if spill is not None:
+            _check_writable(spill.directory)
+        self._spiller = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._timer: asyncio.TimerHandle | None = None
@@ -139,6 +153,7 @@ class StorageServer:
             self._durable.close()
         self._listener.close()
         self._access.close()
+        self._spiller.shutdown()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
     def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
@@ -179,6 +194,8 @@ class StorageServer:
                     case ExpirePeer(peer, text):
                         _log.warning("peer %s: %s", peer.hex(), text)
                         self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
+                    case SpillBodies():
+                        self._spill(command)
                     case ReportIgnored(peer, count):
                         self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
                     case PersistObject() | ForgetPersisted():
@@ -189,6 +206,21 @@ class StorageServer:
                 break
             inputs = measured
         self._set_timer(self._core.wake_at)
+
+    def _spill(self, command: SpillBodies) -> None:
+        """Write bodies to disk in a thread, and tell the core how it ended."""
+        written = self._loop.run_in_executor(self._spiller, write_segment, self._spill_directory, command.frames)
+
+        def ended(future: asyncio.Future[list[list[memoryview]]]) -> None:
+            if future.cancelled() or not hasattr(self, "_core"):
+                return  # it was closed
+            error = future.exception()
+            if error is not None:
+                _log.warning("objects stay in memory: spill_directory=%s: %s", self._spill_directory, error)
+            failure = "" if error is None else str(error)
+            self._on_events([BodiesMoved(command.bodies, [] if error else future.result(), failure)])
+
+        written.add_done_callback(ended)
 
     def _with_memory(self, event: StorageInput) -> StorageInput:
         """Return the event with the memory whose descriptor came with it."""
@@ -225,6 +257,14 @@ class StorageServer:
     def _timer_fired(self) -> None:
         self._timer = None
         self._on_events(())
+
+
+def _check_writable(directory: str) -> None:
+    try:
+        write_segment(directory, [[memoryview(b"x")]])
+    except OSError as error:
+        text = f"spill_directory {directory}: {error.strerror}: name a directory that this process can write to"
+        raise UsageError(text) from None
 
 
 class EmbeddedStorage(LoopThread[StorageServer]):
@@ -268,6 +308,7 @@ def run(config: ObjectStorageServerConfig) -> int:
             config.bind_address,
             config.memory_limit_bytes,
             config.max_object_bytes,
+            SpillSpace(config.spill_directory, config.spill_limit_bytes) if config.spill_directory else None,
             security=config,
             state_directory=config.state_directory,
         )

@@ -14,9 +14,15 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-SEGMENT_BYTES = 64 * 1024 * 1024
-"""Objects are written together up to about this size."""
+
+@dataclass(frozen=True, slots=True)
+class SpillSpace:
+    """A directory, and how much may be written to it; -1: until the disk is full."""
+
+    directory: str
+    limit_bytes: int = -1
 
 
 def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -308,3 +309,47 @@ def test_closing_ends_calls_and_leaves_no_thread() -> None:
 def test_an_embedded_storage_says_that_its_address_is_taken() -> None:
     with embedded() as address, pytest.raises(UsageError, match="in use"):
         EmbeddedStorage(address)
+
+
+# -- more than memory has room for -------------------------------------------------------------------------------------
+
+
+def test_more_than_memory_has_room_for_lies_on_disk_and_is_read_from_there(tmp_path: Path) -> None:
+    flags = ["--memory-limit-bytes", "20000000", "--spill-directory", str(tmp_path)]
+    with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as peer:
+        contents = {MADE.object(): os.urandom(size) for size in [100_000] * 300 + [6_000_000] * 10}
+        for identifier, content in contents.items():
+            peer.put(identifier, [content])
+        for identifier, content in contents.items():
+            assert b"".join(peer.get(identifier, 0.0)) == content
+        assert list(tmp_path.iterdir()) == []  # its files have no names, so that nothing is left after a crash
+        assert str(tmp_path) in Path(f"/proc/{storage.process.pid}/maps").read_text()
+
+
+def test_a_full_spill_directory_refuses_new_objects_and_loses_none(tmp_path: Path) -> None:
+    limits = ["--memory-limit-bytes", "10000000", "--spill-limit-bytes", "10000000"]
+    with (
+        storage_process("tcp://127.0.0.1:0", *limits, "--spill-directory", str(tmp_path)) as storage,
+        blocking(storage.address) as peer,
+    ):
+        contents: dict[bytes, bytes] = {}
+        error = None
+        while error is None and len(contents) < 40:
+            identifier, content = MADE.object(), os.urandom(900_000)
+            try:
+                peer.put(identifier, [content])
+                contents[identifier] = content
+            except LimitError as refused:
+                error = refused
+        assert "spill_limit_bytes = 10000000" in str(error)
+        assert len(contents) >= 18
+        for identifier, content in contents.items():
+            assert b"".join(peer.get(identifier, 0.0)) == content
+
+
+def test_a_spill_directory_that_cannot_be_written_to_is_named_at_the_start() -> None:
+    address = "tcp://127.0.0.1:0"
+    arguments = [sys.executable, "-m", "scaler.cli", "object_storage_server", address, "--spill-directory", "/none"]
+    ended = subprocess.run(arguments, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "spill_directory /none: No such file or directory" in ended.stderr

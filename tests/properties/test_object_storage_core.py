@@ -36,6 +36,7 @@ from scaler.object_storage.requests import (
     StatCall,
     StorageCall,
 )
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
@@ -49,6 +50,8 @@ from scaler.protocol.messages import (
 )
 
 LIMIT_BYTES = 300
+SPILL_LIMIT_BYTES = 150
+PUT_WAIT_SECONDS = 3.0
 CHUNK_BYTES = 16
 TIMEOUT_SECONDS = 10.0
 SERVER = bytes(8)
@@ -98,6 +101,12 @@ class Shared:
         return [frame for message in layout.cut(self.parts) for frame in message]
 
 
+def new_core() -> StorageCore:
+    return StorageCore(
+        LIMIT_BYTES, 120, SPILL_LIMIT_BYTES, lease_seconds=60.0, tick_seconds=2.0, put_wait_seconds=PUT_WAIT_SECONDS
+    )
+
+
 class StorageAndPeers(RuleBasedStateMachine):
     """Messages are tuples in two queues per peer; a break keeps them (sessions repeat), a new session loses them.
 
@@ -118,7 +127,8 @@ class StorageAndPeers(RuleBasedStateMachine):
         for each in self.patches:
             each.start()
         self.now = 0.0
-        self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
+        self.core = new_core()
+        self.writes: list[SpillBodies] = []
         self.requests = {peer: Requests("memory", TIMEOUT_SECONDS, 0.0) for peer in PEERS}
         self.up: dict[bytes, deque[SendRequest]] = {peer: deque() for peer in PEERS}
         self.down: dict[bytes, deque[SendToPeer]] = {peer: deque() for peer in PEERS}
@@ -248,9 +258,17 @@ class StorageAndPeers(RuleBasedStateMachine):
 
     @rule()
     def restart_storage(self) -> None:
-        self.core = StorageCore(LIMIT_BYTES, 120, lease_seconds=60.0, tick_seconds=2.0)
+        self.core = new_core()
+        self.writes.clear()
         for peer in PEERS:
             self.forget_session(peer)
+
+    @rule(fails=st.booleans())
+    def write_to_disk(self, fails: bool = False) -> None:
+        for write in self.writes[:1]:
+            del self.writes[0]
+            moved = [[memoryview(bytes(frame)) for frame in frames] for frames in write.frames]
+            self.storage_step(BodiesMoved(write.bodies, [] if fails else moved, "the disk is full" if fails else ""))
 
     @rule(seconds=st.floats(0.1, 5.0))
     def wait(self, seconds: float) -> None:
@@ -272,6 +290,9 @@ class StorageAndPeers(RuleBasedStateMachine):
                 case SendToPeer(peer, _, attachments):
                     self.down[peer].append(command)
                     outbox[peer] += sum(frame.nbytes for frame in attachments)
+                case SpillBodies():
+                    assert not self.writes, "one write at a time"
+                    self.writes.append(command)
                 case MeasureOutbox(peer):
                     measured.append(OutboxMeasured(peer, outbox[peer]))
         if measured:
@@ -303,6 +324,7 @@ class StorageAndPeers(RuleBasedStateMachine):
                     self.deliver_up(peer, 100)
                     self.deliver_down(peer, 100)
             self.wait(1.0)
+            self.write_to_disk()
             for peer in PEERS:  # signs of life
                 self.storage_step(Resumed(peer))
         assert not self.pending

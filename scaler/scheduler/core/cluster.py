@@ -40,7 +40,6 @@ class ClusterState:
         """In the order in which they joined, which is that of the policy's view."""
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
-        self.objects = ObjectTable()
         self.missing: dict[bytes, list[Task]] = {}
         """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
         self.objects = ObjectTable(changes)

@@ -337,6 +337,7 @@ class Tasks:
         if owner_of(identifier) != client.id or misses[identifier] > MAX_MISSES:
             self.end(task, Outcome.OBJECT_LOST, text or b"its worker did not get what it needs")
             return
+        self._note_given_back(task)
         task.state = Waiting(1)
         self._state.waiting += 1
         held = self._state.missing.get(identifier)
@@ -395,9 +396,7 @@ class Tasks:
         self._requeue(task, delay, now)
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
-        changes = self._state.changes
-        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
-            changes.add(GivenBack(task.id))
+        self._note_given_back(task)
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
         elif delay > 0:
@@ -408,6 +407,11 @@ class Tasks:
         else:
             task.state = READY
             self._ready.add_first(task)
+
+    def _note_given_back(self, task: Task) -> None:
+        changes = self._state.changes
+        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
+            changes.add(GivenBack(task.id))
 
     @property
     def next_wake(self) -> float | None:

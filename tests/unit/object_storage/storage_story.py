@@ -17,6 +17,7 @@ from scaler.object_storage.core import (
     StorageCore,
     StorageInput,
 )
+from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
 
 CLIENT = b"client-A"
@@ -32,8 +33,24 @@ def hello(role: Role) -> Hello:
 class Story:
     """Drives a core step by step; `now` is the time, `outboxes` the bytes that peers have not acknowledged."""
 
-    def __init__(self, limit_bytes: int = 1000, max_object_bytes: int = -1) -> None:
-        self.core = StorageCore(limit_bytes, max_object_bytes, lease_seconds=60.0, tick_seconds=2.0)
+    def __init__(
+        self,
+        limit_bytes: int = 1000,
+        max_object_bytes: int = -1,
+        *,
+        spill_limit_bytes: int = 0,
+        put_wait_seconds: float = 0.0,
+    ) -> None:
+        self.core = StorageCore(
+            limit_bytes,
+            max_object_bytes,
+            spill_limit_bytes,
+            lease_seconds=60.0,
+            tick_seconds=2.0,
+            put_wait_seconds=put_wait_seconds,
+        )
+        self.writes: list[SpillBodies] = []
+        """Those that have not ended."""
         self.now = 100.0
         self.outboxes: dict[bytes, int] = {}
         self.expired: list[bytes] = []
@@ -56,12 +73,20 @@ class Story:
                         measured.append(OutboxMeasured(peer, self.outboxes.get(peer, 0)))
                     case ExpirePeer(peer):
                         self.expired.append(peer)
+                    case SpillBodies():
+                        self.writes.append(command)
                     case ReportIgnored(_, count):
                         self.ignored += count
             self.core.check()
             if not measured:
                 return sent
             inputs = measured
+
+    def writes_end(self, failure: str = "") -> list[SendToPeer]:
+        """Let the oldest write to disk end: the frames are then others with the same bytes."""
+        write = self.writes.pop(0)
+        moved = [[memoryview(bytes(frame)) for frame in frames] for frames in write.frames]
+        return self.step(BodiesMoved(write.bodies, [] if failure else moved, failure))
 
     def acknowledges(self, peer: bytes, left_bytes: int = 0) -> None:
         """Let a peer acknowledge all but this much of what was sent."""

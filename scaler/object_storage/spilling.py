@@ -1,0 +1,139 @@
+"""Which bodies go from memory to disk, and when: the least recently used ones, before memory is full.
+
+Pure. Laws (see `check`): a body is in memory, on its way to disk, or on disk; those in memory are in the order of their
+last use; disk space counts from the beginning of a write until no body of its segment is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from scaler.object_storage.body import SEGMENT_BYTES, Body, Segment
+
+SPILL_FROM = 0.8
+"""Share of the memory limit above which bodies are spilled: producers need not wait as long as the disk keeps up."""
+RETRY_SECONDS = 5.0
+"""After a write that failed, nothing is written for this long."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpillBodies:
+    """Command: write the frames of these bodies to disk; answered with BodiesMoved."""
+
+    bodies: list[Body]
+    frames: list[list[memoryview]]
+
+
+@dataclass(frozen=True, slots=True)
+class BodiesMoved:
+    """Input: these bodies are on disk, their frames being views of it, cut as before. failure: why they are not."""
+
+    bodies: list[Body]
+    frames: Sequence[list[memoryview]]
+    failure: str = ""
+
+
+class Spilling:
+    """The bodies in memory by their last use, and the segments on disk. limit_bytes: of disk; 0: nothing is spilled."""
+
+    def __init__(self, memory_limit_bytes: float, limit_bytes: float) -> None:
+        self.used_bytes = 0
+        """On disk, what is being written included."""
+        self._memory_limit_bytes = memory_limit_bytes
+        self._limit_bytes = limit_bytes
+        self._in_memory: OrderedDict[Body, None] = OrderedDict()
+        self._moving: Segment | None = None
+        self._retry_at = -math.inf
+        self._failure = ""
+
+    @property
+    def is_moving(self) -> bool:
+        """True while bodies are being written."""
+        return self._moving is not None
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing more is spilled, for the text of a refusal; empty when it is, or never was to be."""
+        if self._failure:
+            return f"; spill_directory does not take more: {self._failure}"
+        full = 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES
+        return (
+            f"; spill_directory has {self.used_bytes} B, near spill_limit_bytes = {self._limit_bytes}" if full else ""
+        )
+
+    def use(self, body: Body) -> None:
+        """Note that a body was put or read. O(1)."""
+        if self._limit_bytes and body.segment is None:
+            self._in_memory[body] = None
+            self._in_memory.move_to_end(body)
+
+    def drop(self, body: Body) -> None:
+        """Forget a body without names."""
+        self._in_memory.pop(body, None)
+        if body.segment is not None:
+            self._leave(body.segment)
+            body.segment = None
+
+    def _leave(self, segment: Segment) -> None:
+        segment.bodies -= 1
+        if not segment.bodies:
+            self.used_bytes -= segment.size_bytes
+
+    def next_batch(self, memory_bytes: int, wanted_bytes: int, now: float) -> SpillBodies | None:
+        """Return what is to be written now. memory_bytes: what the memory holds. wanted_bytes: what waits for room."""
+        limit = self._memory_limit_bytes
+        surplus = min(memory_bytes - min(SPILL_FROM * limit, limit - wanted_bytes), SEGMENT_BYTES)
+        if surplus <= 0 or self._moving is not None or now < self._retry_at:
+            return None
+        batch: list[Body] = []
+        size = 0
+        for body in self._in_memory:
+            if self.used_bytes + size + body.size_bytes > self._limit_bytes:
+                break
+            batch.append(body)
+            size += body.size_bytes
+            if size >= surplus:
+                break
+        if not size:
+            return None
+        self._moving = segment = Segment(size, len(batch))
+        self.used_bytes += size
+        for body in batch:
+            del self._in_memory[body]
+            body.segment = segment
+        return SpillBodies(batch, [list(body.all_frames()) for body in batch])
+
+    def moved(self, message: BodiesMoved, now: float) -> list[Body]:
+        """Take in how a write ended; return the bodies that memory does not hold any more because of it."""
+        self._moving = None
+        self._failure = message.failure
+        living = [body for body in message.bodies if body.names]
+        if message.failure:
+            self._retry_at = now + RETRY_SECONDS
+            for body in living:
+                assert body.segment is not None, "it was being written"
+                self._leave(body.segment)
+                body.segment = None
+            for body in reversed(living):
+                self._in_memory[body] = None
+                self._in_memory.move_to_end(body, last=False)
+            return []
+        for body, frames in zip(message.bodies, message.frames, strict=True):
+            if body.names:
+                body.frames, body.memory, body.is_on_disk = frames, None, True
+        return living
+
+    def check(self, bodies: Collection[Body]) -> None:
+        """Assert the laws at the top of this module; bodies: all that have names. For tests."""
+        if self._limit_bytes:
+            assert self._in_memory.keys() == {body for body in bodies if body.segment is None}
+        segments: dict[Segment, int] = {}
+        for body in bodies:
+            if body.segment is not None:
+                segments[body.segment] = segments.get(body.segment, 0) + 1
+            assert not body.is_on_disk or body.segment is not None
+        assert all(segment.bodies == count for segment, count in segments.items())
+        assert self.used_bytes == sum(segment.size_bytes for segment in segments) <= self._limit_bytes
