@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +26,7 @@ from scaler.errors import ClientClosedError, ProtocolError, UsageError
 from scaler.ids import session_peer_id
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import ClientDetails, Goodbye, Message, Role, Server, Welcome
+from scaler.protocol.messages import Acknowledge, ClientDetails, Goodbye, Message, Role, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor
 from scaler.worker import frames
 
@@ -126,14 +127,14 @@ class NestedConnector:
         self._loop = asyncio.get_running_loop()
         self._channel: socket.socket | None = context.open_channel(peer)
         self._loop.add_reader(self._channel, self._read)
-        welcome = Welcome(
+        self._welcome = Welcome(
             resumed=False,
             incarnation=0,
             lease_seconds=NESTED_LEASE_SECONDS,
             heartbeat_seconds=0.0,
             object_storage_address=context.object_storage_address,
         )
-        first: list[ConnectorEvent] = [Welcomed(welcome)]
+        first: list[ConnectorEvent] = [Welcomed(self._welcome)]
         self._loop.call_soon(on_events, first)
 
     @property
@@ -172,13 +173,25 @@ class NestedConnector:
         with contextlib.suppress(ConnectionError, ProtocolError):
             try:
                 while body := frames.receive(self._channel, socket.MSG_DONTWAIT)[0]:
-                    events.append(Received(self._peer, decode(body)))
+                    message = decode(body)
+                    if isinstance(message, Welcome):
+                        events.append(self._restarted(message))
+                    else:
+                        events.append(Received(self._peer, message))
             except BlockingIOError:
                 is_open = True
         if not is_open:
             self._end()
             events.append(Broken(self._peer))
         self._on_events(events)
+
+    def _restarted(self, welcome: Welcome) -> Welcomed:
+        """Answer the worker, whose scheduler was restarted: it drops what this client has sent before."""
+        with contextlib.suppress(ClientClosedError):  # the next read finds that out
+            self.send(Acknowledge())
+        storage_address = welcome.object_storage_address or self._welcome.object_storage_address
+        self._welcome = replace(self._welcome, incarnation=welcome.incarnation, object_storage_address=storage_address)
+        return Welcomed(self._welcome)
 
     def _end(self) -> None:
         if self._channel is not None:

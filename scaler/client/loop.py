@@ -62,6 +62,7 @@ from scaler.protocol.messages import (
     ObjectsRestored,
     Outcome,
     Output,
+    Roster,
     SessionEnded,
     SessionsListed,
     SessionTasks,
@@ -80,6 +81,10 @@ if TYPE_CHECKING:
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
+SAFE_LEASE_SHARE = 2 / 3
+"""A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
+UNKNOWN_INCARNATION = 0
+"""Of a Welcome to a client inside a task whose worker may have been given up."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
@@ -140,6 +145,8 @@ class ClientLoop:
         self._welcome: Welcome | None = None
         self._broken_at: float | None = self._loop.time()
         """Since when there is no connection; None while there is one."""
+        self._maintained_at = self._contact_at = self._loop.time()
+        """When `_maintain` was called last, and found a connection that was no relic of before a stall."""
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -360,6 +367,8 @@ class ClientLoop:
         resolved: list[Resolved] = []
         for event in events:
             match event:
+                case Received(message=Roster() as message):
+                    inputs.append(message)
                 case Received(message=Finished() as message):
                     inputs.append(message)
                     resolved += self._load(message)
@@ -415,6 +424,10 @@ class ClientLoop:
     def _maintain(self) -> None:
         """Every second: send what no other event sends, and notice that the scheduler is lost."""
         self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
+        now = self._loop.time()
+        if self._broken_at is None and now - self._maintained_at < 2 * MAINTENANCE_SECONDS:
+            self._contact_at = now
+        self._maintained_at = now
         self._iterate()
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
@@ -440,13 +453,16 @@ class ClientLoop:
         self.futures.step(ClientGaveUp(SchedulerLostError(why), cancel=True))
 
     def _welcomed(self, welcome: Welcome) -> None:
-        is_first = self._welcome is None
-        self._welcome = welcome
+        before, self._welcome = self._welcome, welcome
         self._is_back()
         self.futures.max_pending_tasks = welcome.max_pending_tasks
-        if is_first:
+        now = self._loop.time()
+        silent, self._contact_at = now - self._contact_at, now
+        if before is None:
             self._connected.set_result(None)
             return
+        is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
+        expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
         with self.futures.condition:
             lost = self.futures.session.lost_values()
         stand_ins = {}
@@ -455,7 +471,7 @@ class ClientLoop:
             if future.done() and not future.cancelled() and future.exception() is None:
                 parts = dump_value(future.result(), serializer)
                 stand_ins[task, serializer] = self._upload_again(parts)
-        self.futures.step(SchedulerRestarted(stand_ins))
+        self.futures.step(SchedulerRestarted(stand_ins, expired))
         self._questions.ask_again()
 
     def _received(self, message: Message) -> None:

@@ -18,7 +18,7 @@ from typing import NamedTuple, assert_never
 
 from scaler.client.labels import Labels, TasksAdopted, TasksLabelled
 from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
-from scaler.errors import ScalerError, SchedulerLostError
+from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
 from scaler.protocol.messages import (
@@ -31,6 +31,9 @@ from scaler.protocol.messages import (
     Outcome,
     Pin,
     Release,
+    Roster,
+    RosterNoted,
+    SessionLost,
     Submit,
     TaskGroup,
     is_stored,
@@ -43,7 +46,7 @@ ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
 _ROW_BYTES = 64
 """Rough size of a task's own columns, added to its payload when batches are split and limits are counted."""
-_FORGOTTEN = "the scheduler has forgotten this client; retries=0, and the task may have run"
+_UNSENT = (Stage.UNSENT, Stage.AGAIN)
 
 _Gate = tuple[int, set[ObjectUpload]]
 """Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
@@ -94,9 +97,13 @@ class ClientGaveUp(NamedTuple):
 
 
 class SchedulerRestarted(NamedTuple):
-    """The scheduler has forgotten everything. stand_ins: of `lost_values`, those that have a value."""
+    """The scheduler has forgotten everything: it was restarted, or has given this client up.
+
+    stand_ins: of `lost_values`, those that have a value. expired: it may have given this client up.
+    """
 
     stand_ins: StandIns
+    expired: bool = False
 
 
 class ConnectionReady(NamedTuple):
@@ -111,6 +118,7 @@ SessionInput = (
     | TasksLabelled
     | TaskSettled
     | Finished
+    | Roster
     | UploadEnded
     | ObjectPinned
     | ReferencesReleased
@@ -119,7 +127,7 @@ SessionInput = (
     | SchedulerRestarted
     | ConnectionReady
 )
-"""Finished: the scheduler's message, whose futures are resolved or wait for their stored results."""
+"""Finished: the scheduler's message, whose futures are resolved or wait for their stored results. Roster: also its."""
 
 
 class DropTasks(NamedTuple):
@@ -145,6 +153,10 @@ class TaskSession:
         """Bytes of the tasks that can be sent and were not yet."""
         self._epoch = 1
         """Number of the scheduler's session with this client."""
+        self._workers: dict[bytes, None] = {}
+        """Those to which tasks with retries=0 may be sent, by the scheduler's word."""
+        self._noted = 0
+        """Number of the last Roster, until it is answered."""
         self._objects: dict[bytes, ObjectUpload] = {}
         """Objects that the user sent, until the client is cleared."""
         self._failed_uploads: list[ObjectUpload] = []
@@ -182,11 +194,10 @@ class TaskSession:
                     self._settle(task, commands)
                 case UploadEnded(upload, error):
                     self._upload_ended(upload, error, commands)
-                case ObjectPinned(upload):
-                    self._objects[upload.id] = upload
-                    self._unpinned.append(upload.id)
                 case ReferencesReleased(ids):
                     self._released += ids
+                case ObjectPinned() | Roster():
+                    self._note(each)
                 case ClientCleared():
                     # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
                     self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
@@ -196,8 +207,8 @@ class TaskSession:
                     commands.append(DropTasks(self._take_all(), None))
                 case ClientGaveUp(error, cancel):
                     commands.append(DropTasks(self._take_all(cancel), error))
-                case SchedulerRestarted(stand_ins):
-                    self._restart(stand_ins, commands)
+                case SchedulerRestarted(stand_ins, expired):
+                    self._restart(stand_ins, expired=expired)
                 case _:
                     assert_never(each)
         self._drop_failed(commands)
@@ -261,6 +272,17 @@ class TaskSession:
             _forget(task)
         return DropTasks(tasks, error)
 
+    def _note(self, message: ObjectPinned | Roster) -> None:
+        match message:
+            case ObjectPinned(upload):
+                self._objects[upload.id] = upload
+                self._unpinned.append(upload.id)
+            case Roster(number, joined, left):
+                self._workers.update(dict.fromkeys(joined))
+                for peer in left:
+                    self._workers.pop(peer, None)
+                self._noted = number
+
     def _finish(self, message: Finished) -> None:
         pending = self.pending
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
@@ -284,8 +306,10 @@ class TaskSession:
         if task.stage is Stage.SENT:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
-        elif task.stage is Stage.UNSENT:
+        elif task.stage in _UNSENT:
             self._dropped[task.task_id] = None
+            if task.stage is Stage.AGAIN:  # a worker may have it
+                self._cancels.append(task.task_id)
             gate = self._gated.pop(task, None)
             if gate is None or not gate[1]:
                 self.unsent_bytes -= len(task.payload) + _ROW_BYTES
@@ -298,7 +322,7 @@ class TaskSession:
         sent = [task.task_id for task in tasks if task.stage is Stage.SENT]
         self.cancelling.update(sent)
         if cancel:
-            self._cancels += sent
+            self._cancels += [task.task_id for task in tasks if task.stage in (Stage.SENT, Stage.AGAIN)]
         self._gated.clear()
         for task in tasks:
             _forget(task)
@@ -309,7 +333,7 @@ class TaskSession:
 
     def why_unsent(self, task: ClientTask) -> str:
         """Return why the scheduler does not know of a task yet; empty when it does, or did."""
-        if task.stage is not Stage.UNSENT or task.task_id not in self.pending:
+        if task.stage not in _UNSENT or task.task_id not in self.pending:
             return ""
         if self.waits_for_upload(task):
             missing = sum(not upload.is_stored for upload in self._gated[task][1])
@@ -348,6 +372,9 @@ class TaskSession:
         """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
         commands += self._clearing
         self._clearing.clear()
+        if self._noted:
+            commands.append(RosterNoted(self._noted))
+            self._noted = 0
         commands += _in_slices(Pin, self._unpinned)
         commands += self._labels.messages(self.pending)
         if self._unsent:
@@ -372,9 +399,13 @@ class TaskSession:
             acknowledged = self._acknowledgeable() if gated else unsent[0][0]
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
+            again = unsent[0][1].stage is Stage.AGAIN
             while unsent and size < SPLIT_BATCH_BYTES:
-                _, task = unsent.popleft()
+                _, task = unsent[0]
                 template = task.template
+                if (task.stage is Stage.AGAIN) is not again and template is not None:
+                    break
+                unsent.popleft()
                 if template is None or (self._dropped and self._is_orphan(task, commands)):
                     continue  # cancelled before it was sent
                 task.stage = sent
@@ -403,7 +434,8 @@ class TaskSession:
             if groups:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-                commands.append(Submit(functions, list(groups.values()), acknowledged))
+                submitted = list(groups.values())
+                commands.append(Submit(functions, submitted, acknowledged, self._epoch - 1 if again else 0))
             free_bytes -= size
         if not unsent and not gated:
             self._dropped.clear()
@@ -419,28 +451,16 @@ class TaskSession:
 
     # -- the scheduler has forgotten everything
 
-    def _restart(self, stand_ins: StandIns, commands: list[SessionCommand]) -> None:
-        """Arrange that everything is sent again, oldest first.
-
-        Tasks that were sent, may have started, and may do so only once, are dropped.
-        """
-        in_doubt = [
-            task
-            for task in self.pending.values()
-            if task.stage is Stage.SENT
-            and task.template is not None
-            and task.template.spec.retries == 0
-            and not task.is_adopted
-        ]
-        if in_doubt:
-            self._drop(in_doubt, None)  # those that need them end as cancelled
-            commands.append(DropTasks(in_doubt, SchedulerLostError(_FORGOTTEN)))
+    def _restart(self, stand_ins: StandIns, *, expired: bool) -> None:
+        """Arrange that everything is sent again, oldest first. The scheduler finds out what may have run."""
         self._unsent.clear()
-        self._cancels = []
+        self._cancels = [*{*self._cancels, *self.cancelling}]
         self.cancelling.clear()
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
-        self._clearing = []
+        self._clearing = [SessionLost(expired, list(self._workers))]
+        self._workers.clear()
+        self._noted = 0
         self._epoch += 1
         for _, missing in self._gated.values():
             for upload in missing:
@@ -451,7 +471,8 @@ class TaskSession:
         tasks = list(self._sendable())
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
-            task.stage = Stage.UNSENT
+            if task.stage is Stage.SENT:
+                task.stage = Stage.AGAIN
             for reference in task.references:
                 if (
                     isinstance(reference, ClientTask)

@@ -111,6 +111,8 @@ class Stage(IntEnum):
     SENT = 1
     FETCHING = 2
     """It has ended, and its value is on its way from the object storage."""
+    AGAIN = 3
+    """It was sent in an earlier session with a scheduler, and not yet in this one."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

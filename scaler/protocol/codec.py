@@ -270,8 +270,9 @@ class _Source:
 def _single_path(number: int, top: StructCodec) -> _Write | None:
     """Generate the functions of message `number`: return the one that writes, and register the one that reads.
 
-    A message fits when each of its columns has one entry, no optional column, ragged column or other list has any, and
-    its payload is neither empty nor large. The functions return None for any other, and for one that breaks a rule.
+    None for a message without payloads. Others fit when each of their columns has one entry, no optional column, ragged
+    column or other list has any, and their payload is neither empty nor large. The functions return None for any other,
+    and for one that breaks a rule.
     """
     lists = [(name, codec.codec) for name, codec in top.pointers.items() if isinstance(codec, ListField)]
     group, rows = next((each for each in lists if "ids" in each[1].pointers), ("", top))
@@ -295,6 +296,8 @@ def _single_path(number: int, top: StructCodec) -> _Write | None:
         source.empty += [f"message.{name}" for name in top.pointers if name != group]
         source.made |= dict.fromkeys(top.pointers, "[]")
     source.rows(rows)
+    if not source.payload:
+        return None
     codes, targets, values, _ = zip(*source.words, strict=True)
     layout = struct.Struct("<" + "".join(codes))
     if group:

@@ -495,3 +495,5 @@ Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
 RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(ID_COLUMN)]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]
+Counts = PartSizes
+"""Numbers that are no column."""

@@ -196,6 +196,12 @@ class UnitId(NamedTuple):
     id: str
 
 
+class PeerName(NamedTuple):
+    """Names a peer."""
+
+    id: f.PeerId
+
+
 class AnnouncedFunction(NamedTuple):
     """A registered function or serializer, announced to a peer that does not have it."""
 
@@ -209,6 +215,10 @@ Offers = Annotated[dict[str, float | None], f.PartList(Capability, f.pairs_of, f
 """None: a label."""
 UnitIds = Annotated[
     list[str], f.PartList(UnitId, lambda texts: [(text,) for text in texts], lambda parts: [text for (text,) in parts])
+]
+PeerIds = Annotated[
+    list[bytes],
+    f.PartList(PeerName, lambda peers: [(peer,) for peer in peers], lambda parts: [peer for (peer,) in parts]),
 ]
 Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
 
@@ -366,6 +376,8 @@ class Submit(Message):
     groups: list[TaskGroup]
     acknowledged: f.Count64 = 0
     """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
+    again: f.Count64 = 0
+    """0: new tasks. Otherwise the client has sent these in an earlier session, and its unfinished tasks this often."""
 
 
 @message(to_scheduler=CLIENTS)
@@ -932,3 +944,50 @@ class SessionEnded(Message):
     session: f.PeerId
     cancelled: f.Count64
     error: f.Display = ""  # why it cannot be done, or empty
+
+
+@message(to_scheduler=CLIENTS)
+class SessionLost(Message):
+    """First message of a client whose earlier session is lost; its unfinished tasks follow, with Submit.again."""
+
+    expired: bool  # it was out of contact for longer than its lease: its tasks with retries=0 may have been ended
+    workers: PeerIds  # those that the client knew by Roster
+
+
+@message(from_scheduler=CLIENTS)
+class Roster(Message):
+    """Workers to which tasks of this client with retries=0 may be sent once it has answered with RosterNoted.
+
+    Should the scheduler be restarted, the client can say which workers may run them.
+    """
+
+    number: f.Count64  # counts the Rosters of this client from 1
+    joined: PeerIds
+    left: PeerIds  # they have none of its tasks any more
+
+
+@message(to_scheduler=CLIENTS)
+class RosterNoted(Message):
+    """Answers Roster."""
+
+    number: f.Count64  # of the last Roster that the client has received
+
+
+@message(to_scheduler=(WORKER,), batch=True)
+class WorkerReport(Message):
+    """All attempts that a worker has: its first message in every session but its first one.
+
+    The Done of those that have ended follow it.
+    """
+
+    ids: f.Ids
+    attempts: f.Attempts
+    suspended: f.Flags  # as in Suspended
+    once: f.Flags  # 1: the task has retries=0
+
+
+@message(from_scheduler=(WORKER,))
+class ReleaseResults(Message):
+    """Names results that the worker need not keep any more to report them to a restarted scheduler."""
+
+    numbers: f.Counts  # of Done messages, which both sides count from 1 in each session

@@ -6,7 +6,7 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, LabelTasks, SessionsListed, SessionTasks)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, LabelTasks, SessionsListed, SessionTasks, WorkerReport)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries.
@@ -95,6 +95,11 @@ struct Body {
     sessionTasks @59 :SessionTasks;
     endSession @60 :EndSession;
     sessionEnded @61 :SessionEnded;
+    sessionLost @62 :SessionLost;
+    roster @63 :Roster;
+    rosterNoted @64 :RosterNoted;
+    workerReport @65 :WorkerReport;
+    releaseResults @66 :ReleaseResults;
   }
 }
 
@@ -135,6 +140,11 @@ struct Capability {
 struct UnitId {
   # Names a unit of a worker manager.
   id @0 :Text;
+}
+
+struct PeerName {
+  # Names a peer.
+  id @0 :Data;                   # 8 bytes
 }
 
 struct AnnouncedFunction {
@@ -271,6 +281,8 @@ struct Submit {
   groups @1 :List(TaskGroup);
   acknowledged @2 :UInt64;
   # Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results
+  again @3 :UInt64;
+  # 0: new tasks. Otherwise the client has sent these in an earlier session, and its unfinished tasks this often
 }
 
 struct AcknowledgeResults {
@@ -784,4 +796,44 @@ struct SessionEnded {
   session @0 :Data;              # 8 bytes
   cancelled @1 :UInt64;
   error @2 :Text;                # why it cannot be done, or empty
+}
+
+struct SessionLost {
+  # First message of a client whose earlier session is lost; its unfinished tasks follow, with Submit.again.
+  # client, admin -> scheduler.
+  expired @0 :Bool;              # it was out of contact for longer than its lease: its tasks with retries=0 may have been ended
+  workers @1 :List(PeerName);    # those that the client knew by Roster
+}
+
+struct Roster {
+  # Workers to which tasks of this client with retries=0 may be sent once it has answered with RosterNoted.
+  #
+  # Should the scheduler be restarted, the client can say which workers may run them.
+  # scheduler -> client, admin.
+  number @0 :UInt64;             # counts the Rosters of this client from 1
+  joined @1 :List(PeerName);
+  left @2 :List(PeerName);       # they have none of its tasks any more
+}
+
+struct RosterNoted {
+  # Answers Roster.
+  # client, admin -> scheduler.
+  number @0 :UInt64;             # of the last Roster that the client has received
+}
+
+struct WorkerReport {
+  # All attempts that a worker has: its first message in every session but its first one.
+  #
+  # The Done of those that have ended follow it.
+  # worker -> scheduler.
+  ids @0 :Data;                  # column of ids
+  attempts @1 :List(UInt16);     # from 1 to 65534
+  suspended @2 :List(UInt8);     # as in Suspended; 0 or 1
+  once @3 :List(UInt8);          # 1: the task has retries=0; 0 or 1
+}
+
+struct ReleaseResults {
+  # Names results that the worker need not keep any more to report them to a restarted scheduler.
+  # scheduler -> worker.
+  numbers @0 :List(UInt64);      # of Done messages, which both sides count from 1 in each session
 }

@@ -94,7 +94,14 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.Refused: st.builds(m.Refused, st.sampled_from(m.RefusalReason), TEXT),
     m.Goodbye: st.builds(m.Goodbye, TEXT),
     m.Acknowledge: st.builds(m.Acknowledge),
-    m.Submit: st.builds(m.Submit, FUNCTIONS, st.lists(TASKS, max_size=3), U64),
+    m.Submit: st.builds(m.Submit, FUNCTIONS, st.lists(TASKS, max_size=3), U64, U64),
+    m.SessionLost: st.builds(m.SessionLost, st.booleans(), st.lists(PEER, max_size=3)),
+    m.Roster: st.builds(m.Roster, U64, st.lists(PEER, max_size=3), st.lists(PEER, max_size=3)),
+    m.RosterNoted: st.builds(m.RosterNoted, U64),
+    m.WorkerReport: columns(attempts=ATTEMPT, suspended=st.booleans(), once=st.booleans()).map(
+        lambda drawn: m.WorkerReport(**drawn)
+    ),
+    m.ReleaseResults: st.builds(m.ReleaseResults, st.lists(U64, max_size=4)),
     m.AcknowledgeResults: st.builds(m.AcknowledgeResults, U64),
     m.Cancel: st.builds(m.Cancel, IDS),
     m.Clear: st.builds(m.Clear),

@@ -398,9 +398,9 @@ class StoringClient(SimulatedClient):
         self._storage = storage
         self._was_given_up = False
 
-    def restart(self) -> None:
+    def restart(self, *, expired: bool) -> None:
         self._was_given_up = True
-        super().restart()
+        super().restart(expired=expired)
 
     def hear(self, message: Message) -> None:
         if isinstance(message, ObjectsMissing):

@@ -46,6 +46,8 @@ class ClusterState:
         self.ready = ReadyQueues()
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""
+        self.held: dict[Task, None] = {}
+        """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
         """Tasks that ended since the start, by outcome."""
         self.memory_kills = self.processors_replaced = 0

@@ -8,6 +8,7 @@ and published. An AssertionError is a fault of the scheduler; the shell writes t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
 from scaler.config.servers import SchedulerConfig
@@ -40,6 +41,7 @@ from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 from scaler.scheduler.core.submission import Submission
@@ -57,6 +59,8 @@ JOINING_SECONDS = 2.0
 MAX_WARNED = 100
 """Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
+MAX_NUMBERS = 100_000
+"""Numbers in one ReleaseResults."""
 REPEAT_SECONDS = 60.0
 """After an incident about a peer's mistakes, the next one follows no earlier; those between are counted."""
 
@@ -77,9 +81,13 @@ class SchedulerCore:
         self._config = config
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)
-        self._submission = Submission(self.state, self._tasks, config.max_number_of_tasks_waiting)
         self._placement = Placement(self.state, self._tasks, allocation, config)
         self._sessions = Sessions(self.state, self._tasks, self._outbox, config.session_retention_seconds)
+        touched = self._placement.touched
+        self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)
+        self._tasks.claimed = self._recovery.done
+        limit = config.max_number_of_tasks_waiting
+        self._submission = Submission(self.state, self._tasks, self._recovery, limit)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
@@ -105,6 +113,8 @@ class SchedulerCore:
         if time >= self._next_expiry:
             self._next_expiry = time + EXPIRY_SECONDS
             self._expire(time)
+        if time >= self._recovery.next_at:
+            self._recovery.tick(time)
         self._tasks.wake(time)
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
@@ -124,7 +134,7 @@ class SchedulerCore:
             return now
         soonest = now + TICK_SECONDS
         check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
-        for at in (self._tasks.next_wake, self._elastic.next_plan, *check_at):
+        for at in (self._tasks.next_wake, self._elastic.next_plan, self._recovery.next_at, *check_at):
             if at is not None:
                 soonest = min(soonest, at + self.state.stalled_seconds)
         return max(now, soonest)
@@ -185,17 +195,20 @@ class SchedulerCore:
             return
         self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
         account = self.state.accounts.opened(peer, identity, now)
+        self._elastic.has_returned |= hello.resume
         details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
         record: ClientRecord | Worker | ManagerRecord
         try:
             match details:
                 case WorkerDetails():
                     called = self.state.next_worker_name(details.manager_id)
-                    record = Worker(peer, called, now, details, hello.hostname[:MAX_LABEL], hello.pid)
+                    host = hello.hostname[:MAX_LABEL]
+                    record = Worker(peer, called, now, details, host, hello.pid, is_reporting=hello.resume)
                     self.state.workers[peer] = record
                     self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
                     self._elastic.worker_joined(record, now)
+                    self._recovery.rosters.worker_joined(record)
                 case ManagerDetails():
                     if details.unit_slots < 1:
                         raise UsageError(f"a worker manager with unit_slots={details.unit_slots}")
@@ -234,9 +247,9 @@ class SchedulerCore:
         self._tasks.recover(client, found)
         if isinstance(details, ClientDetails) and details.session:
             self._sessions.recover(client, details.session, name, found, now)
+        again = self._recovery.recovered(client, found.dispatched)
         for message in found.submits:
-            self._submission.submit(client, message)
-        self._tasks.end_in_doubt(client, found.dispatched)
+            self._submission.submit(client, replace(message, again=again))
 
     def _adopt(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> bool:
         """Give a client that comes back what the journal has of it. Returns False when that is nothing."""
@@ -291,6 +304,10 @@ class SchedulerCore:
                 self._sessions.detach(client, now)
             return
         del self.state.clients[client.id]
+        if retain:
+            self._recovery.client_given_up(client, why)
+        else:
+            self._recovery.client_left(client.id)
         self._tasks.client_left(client)
         if self.state.changes is not None and client.via is None:
             self.state.changes.add(ClientLeft(client.id))
@@ -316,7 +333,9 @@ class SchedulerCore:
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
+        self._recovery.worker_left(worker, why)
         self._tasks.worker_lost(worker, why, not worker.draining, now)
+        self._recovery.rosters.worker_left(worker)
         self._outbox.discard(worker)
         self._outbox.publish(peer_incident(kind, worker, why))
 
@@ -339,7 +358,13 @@ class SchedulerCore:
             self._remove_session(session, f"was not used for {config.session_retention_seconds:g} s", now)
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
+            self._recovery.client_left(owner)
             self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
+        self._recovery.rosters.send_left()
+        for worker in state.workers.values():
+            released = worker.take_released() if worker.released else []
+            for first in range(0, len(released), MAX_NUMBERS):
+                self._outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
         state.ready.drop_empty()
         self._publish_counted()
         state.accounts.expire(now)
@@ -378,22 +403,17 @@ class SchedulerCore:
                     self._not_allowed(peer, message)
 
     def _client_sent(self, client: ClientRecord, message: Message) -> None:
-        objects = self.state.objects
         match message:
             case messages.Submit():
                 self._submit(client, message)
             case messages.AcknowledgeResults(number):
                 self._tasks.acknowledge(client, number)
+            case messages.SessionLost() | messages.RosterNoted():
+                self._recovery.hear(client, message)
             case messages.Cancel(ids):
                 self._cancel(client, ids)
-            case messages.Release(ids):
-                for identifier in ids:
-                    objects.release(identifier, client.id)
-            case messages.Pin(ids):
-                left = self.state.accounts.bytes_left(client.account)
-                for identifier in ids[: max(0, left // ENTRY_BYTES)]:
-                    if len(identifier) == ID_BYTES and identifier.startswith(client.id):
-                        objects.pin(identifier, client.id)
+            case messages.Release() | messages.Pin():
+                self._release_or_pin(client, message)
             case messages.ObjectsRestored():
                 self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
@@ -408,6 +428,17 @@ class SchedulerCore:
                 self._session_message(client, message)
             case _:
                 self._not_allowed(client.id, message)
+
+    def _release_or_pin(self, client: ClientRecord, message: messages.Release | messages.Pin) -> None:
+        objects = self.state.objects
+        if isinstance(message, messages.Release):
+            for identifier in message.ids:
+                objects.release(identifier, client.id)
+            return
+        left = self.state.accounts.bytes_left(client.account)
+        for identifier in message.ids[: max(0, left // ENTRY_BYTES)]:
+            if len(identifier) == ID_BYTES and identifier.startswith(client.id):
+                objects.pin(identifier, client.id)
 
     def _note_submitted(self, client: ClientRecord, message: messages.Submit) -> None:
         """Have the journal note what a client sent: only the functions while it can take no tasks."""
@@ -447,6 +478,7 @@ class SchedulerCore:
         known = [task for task in ids if task in (clients.get(owner_of(task), client) if is_admin else client).tasks]
         self._act("cancelled", client, "tasks", len(known))
         self._tasks.cancel(client, ids)
+        self._recovery.cancelled(client, ids)
         for task in ids if client.identity.is_admin else ():
             self._tasks.cancel(self.state.clients.get(owner_of(task), client), [task])
 
@@ -515,18 +547,15 @@ class SchedulerCore:
                 self._placement.touched[worker] = None
                 if worker.failures_in_row:
                     self._quarantine(worker)
-            case messages.Returned():
-                self._tasks.returned(worker, message, now)
-                self._placement.touched[worker] = None
-            case messages.Suspended():
-                self._tasks.suspended(worker, message)
-                self._placement.touched[worker] = None
+            case messages.WorkerReport() | messages.Returned() | messages.Suspended():
+                self._recovery.take(worker, message, now)
             case messages.WorkerHeartbeat():
                 self.state.count(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
             case messages.Relay():
                 self._relayed(worker, message, now)
             case messages.RelayClosed(nested):
+                self._recovery.relay_closed(nested)
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
                     self._client_left(client, "its task's process ended", now)
@@ -558,6 +587,8 @@ class SchedulerCore:
     def _relayed(self, worker: Worker, relay: messages.Relay, now: float) -> None:
         """Apply a message of a client inside a task of this worker, which joins with its first one."""
         client = self.state.peer(relay.client)
+        if client is None and self._recovery.relayed(worker, relay):
+            return
         try:
             message = decode(relay.body)
             if type(message) not in messages.MAY_SEND[messages.Server.SCHEDULER][messages.Role.CLIENT]:

@@ -31,6 +31,8 @@ SLOW_POLICY_SECONDS = 1.0
 REPORT_AGAIN_SECONDS = 60.0
 """A slow policy is reported again after this time."""
 STARTUP_WEIGHT = 0.3
+RETURN_SECONDS = 3.0
+"""After a restart, the scheduler stops no units this long: they may have work of before, and come back one by one."""
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
 
@@ -45,6 +47,9 @@ class Elastic:
         self.next_plan = math.inf
         """When the policy is asked next."""
         self._planned_at = state.now
+        self._began_at = state.now
+        self.has_returned = False
+        """A peer came from an earlier scheduler, or from a session that this one has ended."""
         self._view: ClusterView | None = None
         """The last one that the policy was shown; None while it knows of no managers."""
         self._asked_at: float | None = None
@@ -86,7 +91,7 @@ class Elastic:
         record.running_units[unit_id] = worker
         record.joined_units.add(unit_id)
         for unit in record.units:
-            if unit.unit_id == unit_id:
+            if unit.unit_id == unit_id and not worker.is_reporting:
                 took = unit.age_seconds + (now - record.status_at)
                 old = record.startup_seconds
                 record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
@@ -199,6 +204,8 @@ class Elastic:
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
+        if self.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
+            return
         pending, staying = record.pending_units, record.staying
         surplus = len(staying) + len(pending) - wanted.units
         if surplus <= 0:

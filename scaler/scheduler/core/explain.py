@@ -23,6 +23,7 @@ MAX_NAMED = 3
 JUST_NOW_SECONDS = 0.1
 MAX_TEXT = 2_000
 """Characters of the text of a failed task."""
+HELD = "the scheduler was restarted, and it waits until the workers that may have it have reported"
 UNKNOWN = "no such task is known: it ended too long ago, or was never submitted"
 
 
@@ -34,6 +35,8 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         return _ended(*found, now) if found is not None else UNKNOWN
     now = state.own_time(now)
     match task.state:
+        case Waiting() if task in state.held:
+            return HELD
         case Waiting(missing=missing):
             tasks = task.group.client.tasks
             names = [called(tasks[reference].group.spec.name) for reference in task.references if reference in tasks]

@@ -19,8 +19,10 @@ def check(state: ClusterState) -> None:
     _check_tasks(state, clients)
     _check_workers(state)
     for client in state.clients.values():
-        _check_dependencies(client, {task for held in state.missing.values() for task in held})
+        _check_dependencies(state, client, {task for held in state.missing.values() for task in held})
     assert {owner_of(identifier) for identifier in state.missing} <= state.clients.keys(), "a lost object's owner left"
+    for task in state.held:
+        assert type(task.state) is Waiting, f"held task {task.id.hex()} is not waiting"
     _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
@@ -121,7 +123,7 @@ def _check_workers(state: ClusterState) -> None:
         assert worker.id in state.workers, "a lost worker is in a pool"
 
 
-def _check_dependencies(client: ClientRecord, held: set[Task]) -> None:
+def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Task]) -> None:
     """Every value that a task or client may still name is retained, and counted right.
 
     held: tasks that wait for an object that is put again.
@@ -134,9 +136,9 @@ def _check_dependencies(client: ClientRecord, held: set[Task]) -> None:
         uses.update(reference for reference in references if reference not in client.tasks)
         missing = sum(reference in client.tasks for reference in references)
         if type(task.state) is Waiting:
-            missing += task in held
+            missing += (task in held) + (task in state.held)
             assert 0 < task.state.missing == missing, f"{name} misses {missing}, not {task.state.missing}"
-        else:
+        elif type(task.state) is Ready:
             assert missing == 0, f"{name} is beyond waiting and misses {missing}"
     sent = {identifier for batch in client.unacknowledged for identifier in batch.ids}
     for key, retained in client.retained.items():

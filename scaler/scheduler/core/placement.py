@@ -100,7 +100,7 @@ class Placement:
         elif self._overloaded:
             self._overloaded.pop(worker, None)
         side: OrderedDict[Worker, None] | None = None
-        if worker.draining or worker.broken_at is not None or count >= worker.limit:
+        if worker.draining or worker.is_reporting or worker.broken_at is not None or count >= worker.limit:
             pass
         elif count < slots:
             side = self._pool_of[worker].idle
@@ -200,10 +200,18 @@ class Placement:
             if task is None:
                 break
             group = task.group
-            if count >= slots and group.spec.retries == 0:
-                queue.put_back(task)
-                break
-            if task.id in tasks or (task.errors is not None and not is_only_worker and task.avoids(worker, now)):
+            is_unknown = False
+            if not group.spec.retries:
+                if count >= slots:
+                    queue.put_back(task)
+                    break
+                roster = group.client.roster
+                is_unknown = roster is None or worker.id not in roster.known
+            if (
+                is_unknown
+                or task.id in tasks
+                or (task.errors is not None and not is_only_worker and task.avoids(worker, now))
+            ):
                 avoiding.append(task)
                 if len(avoiding) == MAX_AVOIDING:
                     break

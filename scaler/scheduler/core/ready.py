@@ -92,6 +92,12 @@ class ReadyQueue:
             del clients[client]
         return None
 
+    def remove(self, task: Task) -> None:
+        """Take out a ready task that will be ready again. O(tasks of its client)."""
+        self.tasks_of(task.group).remove(task)
+        self.count -= 1
+        task.group.ready -= 1
+
     def drop(self) -> None:
         """Note that one of the tasks in here is no longer ready: its state changed where it lies."""
         self.count -= 1
@@ -168,6 +174,10 @@ class ReadyQueues:
     def add_first(self, task: Task) -> None:
         """Add a task that was in a queue before: it goes ahead of its client's others."""
         self.of(task.group.needs).put_back(task)
+
+    def remove(self, task: Task) -> None:
+        """See `ReadyQueue.remove`."""
+        self.of(task.group.needs).remove(task)
 
     def drop(self, task: Task) -> None:
         """Call after the state of a ready task was changed by anything but `take`."""

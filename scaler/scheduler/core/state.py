@@ -259,6 +259,21 @@ class Task:
 
 
 @dataclass(slots=True, eq=False)
+class ResultBatch:
+    """The results of one Done, which its worker keeps, too, for as long as some of them are retained here.
+
+    left: how many are, and one while the Done is taken in. worker: None for results that no worker keeps.
+    """
+
+    worker: Worker | None
+    number: int
+    left: int = 1
+
+
+NO_BATCH: Final = ResultBatch(None, 0)
+
+
+@dataclass(slots=True, eq=False)
 class RetainedResult:
     """How a task ended, for as long as dependents or a client that has not acknowledged it may still name it."""
 
@@ -266,6 +281,7 @@ class RetainedResult:
     payload: bytes
     unacknowledged: bool = True
     uses: int = 0
+    batch: ResultBatch = NO_BATCH
     failed_input: tuple[str, bytes] = field(init=False)
     """What those that need it name as the failed input: function and id. Set unless it succeeded."""
 
@@ -297,6 +313,17 @@ class PeerRecord:
 
 
 @dataclass(slots=True, eq=False)
+class ClientRoster:
+    """Workers that a client knows to have tasks of its with retries=0, or that it was told of and has not answered."""
+
+    known: set[bytes] = field(default_factory=set)
+    number: int = 0
+    """Of the last Roster that it was sent."""
+    unanswered: deque[tuple[int, set[bytes]]] = field(default_factory=deque)
+    """Rosters without an answer."""
+
+
+@dataclass(slots=True, eq=False)
 class ClientRecord(PeerRecord):
     """A client: a process, or one inside a task (`via` is the worker that relays its messages)."""
 
@@ -317,6 +344,17 @@ class ClientRecord(PeerRecord):
     terminated: bool = False
     is_recovered: bool = False
     """The journal brought it back, and the client has not come yet."""
+    roster: ClientRoster | None = None
+    """None until it submits a task with retries=0."""
+    awaited: set[bytes] | None = None
+    """Workers that may have tasks with retries=0 of its, and have not reported since the scheduler was restarted.
+
+    None while it has not said which.
+    """
+    in_doubt: bool = False
+    """Any such task that it submits again, and of which nothing is known, may have run."""
+    attempt_base: int = 0
+    """Attempts at its tasks that follow an attempt of an earlier session have higher numbers."""
     warned: set[Needs] = field(default_factory=set)
     """Requirements of its tasks that nothing here meets, and about which it was warned."""
     session: DurableSession | None = None
@@ -377,6 +415,12 @@ class Worker(PeerRecord):
     """Tasks that it was sent so far."""
     side: OrderedDict[Worker, None] | None = None
     """The side of its pool that it is in; None without credit."""
+    results: int = 0
+    """Done messages that came from it."""
+    released: list[int] = field(default_factory=list)
+    """Numbers of those whose results it need not keep, until it is sent them."""
+    is_reporting: bool = False
+    """It comes from an earlier session, and has not reported yet what it has."""
     stalled: bool = False
     draining: bool = False
     quarantined: bool = False
@@ -418,7 +462,7 @@ class Worker(PeerRecord):
 
     @property
     def is_willing(self) -> bool:
-        return not self.draining and self.broken_at is None
+        return not (self.draining or self.is_reporting) and self.broken_at is None
 
     def take(self, task: Task, now: float) -> None:
         if len(self.tasks) == len(self.blocked):
@@ -474,6 +518,22 @@ class Worker(PeerRecord):
         self.stalled = False
         self.progressed_at = now
         self.checks_without_progress = 0
+
+    def has_reported(self) -> None:
+        self.is_reporting = False
+
+    def begin_results(self) -> ResultBatch:
+        """Count a Done."""
+        self.results += 1
+        return ResultBatch(self, self.results)
+
+    def release_results(self, number: int) -> None:
+        """Note that nothing of a Done is retained any more."""
+        self.released.append(number)
+
+    def take_released(self) -> list[int]:
+        released, self.released = self.released, []
+        return released
 
     def note_failure(self) -> None:
         self.failures_in_row += 1

@@ -11,6 +11,7 @@ from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Subm
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
@@ -28,9 +29,10 @@ class Submission:
     A group comes with its first task and is dropped with its last one; the measured duration of its function stays.
     """
 
-    def __init__(self, state: ClusterState, tasks: Tasks, waiting_limit: int) -> None:
+    def __init__(self, state: ClusterState, tasks: Tasks, recovery: Recovery, waiting_limit: int) -> None:
         self._state = state
         self._tasks = tasks
+        self._recovery = recovery
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
         self.repeated: list[bytes] = []
@@ -47,19 +49,30 @@ class Submission:
             elif not objects.register(identifier, payload, client.id):
                 _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
+        # A program that continues a session of before the restart may submit tasks that workers have.
+        is_again = message.again > 0 or (client.session is not None and self._recovery.has_claims)
+        if message.again:
+            client.attempt_base = self._recovery.attempts(message.again)
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
-                self._take_in(client, columns, referencing, wrong)
+                self._take_in(client, columns, referencing, wrong, is_again=is_again)
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
                 self._reject(unlisted, columns.ids, no_room or "its function or serializer was never defined")
         for task in referencing:
-            self._tasks.resolve(task)
+            self._tasks.resolve(task, is_held=is_again)
+        if is_again:
+            self._recovery.hold(client, referencing, self._state.own_time(self._state.now))
         self._tasks.acknowledge(client, message.acknowledged)
         return wrong
 
-    def _take_in(self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str]) -> None:
-        """Make the tasks of one group. referencing: collects those that reference others; they are in no queue yet."""
+    def _take_in(
+        self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str], *, is_again: bool
+    ) -> None:
+        """Make the tasks of one group.
+
+        referencing: collects those that reference others, or that are submitted again; they are in no queue yet.
+        """
         account = client.account
         accounts = self._state.accounts
         capacity = self._capacity(account, len(referencing))
@@ -93,7 +106,7 @@ class Submission:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
             tasks[identifier] = task
-            if task.references:
+            if task.references or is_again:
                 referencing.append(task)
             else:
                 ready.append(task)
@@ -165,6 +178,8 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        if not spec.retries:
+            self._recovery.rosters.begin(client)
         client.account.size_bytes += spec_bytes(spec)
         for identifier in functions_of(spec):
             self._state.objects.use(identifier)

@@ -16,7 +16,7 @@ result of an attempt that is not the current one of a task on that worker is dro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from scaler.backoff import Backoff
@@ -39,6 +39,7 @@ from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, Ta
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
+    NO_BATCH,
     READY,
     TERMINATED,
     Assigned,
@@ -49,6 +50,7 @@ from scaler.scheduler.core.state import (
     Ran,
     Ready,
     Recalled,
+    ResultBatch,
     RetainedResult,
     Task,
     Terminated,
@@ -91,14 +93,21 @@ class Tasks:
         self._objects = state.objects
         self._ready = state.ready
         self._outbox = outbox
+        self._batch = NO_BATCH
+        """The Done that is taken in."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
+        self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
+        """Takes in a result that is none of a task on its worker; False: it is of no use."""
 
     # -- in
 
-    def resolve(self, task: Task) -> None:
-        """Take in a new task that references others: it waits for tasks, uses objects, or fails at once."""
-        missing = 0
+    def resolve(self, task: Task, *, is_held: bool = False) -> None:
+        """Take in a new task that references others: it waits for tasks, uses objects, or fails at once.
+
+        is_held: it waits for `release_hold`, too, or for `adopt`.
+        """
+        missing = int(is_held)
         failed: RetainedResult | None = None
         group = task.group
         client = group.client
@@ -132,6 +141,15 @@ class Tasks:
         if failed is not None:
             self.end(task, failed.outcome, failed.payload)
 
+    def release_hold(self, task: Task) -> None:
+        state = task.state
+        assert type(state) is Waiting, "only such tasks are held"
+        state.missing -= 1
+        if not state.missing:
+            self._state.waiting -= 1
+            task.state = READY
+            self._ready.add(task.group, (task,))
+
     # -- to workers and back
 
     def assign(self, task: Task, worker: Worker, inputs: tuple[bytes, ...], now: float) -> None:
@@ -140,10 +158,30 @@ class Tasks:
         task.attempt += 1
         task.state = worker.assigned
         worker.take(task, now)
-        changes = self._state.changes
-        if changes is not None and not task.group.spec.retries and task.group.client.via is None:
-            changes.add(Dispatched(task.id, task.attempt))
+        if self._state.changes is not None:
+            self._note_dispatched(self._state.changes, task)
         self._outbox.run(worker, task, inputs)
+
+    @staticmethod
+    def _note_dispatched(changes: Changes, task: Task) -> None:
+        if not task.group.spec.retries and task.group.client.via is None:
+            changes.add(Dispatched(task.id, task.attempt))
+
+    def adopt(self, task: Task, worker: Worker, attempt: int, now: float) -> None:
+        """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
+
+        Tasks that it depends on may still be alive.
+        """
+        if type(task.state) is Ready:
+            self._ready.remove(task)
+        else:
+            self._state.waiting -= 1
+        task.group.assigned += 1
+        task.attempt = attempt
+        task.state = worker.assigned
+        worker.take(task, now)
+        if self._state.changes is not None:
+            self._note_dispatched(self._state.changes, task)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
         retained = task.group.client.retained
@@ -207,7 +245,11 @@ class Tasks:
 
     # -- results
 
-    def done(self, worker: Worker, message: Done, now: float) -> None:
+    def done(self, worker: Worker, message: Done, now: float, batch: ResultBatch | None = None) -> None:
+        """Take in results. batch: what they are part of, None for a Done that has just come."""
+        if batch is None:
+            batch = worker.begin_results()
+        self._batch = batch
         worker_tasks = worker.tasks
         cpu_us = message.cpu_us
         peak_bytes = message.peak_bytes
@@ -221,8 +263,10 @@ class Tasks:
         for index, (identifier, attempt, reported, result, duration_us) in enumerate(columns):
             task = worker_tasks.get(identifier)
             if task is None or task.attempt != attempt:
+                if self.claimed(worker, message, index, batch):
+                    continue
                 if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
-                    self._drop_late(result)
+                    self.drop_late(result)
                 continue
             worker.release(task)
             group = task.group
@@ -245,7 +289,15 @@ class Tasks:
             else:
                 costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
+        self._batch = NO_BATCH
+        self.settle(batch)
         worker.note_progress(now, healthy)
+
+    def settle(self, batch: ResultBatch) -> None:
+        """Note that one result of a Done, or the Done itself, is not needed any more."""
+        batch.left -= 1
+        if not batch.left and batch.worker is not None:
+            batch.worker.release_results(batch.number)
 
     @staticmethod
     def _is_result(identifier: bytes, attempt: int, payload: bytes) -> bool:
@@ -258,7 +310,7 @@ class Tasks:
         task = None if client is None else client.tasks.get(identifier)
         return task is not None and task.attempt == attempt
 
-    def _drop_late(self, payload: bytes) -> None:
+    def drop_late(self, payload: bytes) -> None:
         """Drop a result that no task waits for, and forget what it stored."""
         if is_stored(payload):
             self._objects.forget(payload[1:17])
@@ -269,7 +321,7 @@ class Tasks:
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
             self._objects.forget(result_id(task.id, task.attempt))  # stopped in the middle, it may have stored it
         if type(task.state) is Recalled and task.state.cancel:
-            self._drop_late(payload)
+            self.drop_late(payload)
             self.end(task, _CANCELLED, b"cancelled")
             return
         match outcome:
@@ -387,7 +439,7 @@ class Tasks:
             return
         errors.failures += 1
         if at_limit is Outcome.EXCEPTION:
-            self._drop_late(payload)
+            self.drop_late(payload)
         self._outbox.publish(Incident("retried", f"task {task.id.hex()}", error, {"task": task.id.hex()}))
         if self._outbox.is_watched:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
@@ -397,8 +449,11 @@ class Tasks:
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
         self._note_given_back(task)
+        task.attempt = max(task.attempt, task.group.client.attempt_base)
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
+        elif task.references and self._lacks_inputs(task):
+            pass
         elif delay > 0:
             task.state = Delayed(now + delay)
             self._state.waiting += 1
@@ -412,6 +467,19 @@ class Tasks:
         changes = self._state.changes
         if changes is not None and not task.group.spec.retries and task.group.client.via is None:
             changes.add(GivenBack(task.id))
+
+    def _lacks_inputs(self, task: Task) -> bool:
+        """Have an adopted task that comes back wait for what it depends on, or fail with it; False: all is here."""
+        client = task.group.client
+        missing = sum(reference in client.tasks for reference in task.references)
+        found = [client.retained.get(each, _NOT_RETAINED) for each in task.references if is_task(each)]
+        failed = next((each for each in found if each.outcome != _SUCCESS), None)
+        if missing:
+            task.state = Waiting(missing)
+            self._state.waiting += 1
+        elif failed is not None:
+            self.end(task, failed.outcome, failed.payload)
+        return missing > 0 or failed is not None
 
     @property
     def next_wake(self) -> float | None:
@@ -471,6 +539,7 @@ class Tasks:
                 self._ready.drop(task)
             elif type(state) is Waiting or type(state) is Delayed:
                 self._state.waiting -= 1
+                self._state.held.pop(task, None)
         del client.tasks[task.id]
         group.live -= 1
         account = client.account
@@ -486,20 +555,22 @@ class Tasks:
         if client.terminated:
             if task.attempt:
                 self._outbox.finish(task, outcome, payload, duration_us, 0, 0)
-            self._drop_late(payload)
+            self.drop_late(payload)
             if not client.tasks:
                 del self._state.departed[client]
         else:
             if client.session is not None:
                 client.session.ended(task.id, task.attempt, self._state.own_time(self._state.now))
             retained = client.retained[task.id] = RetainedResult(outcome, payload)
+            batch = retained.batch = self._batch
+            batch.left += 1
             account.size_bytes += ENTRY_BYTES + len(payload)
             if outcome:
                 retained.failed_input = _failed_input_of(task)
             if self._state.changes is not None:
                 self._note_result(self._state.changes, task, retained)
             if task.dependents is not None:  # one use per reference in a dependent that lives
-                retained.uses = sum([type(dependent.state) is Waiting for dependent in task.dependents])
+                retained.uses = sum([type(dependent.state) is not Terminated for dependent in task.dependents])
             deliver = group.spec.deliver or outcome != _SUCCESS
             if is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
@@ -566,6 +637,7 @@ class Tasks:
         retained = client.retained.pop(identifier)
         if self._state.changes is not None and client.via is None:
             self._state.changes.dropped((identifier,))
+        self.settle(retained.batch)
         client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
         if is_stored(retained.payload):
             self._objects.unuse(retained.payload[1:17])
@@ -576,9 +648,14 @@ class Tasks:
         while unacknowledged and unacknowledged[0].number <= number:
             for identifier in unacknowledged.popleft().ids:
                 retained = client.retained.get(identifier)
-                if retained is not None and client.session is None:
+                if retained is None:
+                    continue
+                if client.session is None:
                     retained.unacknowledged = False
                     self._drop_retained(client, identifier, retained)
+                else:  # it stays here, and its worker need not keep it, too
+                    self.settle(retained.batch)
+                    retained.batch = NO_BATCH
 
     def recover(self, client: ClientRecord, found: Recovered) -> None:
         """Retain the results that the journal has of a client. Its tasks are submitted again afterwards."""
@@ -594,13 +671,6 @@ class Tasks:
                     retained.failed_input = found.failed_inputs[identifier]
                 if is_stored(payload):
                     self._objects.use(payload[1:17], pinned=identifier not in found.values)
-
-    def end_in_doubt(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
-        """End recovered tasks that may start once only and were sent to a worker before the scheduler ended."""
-        for identifier in ids:
-            task = client.tasks.get(identifier)
-            if task is not None:
-                self.end(task, Outcome.WORKER_LOST, b"the scheduler ended; retries=0, and the task may have run")
 
     # -- cancel
 
@@ -627,6 +697,7 @@ class Tasks:
             del self._state.missing[identifier]
         for retained in client.retained.values():
             client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
+            self.settle(retained.batch)
             if is_stored(retained.payload):
                 self._objects.unuse(retained.payload[1:17])
         client.retained.clear()

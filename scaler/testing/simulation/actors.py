@@ -23,7 +23,10 @@ from scaler.protocol.messages import (
     Recall,
     Release,
     Returned,
+    Roster,
+    RosterNoted,
     Run,
+    SessionLost,
     Spec,
     Started,
     Submit,
@@ -251,22 +254,25 @@ class SimulatedClient:
         self._unresolved: deque[bytes] = deque(maxlen=64)
         self._number = 0
         self._seen = 0
+        self._sessions = 0
+        """How often it has sent everything again."""
+        self._workers: dict[bytes, None] = {}
+        """Those that may have tasks of its that may start at most once."""
 
     @property
     def unfinished(self) -> int:
         """How many of its tasks have no outcome yet."""
         return self._left + len(self.expected)
 
-    def restart(self) -> None:
-        """The scheduler had given it up and welcomes it again: repeat what has no outcome.
+    def restart(self, *, expired: bool) -> None:
+        """The scheduler has given it up, or was restarted, and welcomes it again: repeat what has no outcome.
 
-        What may start only once is in doubt, and not sent again. Dependencies that have ended are left out: a real
-        client embeds their values.
+        Dependencies that have ended are left out: a real client embeds their values.
         """
         self._number = self._seen = 0
-        for identifier in [identifier for identifier, spec in self.expected.items() if spec.retries == 0]:
-            del self.expected[identifier]
-            self.outcomes[Outcome.WORKER_LOST] += 1
+        self._sessions += 1
+        self.say(SessionLost(expired, list(self._workers)))
+        self._workers.clear()
         groups: dict[Spec, TaskGroup] = {}
         for identifier, spec in self.expected.items():
             group = groups.setdefault(spec, TaskGroup(spec, [], [], []))
@@ -276,7 +282,7 @@ class SimulatedClient:
             group.references.append(references)
         self._defined = {spec.function for spec in groups}
         definitions = [(function, CODE[function]) for function in sorted(self._defined)]
-        self.say(Submit(definitions, list(groups.values()), 0))
+        self.say(Submit(definitions, list(groups.values()), 0, self._sessions))
 
     @property
     def finished(self) -> bool:
@@ -330,6 +336,11 @@ class SimulatedClient:
         return tuple(self._random.choice(alive) for _ in range(self._random.randrange(1, 4))) if alive else ()
 
     def hear(self, message: Message) -> None:
+        if isinstance(message, Roster):
+            self._workers.update(dict.fromkeys(message.joined))
+            for peer in message.left:
+                self._workers.pop(peer, None)
+            self.say(RosterNoted(message.number))
         if not isinstance(message, Finished):
             return
         assert message.number == self._number + 1, "Finished come in order, each once"

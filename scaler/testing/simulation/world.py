@@ -240,7 +240,7 @@ class World(SteppedCore):
     def _client_returns(self, client: SimulatedClient) -> None:
         if client.alive:
             self._connect(client)
-            client.restart()
+            client.restart(expired=True)
             self._said_again.update(client.expected)
 
     # -- misfortune

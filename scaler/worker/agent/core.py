@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
     Outcome,
     Recall,
     Relay,
+    ReleaseResults,
     Run,
     Shutdown,
     is_function_id,
@@ -71,7 +72,8 @@ class AgentCore:
         self.executor: TaskExecutor = make_executor(config, now)
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
-        self._has_scheduler = False
+        self.incarnation = 0
+        """Of the last scheduler that welcomed this agent; 0: none has."""
         self._has_ended = False
         self._stage = LeaseStage.NORMAL
         self._lease_seconds = float("inf")
@@ -90,6 +92,7 @@ class AgentCore:
             Resumed: lambda _event, _now: None,
             Run: self._run,
             Recall: self._recall,
+            ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
             ForgetFunctions: lambda message, _now: self.executor.forget_functions(set(message.ids)),
             Drain: self._drained,
             Shutdown: lambda message, _now: self._end(0, message.text or "the cluster was shut down"),
@@ -132,6 +135,10 @@ class AgentCore:
         """Attempts that have not started, as far as is known without asking."""
         return self.executor.queue.waiting + self.executor.unstarted
 
+    def may_be_given_up(self, now: float) -> bool:
+        """Tell whether the scheduler has not been heard for so long that it may have given this worker up."""
+        return now - self._heard_at >= self._lease_seconds * KILL_ONCE_AT
+
     def check(self) -> None:
         self.executor.check()
 
@@ -143,7 +150,7 @@ class AgentCore:
         self._drain_text = self._drain_text or event.text
         self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)
         self.executor.wake_by(self._drain_deadline)
-        if self._has_scheduler and not is_draining:
+        if self.incarnation and not is_draining:
             self._request_drain(now)
         self.executor.reclaim()
 
@@ -166,9 +173,13 @@ class AgentCore:
             self.executor.log(f"unexpected message {kind} from the scheduler, {counted(count, 'time')} so far")
 
     def _welcomed(self, event: Welcomed, now: float) -> None:
-        """The scheduler opened a new session. If there was one before, it knows nothing of it any more."""
+        """The scheduler opened a new session: it is the first one, it gave this worker up, or it was restarted.
+
+        A scheduler that gave this worker up has given its tasks to others. A restarted one knows nothing, and what is
+        here goes on.
+        """
         welcome = event.welcome
-        if self._has_scheduler:
+        if welcome.incarnation == self.incarnation:
             text = "the scheduler has forgotten this worker"
             why_not = self.executor.forget_all()
             if why_not:
@@ -177,7 +188,9 @@ class AgentCore:
                 self._drain_deadline = now
             else:
                 self.executor.log(f"{text}: it starts afresh")
-        self._has_scheduler = True
+        if self.incarnation:
+            self.executor.report()
+        self.incarnation = welcome.incarnation
         if self._drain_text:
             self._request_drain(now)
         self._lease_seconds = welcome.lease_seconds

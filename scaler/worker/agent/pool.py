@@ -209,6 +209,10 @@ class ProcessorPool(ExecutorBase):
                 self._forget(processor, processor.specs, processor.functions)
         return super().forget_all()
 
+    def suspended(self) -> set[bytes]:
+        lent = (ProcessorState.SUSPENDED, ProcessorState.WAITING)
+        return {each.dispatched[0].id for each in self.processors.values() if each.state in lent and each.dispatched}
+
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():

@@ -8,13 +8,14 @@ import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import Mapping, Sequence
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
-from scaler.protocol.messages import Relay
+from scaler.protocol.messages import Relay, Welcome
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchTasks,
@@ -138,8 +139,11 @@ class ProcessorAgent(Agent):
         else:
             self._verbs[command.verb](command.number)
 
-    def _session_opened(self) -> None:
-        self._relays.close_all()
+    def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
+        if is_restarted:
+            self._relays.restart(welcome, is_expired=self._core.may_be_given_up(time.monotonic()))
+        else:
+            self._relays.close_all()
 
     def _relay(self, message: Relay) -> None:
         if not self._relays.deliver(message.client, message.body):

@@ -11,11 +11,13 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
 
 from scaler.errors import ProtocolError
-from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed
+from scaler.protocol.codec import encode
+from scaler.protocol.messages import MAX_BATCH_BYTES, Relay, RelayClosed, Welcome
+from scaler.protocol.session import ACKNOWLEDGE_BODY
 from scaler.worker.agent.events import ProcessorEvent, ProcessorReported
 from scaler.worker.agent.shell import Agent
 from scaler.worker.frames import receive, send
@@ -68,9 +70,12 @@ class Sender:
         return True
 
 
-class _Channel(NamedTuple):
+@dataclass(slots=True)
+class _Channel:
     sender: Sender
     number: int
+    is_stale: bool = False
+    """The scheduler was restarted, and the client has not answered the Welcome: what it sends is of before."""
 
 
 class Relays:
@@ -103,6 +108,16 @@ class Relays:
             self.close(client)
         return True
 
+    def restart(self, welcome: Welcome, *, is_expired: bool) -> None:
+        """Tell all clients that the scheduler was restarted: each sends again what it waits for.
+
+        is_expired: an earlier scheduler may have given this worker up, which the incarnation 0 tells the clients.
+        """
+        body = encode(replace(welcome, incarnation=0) if is_expired else welcome)
+        for channel in self._channels.values():
+            channel.is_stale = True
+            channel.sender.send([body])
+
     def close(self, client: bytes) -> None:
         channel = self._channels.pop(client, None)
         if channel is not None:
@@ -130,5 +145,8 @@ class Relays:
             if not 0 < len(body) <= MAX_BATCH_BYTES:
                 self.close(client)
                 return
+            if channel.is_stale:
+                channel.is_stale = body != ACKNOWLEDGE_BODY
+                continue
             self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
             self._agent.send(Relay(client, body, self._running_task(channel.number)))

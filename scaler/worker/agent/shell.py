@@ -36,6 +36,7 @@ from scaler.protocol.messages import (
     Returned,
     Role,
     Server,
+    Welcome,
     WorkerDetails,
     WorkerHeartbeat,
 )
@@ -95,8 +96,8 @@ class Agent:
         """End all tasks, and free everything."""
         raise NotImplementedError
 
-    def _session_opened(self) -> None:
-        """The scheduler opened a new session: it knows no nested clients."""
+    def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
+        """The scheduler opened a new session: it knows no nested clients. is_restarted: it was restarted."""
 
     def _relay(self, message: Relay) -> None:
         """Pass a message to a nested client. None is here."""
@@ -212,7 +213,8 @@ class Agent:
                 case Received(_, Relay() as message):
                     self._relay(message)
                 case Welcomed(welcome):
-                    self._session_opened()
+                    is_restarted = self._core.incarnation not in (0, welcome.incarnation)
+                    self._session_opened(welcome, is_restarted=is_restarted)
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()
@@ -288,7 +290,7 @@ class Agent:
     def _report(self, message: Message) -> None:
         if isinstance(message, Done):
             self._flush_output(message.ids)
-        for part in split(message) if isinstance(message, Done | Returned) else (message,):
+        for part in split(message) if isinstance(message, Returned) else (message,):
             self.send(part)
 
     def _set_timer(self) -> None:

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
-from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec
+from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
 from scaler.worker.agent.events import Command, LogLevel, WriteLog
+from scaler.worker.agent.retained import RetainedResults
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
@@ -169,6 +170,9 @@ class ExecutorBase:
         self.commands: list[Command] = []
         self._done: Done | None = None
         """The message to which ended attempts are added: those that end in a row share one."""
+        self.retained = RetainedResults()
+        self._has_results = False
+        """The commands of this step have a Done."""
         self.storage_address = ""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
@@ -228,7 +232,43 @@ class ExecutorBase:
         self.queue.attempts.clear()
         self.functions.clear()
         self._specs.clear()
+        self.retained = RetainedResults()
         return ""
+
+    def report(self) -> None:
+        """Tell a scheduler that opened a new session everything that is here; nothing else is sent before that."""
+        self._close_done()
+        earlier, self.commands = self.commands, []
+        for command in earlier:
+            if isinstance(command, Done):
+                self.retained.keep(command)
+            elif not isinstance(command, Message):
+                self.commands.append(command)
+        attempts, suspended, once = self.queue.attempts, self.suspended(), self.retained.once
+        for item in attempts.values():
+            item.announced_started = False
+        self.forget_functions(
+            self.functions.keys() - {each for item in attempts.values() for each in item.spec.functions}
+        )
+        report = WorkerReport(
+            list(attempts),
+            [item.attempt for item in attempts.values()],
+            [identifier in suspended for identifier in attempts],
+            [not item.spec.wire.retries for item in attempts.values()],
+        )
+        self.commands.append(report)
+        for done in self.retained.take_all():
+            report.ids += done.ids
+            report.attempts += done.attempts
+            report.suspended += [False] * len(done.ids)
+            report.once += [identifier in once for identifier in done.ids]
+            self._has_results = True
+            self.commands.append(done)
+        self.retained.once = once
+
+    def suspended(self) -> set[bytes]:
+        """Return the tasks that have lent their slots."""
+        return set()
 
     def reclaim(self) -> None:
         """Put all attempts that have not started back into the queue."""
@@ -246,9 +286,12 @@ class ExecutorBase:
     ) -> None:
         """Forget a dispatched attempt, and report how it ended. lane: where it ran; 0 for nowhere."""
         del self.queue.attempts[item.id]
+        if not item.spec.wire.retries:
+            self.retained.once[item.id] = item.attempt
         done = self._done
         if done is None:
             done = self._done = Done([], [], [], [], [])
+            self._has_results = True
             self.commands.append(done)
         done.ids.append(item.id)
         done.attempts.append(item.attempt)
@@ -298,6 +341,10 @@ class ExecutorBase:
         """Return the commands of this step, in order, and forget them."""
         self._close_done()
         commands, self.commands = self.commands, []
+        if self._has_results:
+            self._has_results = False
+            keep = self.retained.keep
+            return [part for each in commands for part in (keep(each) if type(each) is Done else (each,))]
         return commands
 
     def _close_done(self) -> None:

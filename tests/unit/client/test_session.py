@@ -32,6 +32,9 @@ from scaler.protocol.messages import (
     Outcome,
     Pin,
     Release,
+    Roster,
+    RosterNoted,
+    SessionLost,
     Spec,
     Submit,
     stored_reference,
@@ -349,7 +352,7 @@ def test_objects_are_pinned_until_cleared_and_again_after_a_restart() -> None:
     client.step(ObjectPinned(upload))
     assert client.send() == [Pin([upload.id])]
     client.step(SchedulerRestarted({}))
-    assert client.send() == [Pin([upload.id])]
+    assert client.send() == [SessionLost(False, []), Pin([upload.id])]
 
 
 def test_a_clear_is_sent_before_what_is_added_after_it_and_ends_nothing_of_that() -> None:
@@ -379,23 +382,40 @@ def test_after_a_restart_all_that_is_pending_is_sent_again_with_its_functions() 
     client.finish(ended)
     unsent = client.task(f)
     client.step(SchedulerRestarted({}))
-    (submit,) = client.submits()
-    assert submit.functions == [(f.spec.function, b"code of f")]
-    assert submit.acknowledged == 0
-    assert sent([submit]) == [sent_before.task_id, unsent.task_id]
+    again, new = client.submits()
+    assert again.functions == [(f.spec.function, b"code of f")]
+    assert [submit.acknowledged for submit in (again, new)] == [0, 0]
+    assert [submit.again for submit in (again, new)] == [1, 0]
+    assert sent([again, new]) == [sent_before.task_id, unsent.task_id]
+    client.step(SchedulerRestarted({}))
+    (twice,) = client.submits()
+    assert twice.again == 2
+    assert sent([twice]) == [sent_before.task_id, unsent.task_id]
 
 
-def test_after_a_restart_what_was_sent_and_may_start_only_once_is_not_sent_again() -> None:
+def test_a_client_that_lost_its_session_names_the_workers_that_may_have_tasks_of_its() -> None:
+    client = Client()
+    client.step(Roster(1, [b"worker-1", b"worker-2"], []))
+    client.step(Roster(2, [b"worker-3"], [b"worker-1"]))
+    assert client.send() == [RosterNoted(2)]
+    assert client.send() == []
+    client.step(SchedulerRestarted({}, expired=True))
+    assert client.send() == [SessionLost(True, [b"worker-2", b"worker-3"])]
+
+
+def test_a_task_that_is_cancelled_before_it_is_sent_again_is_cancelled_on_its_worker_too() -> None:
     client = Client()
     f = client.template()
-    once = TaskTemplate(Spec(f.spec.function, retries=0), f.functions, None)
-    sent_before = client.task(once)
+    task, cancelled_before = client.task(f), client.task(f)
     client.submits()
-    unsent = client.task(once)
+    client.step(TaskSettled(cancelled_before))
+    client.send()
     client.step(SchedulerRestarted({}))
-    assert client.dropped_tasks() == [sent_before]
-    assert isinstance(client.dropped[0].error, SchedulerLostError)
-    assert sent(client.submits()) == [unsent.task_id]
+    client.step(TaskSettled(task))
+    messages = client.send()
+    assert sent([message for message in messages if isinstance(message, Submit)]) == []
+    assert messages[-1] == Cancel([cancelled_before.task_id, task.task_id])
+    assert not client.session.cancelling
 
 
 def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> None:

@@ -27,6 +27,8 @@ from scaler.protocol.messages import (
     Relay,
     Returned,
     Role,
+    Roster,
+    RosterNoted,
     Run,
     Spec,
     Submit,
@@ -87,6 +89,8 @@ class Cluster:
         self.said: list[tuple[str, Message]] = []
         self.commands: list[Command] = []
         self._factories: dict[str, IdFactory] = {}
+        self.clients_answer = True
+        """Clients answer each Roster at once."""
 
     @staticmethod
     def peer(name: str) -> bytes:
@@ -100,6 +104,8 @@ class Cluster:
                 case Send():
                     peer, message = delivered(command)
                     self.said.append((peer.rstrip(b".").decode(), message))
+                    if isinstance(message, Roster) and self.clients_answer:
+                        commands += self._answer(peer, RosterNoted(message.number))
                 case Publish(facts):
                     self.facts += facts
                 case AskPolicy(view) if self.policy is not None:
@@ -107,6 +113,12 @@ class Cluster:
                 case _:
                     pass
         return commands
+
+    def _answer(self, client: bytes, message: Message) -> list[Command]:
+        via = self.state.clients[client].via if client in self.state.clients else None
+        if via is None:
+            return self.step(Received(client, message))
+        return self.step(Received(via.id, Relay(client, encode(message))))
 
     def step_once(self, *inputs: Input) -> list[Command]:
         commands = self.core.step(list(inputs), self.now)

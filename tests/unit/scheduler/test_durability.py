@@ -18,13 +18,17 @@ from scaler.protocol.messages import (
     Release,
     SessionTasks,
     Submit,
+    WorkerReport,
     is_stored,
     stored_reference,
 )
 from scaler.scheduler.core.commands import Command, Input, JournalChanged, SendToStorage, WriteJournal
+from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Ready, Waiting
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
+
+AFTER = RECOVERY_SECONDS + 0.25
 
 
 class JournaledCluster(Cluster):
@@ -82,6 +86,7 @@ def test_tasks_that_had_not_ended_run_although_their_client_is_away(cluster: Jou
     after = cluster.killed(compacted=compacted)
     assert isinstance(after.state_of(dependent), Waiting)
     after.worker("new")
+    after.wait(AFTER, alive=["new"])
     after.finish("new", waiting, running)
     after.finish("new", dependent)
     assert after.client() == "client"
@@ -123,6 +128,7 @@ def test_a_value_that_the_client_did_not_want_is_there_for_the_tasks_that_need_i
     cluster.finish("worker", inner, payload=b"\x80 inner")
     after = cluster.killed(compacted=compacted)
     after.worker("new")
+    after.wait(AFTER, alive=["new"])
     assert [(task, inputs) for task, _, inputs in after.runs("new")] == [(outer, (b"\x80 inner",))]
     after.client()
     assert after.outcomes("client") == {inner: (Outcome.SUCCESS, b"")}
@@ -152,10 +158,30 @@ def test_a_task_that_may_start_once_runs_when_it_had_not_been_sent_to_a_worker(
     after = cluster.killed(compacted=compacted)
     after.client()
     after.worker("new", slots=2)
+    after.wait(AFTER, alive=["new", "client"])
     assert [task for task, *_ in after.runs("new")] == [given_back, queued]
+    after.wait(60.0, alive=["new", "client"])
     outcomes = after.outcomes("client")
     assert outcomes[started][0] is Outcome.WORKER_LOST
     assert b"may have run" in outcomes[started][1]
+
+
+def test_a_task_that_may_start_once_goes_on_where_it_runs_and_is_lost_where_nothing_is_known_of_it(
+    cluster: JournaledCluster, compacted: bool
+) -> None:
+    running, unknown = cluster.submit("client", 2, retries=0)
+    cluster.worker("worker", slots=2)
+    attempts = {task: attempt for task, attempt, _ in cluster.runs("worker")}
+    after = cluster.killed(compacted=compacted)
+    after.worker("worker", slots=2)
+    after.say("worker", WorkerReport([running], [attempts[running]], [False], [True]))
+    after.client()
+    after.wait(59.0, alive=["worker", "client"])
+    assert after.on("worker") == [running]
+    assert not after.outcomes("client")
+    after.wait(2.0, alive=["worker", "client"])
+    assert after.outcome("client", unknown) is Outcome.WORKER_LOST
+    assert after.outcome("client", running) is None
 
 
 def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster, compacted: bool) -> None:
@@ -228,6 +254,7 @@ def test_a_function_that_came_while_tasks_were_refused_is_there_for_later_ones(c
     (task,) = cluster.submit("client")
     after = cluster.killed()
     after.worker("new")
+    after.wait(AFTER, alive=["new"])
     assert [found for found, *_ in after.runs("new")] == [task]
 
 
@@ -250,6 +277,7 @@ def test_a_durable_session_comes_back_with_its_tasks_results_keys_and_names(
     assert (tasks.ids, tasks.outcomes) == ([ended, queued], [Outcome.SUCCESS, UNFINISHED])
     assert (tasks.names, tasks.keys, tasks.tags) == ([b"f", b"f"], [b"", b"key"], [b"", b"tag"])
     after.worker("new")
+    after.wait(AFTER, alive=["new"])
     after.finish("new", queued)
     after.client("s", session="nightly")
     after.submit("s", ids=[ended, queued], name="f")
@@ -278,4 +306,4 @@ def test_a_failed_task_of_a_session_that_runs_again_has_no_result_until_it_ends(
     cluster.say("s", LabelTasks([task], [b"key"], [b""], run_failed=True))
     cluster.submit("s", ids=[task])
     after = cluster.killed(compacted=compacted)
-    assert isinstance(after.state_of(task), Ready)
+    assert isinstance(after.state_of(task), Waiting)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from scaler.config.worker import WorkerConfig
 from scaler.ids import content_id
 from scaler.net.connection import Received, Resumed, Welcomed
@@ -12,6 +14,7 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Recall,
+    ReleaseResults,
     Returned,
     Run,
     RunGroup,
@@ -20,7 +23,9 @@ from scaler.protocol.messages import (
     Started,
     Suspended,
     Welcome,
+    WorkerReport,
 )
+from scaler.worker.agent import retained
 from scaler.worker.agent.core import DRAIN_ANSWER_SECONDS
 from scaler.worker.agent.events import AgentInput, ProcessorReported, ResultsReceived, StopRequested
 from scaler.worker.agent.events import ProcessorEvent as Event
@@ -68,8 +73,14 @@ class Story(CoreRig):
         self.happened(ProcessorReported(number, event))
 
     def forgotten(self) -> None:
-        """The scheduler comes back without its memory."""
-        self.happened(Welcomed(Welcome(False, 2, LEASE, 2.0)))
+        """The scheduler has given this worker up."""
+        self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+
+    def restarted(self, incarnation: int = 2) -> list[Message]:
+        """The scheduler comes back without its memory. Returns what the agent sends to it."""
+        self.sent.clear()
+        self.happened(Welcomed(Welcome(False, incarnation, LEASE, 2.0)))
+        return self.sent
 
     def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
         group = RunGroup(
@@ -605,12 +616,85 @@ def test_a_forgotten_worker_starts_afresh() -> None:
     story.run(1, 2)
     story.hands[1].begin(story.now)
     story.forgotten()
+    assert story.sent[-1] == WorkerReport([], [], [], [])
     assert story.hands[1].killed
     story.die()
     assert story.done() == {}
     assert story.returned() == []
     story.run(1)
     assert story.fed(2) == [1]
+
+
+def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing_ends() -> None:
+    story = Story()
+    story.run(1, 2, 3)
+    story.run(4, retries=0)
+    story.work()
+    story.hands[1].begin(story.now)
+    report, done = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert report.ids == [task_id(each) for each in (2, 3, 4, 1)]
+    assert report.attempts == [1, 1, 1, 1]
+    assert report.once == [False, False, True, False]
+    assert isinstance(done, Done)
+    assert done.ids == [task_id(1)]
+    assert not story.hands[1].killed
+    story.hands[1].finish()
+    story.flush()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
+
+
+def test_a_result_is_kept_until_the_scheduler_releases_it() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.work()
+    story.work()
+    story.hear(ReleaseResults([1]))
+    report, done = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert isinstance(done, Done)
+    assert report.ids == done.ids == [task_id(2)]
+    story.hear(ReleaseResults([1]))
+    assert story.restarted(3) == [WorkerReport([], [], [], [])]
+
+
+def test_a_report_says_which_tasks_have_lent_their_slots() -> None:
+    story = Story()
+    story.run(1)
+    story.wait_in(1)
+    (report,) = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert report.suspended == [True]
+
+
+def test_results_beyond_the_limit_are_dropped_but_never_run_a_task_twice_that_may_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retained, "MAX_RETAINED_BYTES", retained.ROW_BYTES + 1)
+    story = Story()
+    story.run(1)
+    story.run(2, retries=0)
+    story.run(3)
+    for _ in range(3):
+        story.work()
+    report, kept, lost = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert report.ids == [task_id(3), task_id(2)]
+    assert report.once == [False, True]
+    assert isinstance(kept, Done)
+    assert kept.ids == [task_id(3)]
+    assert isinstance(lost, Done)
+    assert lost.outcomes == [Outcome.WORKER_LOST]
+
+
+def test_what_was_about_to_be_sent_to_the_scheduler_that_ended_comes_after_the_report() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.hands[1].finish()
+    story.sent.clear()
+    story.happened(ResultsReceived(1, story.hands[1].flush()), Welcomed(Welcome(False, 2, LEASE, 2.0)))
+    assert [type(message) for message in story.sent] == [WorkerReport, Done]
 
 
 def test_an_undefined_function_is_forgotten_everywhere_and_may_come_again() -> None:

@@ -19,6 +19,7 @@ from scaler.protocol.messages import (
     Spec,
     Started,
     Welcome,
+    WorkerReport,
 )
 from scaler.worker.agent.calls import NEW_TASKS_SECONDS, ServiceCalls
 from scaler.worker.agent.events import (
@@ -365,7 +366,7 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     idle.run(1)
     idle.finish(1)
     busy.run(1)
-    forgotten = Welcomed(Welcome(False, 2, 30.0, 2.0))
+    forgotten = Welcomed(Welcome(False, 1, 30.0, 2.0))
     assert idle.turn(forgotten) == []
     assert busy.turn(forgotten) == ["cancel 1"]
     assert idle.run(2) == ["start 2"]
@@ -383,10 +384,20 @@ def test_a_result_that_was_being_stored_when_the_scheduler_forgot_this_worker_is
     stage = Stage()
     stage.run(1)
     stage.arrive(1)
-    stage.turn(Welcomed(Welcome(False, 2, 30.0, 2.0)))
+    stage.turn(Welcomed(Welcome(False, 1, 30.0, 2.0)))
     stage.run(1)
     stage.deliver(1)
     assert stage.outcomes() == {}
+
+
+def test_calls_outlive_a_restart_of_the_scheduler_and_it_hears_of_them() -> None:
+    stage = Stage()
+    stage.run(1, 2)
+    stage.arrive(1)
+    assert stage.turn(Welcomed(Welcome(False, 2, 30.0, 2.0))) == []
+    assert stage.sent[-1] == WorkerReport([task(1), task(2)], [1, 1], [False, False], [False, False])
+    stage.deliver(1)
+    assert stage.outcomes() == {"1": Outcome.SUCCESS}
 
 
 @pytest.mark.parametrize("text", ["", "the queue is full"])

@@ -1,0 +1,441 @@
+"""How a restarted scheduler takes up what its peers still have, without a journal. Pure.
+
+Clients submit their unfinished tasks again, and workers report the attempts and results that they have, in any order. A
+task that was submitted again is *held*: `Waiting`, with one more missing, until the workers had time to report. A
+report whose task is not here yet is a *claim*, and waits for the client. When both are here, the task is adopted: it is
+on that worker, in that attempt, or has its result.
+
+After RECOVERY_SECONDS the held tasks are opened, and run again, with two exceptions. A task with retries=0 waits until
+every worker that its client names has reported; a worker that has not by the end of its lease has ended such tasks by
+itself, and they end as lost. A task whose value only other tasks need stays held while none of them waits for it.
+
+The same claims tell a client that was given up, and returns, which of its tasks with retries=0 may have run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from scaler.config.servers import SchedulerConfig
+from scaler.ids import owner_of
+from scaler.protocol.messages import (
+    Done,
+    Outcome,
+    Recall,
+    Relay,
+    Returned,
+    Roster,
+    RosterNoted,
+    SessionLost,
+    Suspended,
+    WorkerReport,
+    is_stored,
+)
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.state import ClientRecord, ClientRoster, ResultBatch, Task, Terminated, Waiting, Worker
+from scaler.scheduler.core.tasks import Tasks
+
+RECOVERY_SECONDS = 1.5
+"""After its start, the scheduler gives workers this long to report before it places what clients submit again."""
+SETTLE_SECONDS = 0.1
+"""What is submitted again later than that is held this long: what needs it comes in the next messages."""
+SWEEP_SECONDS = 0.25
+ATTEMPTS_BETWEEN_SESSIONS = 1024
+MAX_SESSIONS = 60
+"""Attempts at tasks that are submitted again for the n-th time begin at n times the former, n modulo the latter.
+
+So the results of attempts that earlier schedulers have sent have other ids.
+"""
+_FENCED = "the scheduler was restarted, and a worker that may have run it did not report within its lease; retries=0"
+_UNKNOWN = (
+    "the scheduler ended the session of its client, which was out of contact; retries=0, and the task may have run"
+)
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """What is known of a task that its client has not submitted again yet.
+
+    worker: has it, or reported its result; None: no worker has it any more. Without worker and result, it may have
+    started, and its worker has not reported.
+    """
+
+    worker: Worker | None
+    attempt: int
+    once: bool
+    suspended: bool = False
+    result: Done | None = None
+    """One row."""
+    batch: ResultBatch | None = None
+    relays: list[Relay] = field(default_factory=list)
+    """What the nested clients of the task have sent."""
+
+    @property
+    def is_known(self) -> bool:
+        """Tell whether it is known where the task is, or how it ended."""
+        return self.worker is not None or self.result is not None
+
+
+class Rosters:
+    """Has clients know every worker to which tasks with retries=0 of theirs are sent, before they are."""
+
+    def __init__(self, state: ClusterState, outbox: Outbox) -> None:
+        self._state = state
+        self._outbox = outbox
+        self._left: list[bytes] = []
+
+    def begin(self, client: ClientRecord) -> None:
+        """Call when a client submits its first task with retries=0."""
+        if client.roster is None:
+            client.roster = ClientRoster()
+            self._send(client, list(self._state.workers), [])
+
+    def worker_joined(self, worker: Worker) -> None:
+        for client in self._state.clients.values():
+            self._send(client, [worker.id], [])
+
+    def worker_left(self, worker: Worker) -> None:
+        self._left.append(worker.id)
+        for client in self._state.clients.values():
+            if client.roster is not None:
+                client.roster.known.discard(worker.id)
+                for _, joined in client.roster.unanswered:
+                    joined.discard(worker.id)
+
+    def send_left(self) -> None:
+        """Tell clients which workers have left: in a later step, so that they know how their tasks there ended."""
+        left = [peer for peer in self._left if peer not in self._state.workers]
+        self._left.clear()
+        for client in self._state.clients.values():
+            self._send(client, [], left)
+
+    def noted(self, client: ClientRecord, number: int) -> None:
+        roster = client.roster
+        while roster is not None and roster.unanswered and roster.unanswered[0][0] <= number:
+            roster.known |= roster.unanswered.popleft()[1]
+
+    def _send(self, client: ClientRecord, joined: list[bytes], left: list[bytes]) -> None:
+        roster = client.roster
+        if roster is not None and (joined or left):
+            roster.number += 1
+            roster.unanswered.append((roster.number, {*joined}))
+            self._outbox.send_to_client(client, Roster(roster.number, joined, left))
+
+
+class Recovery:
+    """Claims and held tasks: both are empty in the long run."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        tasks: Tasks,
+        outbox: Outbox,
+        config: SchedulerConfig,
+        touched: dict[Worker, None],
+        relayed: Callable[[Worker, Relay, float], None],
+    ) -> None:
+        """touched: collects the workers whose tasks change. relayed: takes in a message of a nested client."""
+        self._state = state
+        self._tasks = tasks
+        self._outbox = outbox
+        self.rosters = Rosters(state, outbox)
+        self._touched = touched
+        self._relayed = relayed
+        self._opens_at = state.now + RECOVERY_SECONDS
+        self._fenced_at = state.now + config.worker_timeout_seconds
+        self._dropped_at = state.now + config.client_timeout_seconds
+        self.claims: dict[bytes, Claim] = {}
+        self._stashed: dict[bytes, Claim] = {}
+        """Claims by the nested clients whose messages they keep."""
+        self._exact: set[bytes] = set()
+        """Clients whose claims tell which of their tasks may have run: no others may."""
+        self._reported: set[bytes] = set()
+        """Workers that came from an earlier scheduler."""
+        self._batches: deque[tuple[float, list[Task]]] = deque()
+        """Held tasks, and when they are opened."""
+        self._later: dict[Task, None] = {}
+        """Held tasks whose time has come, and that wait for what the second paragraph on top says."""
+        self.next_at = math.inf
+        """When `tick` is due."""
+
+    # -- clients
+
+    def hear(self, client: ClientRecord, message: SessionLost | RosterNoted) -> None:
+        """Note which workers have, or may have, tasks with retries=0 of a client."""
+        match message:
+            case RosterNoted(number):
+                self.rosters.noted(client, number)
+            case SessionLost(expired, workers):
+                client.in_doubt = expired and client.id not in self._exact
+                client.awaited = {peer for peer in workers if peer not in self._reported}
+
+    def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, int]) -> int:
+        """Prepare for the tasks of a client that the journal brings back. Returns the `again` of their Submit.
+
+        dispatched: attempts at those with retries=0 that may have started; they wait for the reports of workers.
+        """
+        self._exact.add(client.id)
+        self.claims.update((task, Claim(None, attempt, once=True)) for task, attempt in dispatched.items())
+        return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
+
+    @property
+    def has_claims(self) -> bool:
+        return bool(self.claims)
+
+    @staticmethod
+    def attempts(again: int) -> int:
+        return again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS
+
+    def hold(self, client: ClientRecord, tasks: list[Task], now: float) -> None:
+        """Take in new tasks that were submitted again and are `Waiting` for one more than they depend on."""
+        held: list[Task] = []
+        for task in tasks:
+            task.attempt = max(task.attempt, client.attempt_base)
+            if not task.is_queued:
+                continue  # an input has failed
+            self._state.held[task] = None
+            claim = self.claims.get(task.id)
+            is_once = task.group.spec.retries == 0
+            if claim is not None and claim.is_known:
+                del self.claims[task.id]
+                self._apply(task, claim, now)
+            elif is_once and client.in_doubt:
+                self._lose(task, _UNKNOWN)
+            if task in self._state.held:
+                held.append(task)
+        if held:
+            self._batches.append((max(self._opens_at, now + SETTLE_SECONDS), held))
+            self.next_at = min(self.next_at, self._batches[0][0])
+
+    def cancelled(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
+        """End what workers still have of a client's tasks that it does not submit again."""
+        for identifier in ids:
+            if owner_of(identifier) == client.id and identifier in self.claims:
+                self._drop(identifier)
+
+    def client_given_up(self, client: ClientRecord, why: str) -> None:
+        """Keep, should it return, the results that it has not acknowledged and what may have run only once."""
+        self._exact.add(client.id)
+        lost = f"its client {why}; retries=0, and the task may have run".encode()
+        for task in client.tasks.values():
+            if task.group.spec.retries == 0 and not task.is_queued:
+                self.claims[task.id] = Claim(None, 1, once=True, result=_row(task.id, Outcome.WORKER_LOST, lost))
+        pins = self._state.objects.pins.get(client.id, {})
+        for identifier, retained in client.retained.items():
+            if retained.unacknowledged and (not is_stored(retained.payload) or retained.payload[1:17] in pins):
+                result = _row(identifier, retained.outcome, retained.payload)
+                self.claims[identifier] = Claim(None, 1, once=True, result=result)
+
+    def client_left(self, peer: bytes) -> None:
+        """Forget everything of a client that does not return."""
+        self._exact.discard(peer)
+        if self.claims:
+            for identifier in [each for each in self.claims if owner_of(each) == peer]:
+                self._drop(identifier)
+
+    # -- workers
+
+    def take(self, worker: Worker, message: WorkerReport | Returned | Suspended, now: float) -> None:
+        """Take in what a worker says of its attempts, about tasks that are here and about claims."""
+        self._touched[worker] = None
+        match message:
+            case WorkerReport():
+                self._reported_all(worker, message, now)
+            case Returned(ids, attempts, started):
+                self._tasks.returned(worker, message, now)
+                for identifier, attempt, goes_on in zip(ids, attempts, started, strict=True):
+                    if not goes_on and self._claim_of(worker, identifier, attempt) is not None:
+                        self._forget_relays(self.claims.pop(identifier))
+            case Suspended(ids, attempts, suspended):
+                self._tasks.suspended(worker, message)
+                for identifier, attempt, is_suspended in zip(ids, attempts, suspended, strict=True):
+                    claim = self._claim_of(worker, identifier, attempt)
+                    if claim is not None:
+                        claim.suspended = is_suspended
+
+    def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
+        worker.has_reported()
+        self._reported.add(worker.id)
+        for client in self._state.clients.values():
+            if client.awaited is not None:
+                client.awaited.discard(worker.id)
+        for row in zip(message.ids, message.attempts, message.suspended, message.once, strict=True):
+            identifier, attempt, suspended, once = row
+            task = self._state.living_task(identifier)
+            other = self.claims.get(identifier)
+            is_late = task is None and owner_of(identifier) not in self._state.clients and now >= self._dropped_at
+            is_beaten = other is not None and other.is_known and (other.worker is None or other.attempt >= attempt)
+            if is_late or is_beaten or (task is not None and not task.is_queued):
+                self._reject(worker, identifier, attempt)
+                continue
+            if other is not None and other.is_known:
+                self._drop(identifier)
+            self.claims[identifier] = Claim(worker, attempt, once, suspended)
+            self.next_at = min(self.next_at, self._dropped_at)
+        for identifier in message.ids:
+            task = self._state.living_task(identifier)
+            if task is not None and task.is_queued and identifier in self.claims:
+                self._apply(task, self.claims.pop(identifier), now)
+
+    def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
+        """Keep a row of a Done when it is the result of a claim. Returns False when it is not."""
+        identifier, attempt = message.ids[index], message.attempts[index]
+        claim = self._claim_of(worker, identifier, attempt)
+        if claim is None:
+            return False
+        columns = [getattr(message, name) for name in message.__match_args__]
+        claim.result = Done(*([column[index]] if column else [] for column in columns))
+        claim.batch = batch
+        batch.left += 1
+        return True
+
+    def relayed(self, worker: Worker, relay: Relay) -> bool:
+        """Keep a message of a nested client whose task is not here yet. Returns False when it is."""
+        claim = self._stashed.get(relay.client) or self.claims.get(relay.task)
+        if claim is None or claim.worker is not worker:
+            return False
+        self._stashed[relay.client] = claim
+        claim.relays.append(relay)
+        return True
+
+    def relay_closed(self, peer: bytes) -> None:
+        claim = self._stashed.pop(peer, None)
+        if claim is not None:
+            claim.relays = [relay for relay in claim.relays if relay.client != peer]
+
+    def worker_left(self, worker: Worker, why: str) -> None:
+        """Keep of a worker's claims what may not run again: results, and the fact that a task may have run."""
+        for identifier, claim in list(self.claims.items()):
+            if claim.worker is not worker:
+                continue
+            claim.worker, claim.batch = None, None
+            self._forget_relays(claim)
+            if claim.result is None:
+                text = f"worker {worker.title} {why}; retries=0, and the task may have run".encode()
+                claim.result = _row(identifier, Outcome.WORKER_LOST, text) if claim.once else None
+            if claim.result is None:
+                del self.claims[identifier]
+
+    # -- time
+
+    def tick(self, now: float) -> None:
+        """Open held tasks whose time has come, and drop claims of clients that have not returned."""
+        due, self._later = list(self._later), {}
+        while self._batches and self._batches[0][0] <= now:
+            due += self._batches.popleft()[1]
+        if due:
+            self._open(due, now)
+        if now >= self._dropped_at:
+            clients = self._state.clients
+            for identifier, claim in list(self.claims.items()):
+                owner = owner_of(identifier)
+                if owner not in self._exact and (owner not in clients or not claim.once):
+                    self._drop(identifier)
+        self.next_at = self._batches[0][0] if self._batches else math.inf
+        if self._later:
+            self.next_at = min(self.next_at, now + SWEEP_SECONDS)
+        if self.claims and now < self._dropped_at:
+            self.next_at = min(self.next_at, self._dropped_at)
+
+    def _open(self, tasks: list[Task], now: float) -> None:
+        """Let held tasks run that are needed and may. tasks: each after those that it depends on."""
+        opened: list[Task] = []
+        for task in reversed(tasks):
+            if task not in self._state.held:
+                continue
+            if task.group.spec.retries == 0 and self._may_be_elsewhere(task):
+                if now >= self._fenced_at:
+                    self._lose(task, _FENCED)
+                else:
+                    self._later[task] = None
+            elif self._is_needed(task):
+                self.claims.pop(task.id, None)
+                opened.append(task)
+            elif any(type(each.state) is not Terminated for each in task.dependents or ()):
+                self._later[task] = None
+            else:
+                self._unhold(task)
+                self._tasks.end(task, Outcome.SUCCESS, b"")  # those that needed its value have ended
+        self._later = dict.fromkeys(reversed(self._later))
+        for task in reversed(opened):
+            if task in self._state.held:
+                self._unhold(task)
+                self._tasks.release_hold(task)
+
+    def _may_be_elsewhere(self, task: Task) -> bool:
+        client = task.group.client
+        if client.id in self._exact:
+            return task.id in self.claims and (client.awaited is None or len(client.awaited) > 0)
+        return bool(client.awaited)
+
+    def _is_needed(self, task: Task) -> bool:
+        """Tell whether the client, or a task that will run, needs the value."""
+        if task.group.spec.deliver or not task.dependents:
+            return True
+        return any(type(each.state) is Waiting and each not in self._later for each in task.dependents)
+
+    # -- one task
+
+    def _apply(self, task: Task, claim: Claim, now: float) -> None:
+        """Let a queued task be where its claim says, or end as it says."""
+        worker, result = claim.worker, claim.result
+        if worker is None or self._state.workers.get(worker.id) is not worker:
+            if result is not None:
+                self._unhold(task)
+                self._tasks.end(task, result.outcomes[0], result.payloads[0], result.duration_us[0])
+            return
+        if not task.group.needs.fits(worker.offers):
+            self._reject(worker, task.id, claim.attempt)
+            return
+        self._unhold(task)
+        self._tasks.adopt(task, worker, claim.attempt, now)
+        self._touched[worker] = None
+        if claim.suspended:
+            worker.block(task, is_blocked=True)
+        if result is not None:
+            assert claim.batch is not None, "the result came with a Done"
+            self._tasks.done(worker, result, now, claim.batch)
+        for relay in self._forget_relays(claim):
+            self._relayed(worker, relay, now)
+
+    def _unhold(self, task: Task) -> None:
+        self._state.held.pop(task, None)
+
+    def _lose(self, task: Task, why: str) -> None:
+        self.claims.pop(task.id, None)
+        self._unhold(task)
+        self._tasks.end(task, Outcome.WORKER_LOST, why.encode())
+
+    def _claim_of(self, worker: Worker, identifier: bytes, attempt: int) -> Claim | None:
+        claim = self.claims.get(identifier)
+        return claim if claim is not None and claim.worker is worker and claim.attempt == attempt else None
+
+    def _drop(self, identifier: bytes) -> None:
+        """Forget a claim, and what its worker has of it."""
+        claim = self.claims.pop(identifier)
+        self._forget_relays(claim)
+        if claim.batch is not None:
+            self._tasks.settle(claim.batch)
+        if claim.worker is None:
+            return
+        if claim.result is None:
+            self._reject(claim.worker, identifier, claim.attempt)
+        else:
+            self._tasks.drop_late(claim.result.payloads[0])
+
+    def _forget_relays(self, claim: Claim) -> list[Relay]:
+        relays, claim.relays = claim.relays, []
+        for relay in relays:
+            self._stashed.pop(relay.client, None)
+        return relays
+
+    def _reject(self, worker: Worker, identifier: bytes, attempt: int) -> None:
+        self._outbox.send(worker.id, Recall([identifier], [attempt], True))
+
+
+def _row(identifier: bytes, outcome: int, payload: bytes) -> Done:
+    return Done([identifier], [1], [outcome], [payload], [0])

@@ -1,0 +1,254 @@
+"""A scheduler that is killed and started again at its address: every future ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from scaler import Client
+from tests.integration.settings_rig import Command, within
+
+SLOTS = 4
+
+
+class Cluster:
+    """An object storage, a scheduler and some workers in processes of their own. Tasks note when they start."""
+
+    def __init__(self, directory: Path, slots: int, *settings: str) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+        self._directory = directory
+        self._slots = slots
+        self._settings = settings
+        self.notes = directory / "notes"
+        self.notes.mkdir()
+        self._running: list[Command] = []
+
+    def start(self) -> None:
+        (storage,) = self._command("object_storage_server", "tcp://127.0.0.1:0").addresses().values()
+        self._settings = (*self._settings, "--object-storage-address", storage)
+        self.start_scheduler()
+        options = ("--worker-manager-id", "m", "--mode", "fixed", "--max-task-concurrency", str(self._slots))
+        self.manager = self._command("worker_manager", "baremetal_native", self.address, *options)
+        self.manager.addresses()
+
+    def start_scheduler(self) -> None:
+        self.scheduler = self._command("scheduler", self.address, *self._settings)
+        self.scheduler.addresses()
+
+    def _command(self, name: str, *arguments: str) -> Command:
+        self._running.append(Command(name, arguments, {}, self._directory))
+        return self._running[-1]
+
+    def kill(self) -> None:
+        """Kill the scheduler."""
+        self.scheduler.process.kill()
+        self.scheduler.process.wait()
+
+    def restart(self) -> None:
+        """Kill the scheduler, and start it again."""
+        self.kill()
+        self.start_scheduler()
+
+    def starts(self) -> Counter[str]:
+        """Return how often each task has started, by its name."""
+        return Counter(path.name.partition(".")[0] for path in self.notes.iterdir())
+
+    def agents(self) -> list[psutil.Process]:
+        return psutil.Process(self.manager.pid).children()
+
+    def close(self) -> None:
+        for each in reversed(self._running):
+            each.stop()
+            each.close()
+
+
+@contextmanager
+def running(directory: Path, *settings: str, slots: int = SLOTS) -> Iterator[tuple[Cluster, Client]]:
+    cluster = Cluster(directory, slots, *settings)
+    with contextlib.closing(cluster):
+        cluster.start()
+        with Client(cluster.address) as client:
+            yield cluster, client
+
+
+def noted(notes: Path, name: str, value: object, until: Path | None = None) -> object:
+    """Note that a task starts, wait until a file is there, and return a value."""
+    (notes / f"{name}.{os.getpid()}.{time.monotonic_ns()}").touch()
+    while until is not None and not until.exists():
+        time.sleep(0.005)
+    return value
+
+
+def fibonacci(notes: Path, number: int, go: Path) -> int:
+    noted(notes, f"fibonacci-{number}", None)
+    if number < 2:
+        noted(notes, f"leaf-{number}", None, go)
+        return number
+    with Client() as client:
+        parts = [client.submit(fibonacci, notes, number - each, go) for each in (1, 2)]
+        return sum(part.result() for part in parts)
+
+
+def add(notes: Path, name: str, *values: int) -> int:
+    noted(notes, name, None)
+    return sum(values)
+
+
+def hold(notes: Path, name: str, value: int, until: Path) -> int:
+    noted(notes, name, None, until)
+    return value
+
+
+def test_all_kinds_of_work_go_on_and_nothing_runs_twice(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client), ThreadPoolExecutor() as threads:
+        notes, go = cluster.notes, tmp_path / "go"
+        shared = client.send_object({"shared": 7})
+        finished = [client.submit(noted, notes, f"finished-{number}", number) for number in range(20)]
+        assert [future.result(20) for future in finished[:10]] == list(range(10))
+        blockers = [client.submit(noted, notes, f"blocker-{number}", number, go) for number in range(SLOTS)]
+        assert within(10, lambda: sum(cluster.starts().values()) == 20 + SLOTS)
+        small = [client.submit(noted, notes, f"small-{number}", number) for number in range(12)]
+        once = [client.submit_verbose(noted, (notes, f"once-{number}", number), retries=0) for number in range(8)]
+        with_object = client.submit(noted, notes, "object", shared)
+        dependent = client.submit(noted, notes, "second", client.submit(noted, notes, "first", 1))
+        cancelled = client.submit(noted, notes, "cancelled", 1)
+        names = [[f"{kind}-{number}" for number in range(30)] for kind in ("map", "imap")]
+        mapped = threads.submit(client.map, noted, [notes] * 30, names[0], range(30), chunk_size=1)
+        streamed = threads.submit(lambda: list(client.imap(noted, [notes] * 30, names[1], range(30), chunk_size=1)))
+        cluster.kill()
+        cancelled.cancel()
+        cluster.start_scheduler()
+        began = time.monotonic()
+        go.touch()
+        assert [future.result(20) for future in blockers] == list(range(SLOTS))
+        assert [future.result(20) for future in small] == list(range(12))
+        pause = time.monotonic() - began
+        assert [future.result(20) for future in once] == list(range(8))
+        assert with_object.result(20) == {"shared": 7}
+        assert dependent.result(20) == 1
+        assert [future.result(20) for future in finished] == list(range(20))
+        assert mapped.result(20) == streamed.result(20) == list(range(30))
+        assert set(cluster.starts().values()) == {1}
+        assert "cancelled" not in cluster.starts()
+        assert pause < 4.0
+
+
+def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
+        go = tmp_path / "go"
+        future = client.submit(fibonacci, cluster.notes, 5, go)
+        assert within(20, lambda: cluster.starts()["leaf-1"] >= 2)
+        before = cluster.starts()
+        cluster.restart()
+        go.touch()
+        assert future.result(20) == 5
+        counts = cluster.starts()
+        assert counts["fibonacci-5"] == before["fibonacci-5"] == 1
+        assert counts["fibonacci-4"] == 1
+        assert counts["leaf-1"] == 5
+
+
+def test_a_graph_goes_on_where_it_was_with_the_inner_values_that_workers_keep(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
+        notes, go = cluster.notes, tmp_path / "go"
+        graph = {
+            "name-a": "first",
+            "a": (add, notes, "name-a", 1, 2),
+            "name-b": "second",
+            "b": (add, notes, "name-b", "a", 10),
+            "name-c": "third",
+            "c": (hold, notes, "name-c", "b", go),
+            "name-d": "fourth",
+            "d": (add, notes, "name-d", "c", "a"),
+        }
+        found = client.get(graph, ["d"], block=False)
+        assert within(10, lambda: cluster.starts()["third"] == 1)
+        cluster.restart()
+        go.touch()
+        assert found["d"].result(20) == 16
+        assert set(cluster.starts().values()) == {1}
+
+
+def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(tmp_path: Path) -> None:
+    with running(tmp_path, "--worker-timeout-seconds", "4") as (cluster, client):
+        notes, go = cluster.notes, tmp_path / "go"
+        futures = [
+            client.submit_verbose(noted, (notes, f"once-{number}", number, go), retries=0) for number in range(SLOTS)
+        ]
+        assert within(10, lambda: sum(cluster.starts().values()) == SLOTS)
+        agents = cluster.agents()
+        agents[0].suspend()
+        cluster.restart()
+        go.touch()
+        outcomes = [future.exception(20) for future in futures]
+        agents[0].resume()
+        assert set(cluster.starts().values()) == {1}
+        assert all(error is None or "may have run" in str(error) for error in outcomes)
+
+
+def test_a_scheduler_that_stands_still_for_longer_than_every_lease_gives_nothing_up(tmp_path: Path) -> None:
+    leases = ("--worker-timeout-seconds", "3", "--client-timeout-seconds", "3")
+    with running(tmp_path, *leases) as (cluster, client):
+        notes, go = cluster.notes, tmp_path / "go"
+        futures = [client.submit(noted, notes, f"task-{number}", number, go) for number in range(2 * SLOTS)]
+        assert within(10, lambda: sum(cluster.starts().values()) == SLOTS)
+        cluster.scheduler.process.send_signal(signal.SIGSTOP)
+        time.sleep(3.5)
+        cluster.scheduler.process.send_signal(signal.SIGCONT)
+        go.touch()
+        assert [future.result(20) for future in futures] == list(range(2 * SLOTS))
+        assert set(cluster.starts().values()) == {1}
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from scaler import Client
+from tests.integration.test_scheduler_restart import noted
+
+address, notes, go = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+with Client(address) as client:
+    done = [client.submit(noted, notes, f"done-{number}", number) for number in range(3)]
+    once = client.submit_verbose(noted, (notes, "once", 1, go), retries=0)
+    late = [client.submit_verbose(noted, (notes, f"late-{number}", number), retries=0) for number in range(3)]
+    assert [future.result(20) for future in done] == [0, 1, 2]
+    print("waits", flush=True)
+    print(repr(once.exception(20)), flush=True)
+    print([future.result(20) for future in late], flush=True)
+"""
+
+
+def test_a_client_that_was_stopped_for_longer_than_its_lease_gets_results_or_is_told_what_may_have_run(
+    tmp_path: Path,
+) -> None:
+    with running(tmp_path, "--client-timeout-seconds", "2", slots=1) as (cluster, _):
+        program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, cluster.address, str(cluster.notes), str(tmp_path / "go")],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        with program:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "waits\n"
+            assert within(10, lambda: cluster.starts()["once"] == 1)
+            program.send_signal(signal.SIGSTOP)
+            assert within(20, lambda: "was silent for" in cluster.scheduler.errors())
+            program.send_signal(signal.SIGCONT)
+            assert "may have run" in program.stdout.readline()
+            assert program.stdout.readline() == "[0, 1, 2]\n"
+        assert program.returncode == 0
+        assert set(cluster.starts().values()) == {1}

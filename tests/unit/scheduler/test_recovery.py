@@ -1,0 +1,342 @@
+"""What a restarted scheduler makes of what its peers say again."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.net.connection import Opened
+from scaler.protocol.messages import (
+    Done,
+    Message,
+    Outcome,
+    Recall,
+    ReleaseResults,
+    Returned,
+    Role,
+    Roster,
+    RosterNoted,
+    SessionLost,
+    Spec,
+    Submit,
+    TaskGroup,
+    WorkerDetails,
+    WorkerReport,
+)
+from scaler.scheduler.core.recovery import RECOVERY_SECONDS
+from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
+
+AFTER = RECOVERY_SECONDS + 0.25
+
+
+class Restarted(Cluster):
+    """A scheduler that was just started, and peers that knew the one before it."""
+
+    def returning(self, name: str, *attempts: tuple[bytes, int], once: bool = False, slots: int = 1) -> None:
+        """A worker comes back, and reports that it has these attempts."""
+        self.silent(name, slots)
+        self.report(name, *attempts, once=once)
+
+    def silent(self, name: str, slots: int = 1) -> None:
+        """A worker comes back, and has not reported yet."""
+        hello = self._hello(Role.WORKER, WorkerDetails("manager", f"unit-{name}", slots, 1000, {}))
+        hello.resume = True
+        self.step(Opened(self.peer(name), hello))
+
+    def report(self, name: str, *attempts: tuple[bytes, int], once: bool = False) -> None:
+        count = len(attempts)
+        ids = [task for task, _ in attempts]
+        self.say(name, WorkerReport(ids, [number for _, number in attempts], [False] * count, [once] * count))
+
+    def result(self, name: str, task: bytes, attempt: int = 1, payload: bytes = VALUE) -> None:
+        self.say(name, Done([task], [attempt], [Outcome.SUCCESS], [payload], [1000]))
+
+    def ids(self, count: int) -> list[bytes]:
+        self.client()
+        return [self.task_id("client") for _ in range(count)]
+
+    def again(
+        self,
+        *tasks: bytes,
+        workers: tuple[str, ...] = (),
+        expired: bool = False,
+        references: tuple[tuple[bytes, ...], ...] = (),
+        again: int = 1,
+        **options: object,
+    ) -> None:
+        """The client submits tasks again that it had sent to the scheduler before this one."""
+        spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
+        group = TaskGroup(spec, list(tasks), [b"\x80 arguments"] * len(tasks), list(references))
+        self.say("client", SessionLost(expired, [self.peer(name) for name in workers]))
+        self.say("client", Submit([(FUNCTION, CODE)], [group], 0, again))
+
+    def sent(self, name: str, kind: type[Message]) -> list[Message]:
+        return [message for peer, message in self.said if peer == name and isinstance(message, kind)]
+
+
+@pytest.fixture
+def cluster() -> Restarted:
+    return Restarted()
+
+
+@pytest.mark.parametrize("client_first", [True, False])
+def test_a_task_that_runs_on_a_worker_goes_on_there(cluster: Restarted, client_first: bool) -> None:
+    (task,) = cluster.ids(1)
+    if client_first:
+        cluster.again(task)
+        cluster.returning("w", (task, 3))
+    else:
+        cluster.returning("w", (task, 3))
+        cluster.again(task)
+    cluster.worker("idle")
+    cluster.wait(AFTER, alive=["w", "idle", "client"])
+    assert cluster.on("w") == [task]
+    assert cluster.runs("w") == cluster.runs("idle") == []
+    cluster.finish("w", task)
+    assert cluster.outcomes("client") == {task: (Outcome.SUCCESS, VALUE)}
+
+
+@pytest.mark.parametrize("client_first", [True, False])
+def test_a_result_that_a_worker_has_kept_is_delivered_and_nothing_runs(cluster: Restarted, client_first: bool) -> None:
+    (task,) = cluster.ids(1)
+    if client_first:
+        cluster.again(task)
+    cluster.returning("w", (task, 1))
+    cluster.result("w", task)
+    if not client_first:
+        cluster.again(task)
+    assert cluster.outcomes("client") == {task: (Outcome.SUCCESS, VALUE)}
+    cluster.wait(AFTER, alive=["w", "client"])
+    assert cluster.runs("w") == []
+
+
+def test_what_no_worker_has_waits_for_their_reports_and_runs_after_that(cluster: Restarted) -> None:
+    first, second = cluster.ids(2)
+    cluster.worker("w")
+    cluster.again(first, second)
+    assert cluster.runs("w") == []
+    cluster.wait(AFTER, alive=["w", "client"])
+    assert [task for task, _, _ in cluster.runs("w")] == [first, second]
+    assert {attempt for _, attempt, _ in cluster.runs("w")} == {1025}
+
+
+def test_new_tasks_do_not_wait(cluster: Restarted) -> None:
+    cluster.client()
+    cluster.worker("w")
+    (task,) = cluster.submit("client")
+    assert cluster.on("w") == [task]
+
+
+def test_a_worker_that_has_not_reported_gets_nothing(cluster: Restarted) -> None:
+    cluster.client()
+    cluster.silent("w")
+    (task,) = cluster.submit("client")
+    assert cluster.runs("w") == []
+    cluster.report("w")
+    assert cluster.on("w") == [task]
+
+
+def test_a_late_report_takes_a_task_out_of_the_queue_but_not_from_another_worker(cluster: Restarted) -> None:
+    queued, running = cluster.ids(2)
+    cluster.worker("other", slots=1, queue_size=0)
+    cluster.again(running, queued)
+    cluster.wait(AFTER, alive=["other", "client"])
+    assert cluster.on("other") == [running]
+    cluster.returning("late", (queued, 1), (running, 1))
+    assert cluster.on("late") == [queued]
+    assert cluster.sent("late", Recall) == [Recall([running], [1], True)]
+    cluster.result("late", running)
+    assert cluster.outcome("client", running) is None
+
+
+def test_of_two_workers_that_report_a_task_the_later_attempt_counts(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("old", (task, 1))
+    cluster.returning("new", (task, 2))
+    cluster.again(task)
+    assert cluster.on("new") == [task]
+    assert cluster.recalls("old", kill=True) == [task]
+
+
+def test_tasks_that_run_once_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
+    here, queued = cluster.ids(2)
+    cluster.worker("idle")
+    cluster.again(here, queued, workers=("w1", "w2"), retries=0)
+    cluster.returning("w1", (here, 1), once=True)
+    cluster.wait(10.0, alive=["w1", "idle", "client"])
+    assert cluster.runs("idle") == []
+    assert cluster.on("w1") == [here]
+    cluster.returning("w2")
+    cluster.wait(0.5, alive=["w1", "w2", "idle", "client"])
+    assert [*cluster.on("idle"), *cluster.on("w2")] == [queued]
+
+
+def test_a_task_that_runs_once_and_may_have_run_ends_when_its_worker_does_not_report(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.worker("idle")
+    cluster.again(task, workers=("gone",), retries=0)
+    cluster.wait(61.0, alive=["idle", "client"])
+    ((outcome, text),) = cluster.outcomes("client").values()
+    assert outcome is Outcome.WORKER_LOST
+    assert b"may have run" in text
+    assert cluster.runs("idle") == []
+
+
+def test_a_task_that_runs_once_and_was_lost_with_its_worker_before_its_client_came_ends_as_lost(
+    cluster: Restarted,
+) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("w", (task, 1), once=True)
+    cluster.leave("w")
+    cluster.worker("other")
+    cluster.again(task, retries=0, workers=("w",))
+    assert cluster.outcome("client", task) is Outcome.WORKER_LOST
+
+
+def test_a_result_outlives_the_worker_that_has_reported_it(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("w", (task, 1))
+    cluster.result("w", task)
+    cluster.leave("w")
+    cluster.again(task)
+    assert cluster.outcome("client", task) is Outcome.SUCCESS
+
+
+def test_what_a_worker_gives_back_before_the_client_comes_is_placed_anew(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("w", (task, 1), once=True)
+    cluster.say("w", Returned([task], [1], [False]))
+    cluster.again(task, workers=("w",), retries=0)
+    cluster.wait(AFTER, alive=["w", "client"])
+    assert cluster.on("w") == [task]
+
+
+def test_what_no_client_asks_for_is_ended_on_its_worker(cluster: Restarted) -> None:
+    unclaimed, kept = cluster.ids(2)
+    cluster.leave("client")
+    cluster.returning("w", (unclaimed, 1), (kept, 1), slots=2)
+    cluster.result("w", kept)
+    cluster.wait(61.0, alive=["w"])
+    assert cluster.recalls("w", kill=True) == [unclaimed]
+    assert ReleaseResults([1]) in cluster.sent("w", ReleaseResults)
+
+
+def test_a_cancelled_task_that_is_not_submitted_again_is_ended_on_its_worker(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("w", (task, 1))
+    cluster.cancel("client", task)
+    assert cluster.recalls("w", kill=True) == [task]
+
+
+def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) -> None:
+    inner, last = cluster.ids(2)
+    cluster.returning("w", (last, 1))
+    cluster.worker("idle")
+    cluster.again(inner, deliver=False)
+    cluster.again(last, references=((inner,),))
+    cluster.wait(AFTER, alive=["w", "idle", "client"])
+    assert cluster.runs("idle") == []
+    cluster.finish("w", last)
+    cluster.wait(1.0, alive=["w", "idle", "client"])
+    assert cluster.outcome("client", last) is Outcome.SUCCESS
+    assert cluster.runs("idle") == []
+    assert not cluster.state.held
+
+
+def test_an_inner_value_is_computed_again_when_what_used_it_is_lost(cluster: Restarted) -> None:
+    inner, last = cluster.ids(2)
+    cluster.returning("w", (last, 1))
+    cluster.worker("other")
+    cluster.again(inner, deliver=False)
+    cluster.again(last, references=((inner,),))
+    cluster.wait(AFTER, alive=["w", "other", "client"])
+    cluster.leave("w")
+    cluster.wait(1.0, alive=["other", "client"])
+    assert cluster.on("other") == [inner]
+    cluster.finish("other", inner, payload=b"\x80 inner")
+    cluster.wait(1.0, alive=["other", "client"])
+    ((_, _, inputs),) = [run for run in cluster.runs("other") if run[0] == last]
+    assert inputs == (b"\x80 inner",)
+
+
+def test_results_are_released_when_neither_client_nor_task_needs_them(cluster: Restarted) -> None:
+    cluster.client()
+    cluster.worker("w", slots=3)
+    first, second = cluster.submit("client", 2)
+    cluster.finish("w", first)
+    cluster.finish("w", second)
+    cluster.wait(1.0, alive=["w", "client"])
+    assert cluster.sent("w", ReleaseResults) == []
+    (third,) = cluster.submit("client", seen=1)
+    cluster.wait(1.0, alive=["w", "client"])
+    assert cluster.sent("w", ReleaseResults) == [ReleaseResults([1])]
+    cluster.finish("w", third)
+    cluster.leave("client")
+    cluster.wait(1.0, alive=["w"])
+    assert cluster.sent("w", ReleaseResults)[1:] == [ReleaseResults([2, 3])]
+
+
+def test_tasks_that_run_once_go_only_to_workers_that_the_client_has_noted(cluster: Restarted) -> None:
+    cluster.clients_answer = False
+    cluster.client()
+    cluster.worker("w")
+    (task,) = cluster.submit("client", retries=0)
+    assert cluster.sent("client", Roster) == [Roster(1, [cluster.peer("w")], [])]
+    assert cluster.runs("w") == []
+    cluster.say("client", RosterNoted(1))
+    assert cluster.on("w") == [task]
+    cluster.leave("w")
+    cluster.wait(1.0, alive=["client"])
+    assert cluster.sent("client", Roster)[1:] == [Roster(2, [], [cluster.peer("w")])]
+
+
+def test_a_client_that_was_given_up_learns_what_ended_and_what_may_have_run(cluster: Restarted) -> None:
+    cluster.client()
+    cluster.worker("w", slots=2)
+    ended, running, queued = cluster.submit("client", 3, retries=0)
+    cluster.finish("w", ended)
+    cluster.wait(1.0, alive=["w", "client"])
+    assert set(cluster.on("w")) == {running, queued}
+    (last,) = cluster.submit("client", retries=0)
+    cluster.wait(61.0, alive=["w"])
+    for task in (running, queued):
+        assert task in cluster.recalls("w", kill=True)
+    cluster.finish("w", running, queued, outcome=Outcome.CANCELLED)
+    cluster.said.clear()
+    cluster.client()
+    cluster.again(ended, running, queued, last, retries=0, expired=True)
+    cluster.wait(AFTER, alive=["w", "client"])
+    outcomes = cluster.outcomes("client")
+    assert outcomes[ended] == (Outcome.SUCCESS, VALUE)
+    assert outcomes[running][0] is outcomes[queued][0] is Outcome.WORKER_LOST
+    assert [task for task, _, _ in cluster.runs("w")] == [last]
+
+
+def test_a_client_that_the_scheduler_knows_nothing_of_any_more_runs_nothing_twice(cluster: Restarted) -> None:
+    once, ordinary = cluster.ids(2)
+    cluster.worker("w")
+    cluster.again(once, expired=True, retries=0)
+    cluster.again(ordinary, expired=True)
+    assert cluster.outcome("client", once) is Outcome.WORKER_LOST
+    cluster.wait(AFTER, alive=["w", "client"])
+    assert cluster.on("w") == [ordinary]
+
+
+def test_the_result_of_a_lost_attempt_has_another_id_than_that_of_the_one_that_replaces_it(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("w", (task, 1))
+    cluster.again(task)
+    cluster.leave("w")
+    cluster.worker("other")
+    cluster.wait(3.0, alive=["other", "client"])
+    ((_, attempt, _),) = cluster.runs("other")
+    assert result_id(task, attempt) not in {result_id(task, stale) for stale in range(1, 1024)}
+
+
+def test_a_nested_client_waits_for_the_client_of_its_task(cluster: Restarted) -> None:
+    (parent,) = cluster.ids(1)
+    cluster.returning("w", (parent, 1), slots=2)
+    cluster.nested("inner", "w", parent)
+    assert cluster.peer("inner") not in cluster.state.clients
+    cluster.again(parent)
+    assert cluster.state.clients[cluster.peer("inner")].via is cluster.state.workers[cluster.peer("w")]
