@@ -435,13 +435,23 @@ def test_a_killed_scaler_local_leaves_nothing(command: Callable[..., Program]) -
     assert running() == []
 
 
-def test_a_cluster_that_ends_by_itself_is_found_no_more(command: Callable[..., Program]) -> None:
+def scheduler_of(program: Program) -> psutil.Process:
+    return next(process for process in program.started() if process.cmdline()[-1] == "scheduler")
+
+
+def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler_is_asked_to_end(
+    command: Callable[..., Program],
+) -> None:
     program = command("local", "-n", "1")
     line_with(program, "connect with")
+    found = find("local")
+    scheduler_of(program).kill()
+    line_with(program, "scheduler is ready")
+    assert find("local") == found
+    with Client("local") as client:
+        assert client.submit(abs, -1).result(SECONDS) == 1
+    scheduler_of(program).terminate()
+    assert program.end()[0] == 0
     with pytest.raises(UnreachableError):
-        find("other")
-    for process in program.started():
-        if process.cmdline()[-1] == "scheduler":
-            process.kill()
-    assert program.end()[0] == 1
+        find("local")
     assert running() == []
