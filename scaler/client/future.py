@@ -201,6 +201,20 @@ class LendingEvent(threading.Event):
         return True
 
 
+class Unloaded:
+    """The value of a future that has ended, before its first reader loads it.
+
+    Loading may run code of the user, for as long as it likes: in the client's thread it would delay all other futures.
+    """
+
+    __slots__ = ("load", "lock")
+
+    def __init__(self, load: Callable[[], tuple[object, BaseException | None]]) -> None:
+        """load: returns value and exception."""
+        self.load = load
+        self.lock = threading.RLock()
+
+
 class ScalerFuture(Future[Any], ABC):
     """The value that a task will have. As an argument of another task, that task waits for it and gets the value.
 
@@ -245,6 +259,8 @@ class ScalerFuture(Future[Any], ABC):
         try:
             if self._state is PENDING:
                 self._wait(timeout)
+            if type(self._result) is Unloaded:
+                self._load()
             if self._state is CANCELLED:
                 raise CancelledError
             if self._exception is not None:
@@ -264,6 +280,8 @@ class ScalerFuture(Future[Any], ABC):
             self._wait(timeout)
         if self._state is CANCELLED:
             raise CancelledError
+        if type(self._result) is Unloaded:
+            self._load()
         return self._exception
 
     def cancel(self) -> bool:
@@ -275,6 +293,10 @@ class ScalerFuture(Future[Any], ABC):
             self._cancel()
         self._run_callbacks()
         return True
+
+    @abstractmethod
+    def _load(self) -> None:
+        """Load a value that has come and was not loaded yet. It is loaded once, whatever threads ask for it."""
 
     @property
     @abstractmethod

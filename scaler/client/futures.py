@@ -70,6 +70,8 @@ class FutureTable(FutureOwner):
         """Functions and serializers that templates use, by id."""
         self.releases: deque[bytes] = deque()
         """Ids of functions, objects and results that nothing refers to any more; any thread appends."""
+        self.released = 0
+        """How many of them there were so far."""
         self._inbox_bytes = 0
         self._payloads: dict[tuple[int, ...], bytes] = {}
         """Of arguments that are futures, by the number of each among those that are needed."""
@@ -213,6 +215,7 @@ class FutureTable(FutureOwner):
             occurred, self.inbox, self._inbox_bytes = self.inbox, [], 0
             if self.releases:
                 released = [self.releases.popleft() for _ in range(len(self.releases))]
+                self.released += len(released)
                 occurred.append(ReferencesReleased([each for each in released if each not in self.registered]))
             for command in self.session.step((*occurred, *inputs), time.monotonic()):
                 if isinstance(command, DropTasks):

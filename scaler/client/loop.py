@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.kept import Keeper
 from scaler.client.reachability import tell_reached, warn_unreachable
@@ -50,6 +50,7 @@ from scaler.errors import (
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Question, Questions
+from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
     Explain,
     Explained,
@@ -91,10 +92,17 @@ LINKED_SECONDS = 2.0
 """How long the storage waits for an object that the scheduler may have linked just now."""
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
+MIN_RELEASED = 100
+TRIM_SECONDS = 5.0
+"""After as many releases of stored values, and not more often, memory that was freed is returned to the system: the C
+library keeps what lies between living blocks. It takes milliseconds per hundred megabytes, in a thread of its own."""
 MAX_COPIED_BYTES = 1024 * 1024
 """A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
 _SAMPLE_BYTES = 4096
 _SAMPLES = 16
+_SUCCESS = Outcome.SUCCESS
+_GLOBAL = b"\x93"
+"""STACK_GLOBAL: a pickle without this byte calls no function of a user, and loads as fast as it came."""
 
 _log = logging.getLogger(__name__)
 """Its warnings are for the user: where logging is not set up, Python prints them on stderr."""
@@ -152,6 +160,8 @@ class ClientLoop:
         self._connector: Connector | None = None
         self._storage: StorageClient | None = None
         self._retry: asyncio.TimerHandle | None = None
+        self._released = self._trimmed = 0
+        self._trim_at = 0.0
         self._keeper = Keeper()
         self._restoring = Restoring(self.futures, self._storage_client, self._upload_again, self._answer)
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
@@ -429,6 +439,7 @@ class ClientLoop:
             self._contact_at = now
         self._maintained_at = now
         self._iterate()
+        self._return_memory()
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
@@ -439,6 +450,16 @@ class ClientLoop:
             self._lose(f"the scheduler at {self.address} was gone for more than {lease:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
+
+    def _return_memory(self) -> None:
+        """Return memory to the system when releases of stored values have come, and no more of them do."""
+        released, self._released = self._released, self.futures.released
+        is_quiet = released == self._released
+        now = self._loop.time()
+        if is_quiet and released - self._trimmed >= MIN_RELEASED and now >= self._trim_at:
+            self._trimmed = released
+            self._trim_at = now + TRIM_SECONDS
+            self._loop.run_in_executor(None, give_memory_back)
 
     def _say_lost(self, outlook: str) -> None:
         if self._broken_at is not None and self._connector is not None:
@@ -525,7 +546,12 @@ class ClientLoop:
                 fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
-            value, exception = load_outcome(outcomes[index], payload, template.serializer)
+            outcome, serializer = outcomes[index], template.serializer
+            if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
+                unloaded = Unloaded(partial(load_outcome, outcome, payload, serializer))
+                resolved.append((future, unloaded, None, profile))
+                continue
+            value, exception = load_outcome(outcome, payload, serializer)
             resolved.append((future, value, exception, profile))
         return resolved
 
@@ -587,7 +613,10 @@ class ClientLoop:
         try:
             # Without a deadline: the result was whole in the storage before its task was reported as done.
             parts = await self._storage_client().get(stored.id, 0.0)
-            value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
+            if outcome == _SUCCESS:
+                value, exception = Unloaded(partial(_load_parts, parts, serializer)), None
+            else:
+                value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
         except ScalerError as error:
             lost = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
             value, exception = None, lost
@@ -615,6 +644,13 @@ class ClientLoop:
         await asyncio.gather(*transfers, return_exceptions=True)
         if self._storage is not None:
             self._storage.close()
+
+
+def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> tuple[object, BaseException | None]:
+    try:
+        return load_outcome(_SUCCESS, parts[0], serializer, [own_buffer(part) for part in parts])
+    except Exception as error:  # noqa: BLE001 (no memory, say)
+        return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:

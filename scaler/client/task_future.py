@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
-from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture
+from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, ScalerFuture, Unloaded
 from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
@@ -79,6 +79,8 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     def _known_value(self, collection: Collection, /) -> tuple[Any] | None:
         """Return the value if it is here and small; None if it must be referenced. Raises DependencyFailedError."""
         if self._state is not PENDING and (not self.is_stored or self._owner is not collection.owner):
+            if type(self._result) is Unloaded:
+                self._load()
             if self._state is CANCELLED or self._exception is not None:
                 raise DependencyFailedError(self._exception, self)
             return (self._result,)
@@ -128,6 +130,9 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
             for waiter in waiting:
                 if type(waiter) is _LOCK_TYPE:
                     waiter.release()
+                elif getattr(waiter, "stop_on_exception", False) and type(self._result) is Unloaded:
+                    self._load()  # it must know whether that fails
+                    (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 elif self._state is CANCELLED:
                     waiter.add_cancelled(self)
                 elif exception is not None:
@@ -137,6 +142,18 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
             # Waiters of concurrent.futures are removed by the threads that put them in.
             self._waiting = [waiter for waiter in waiting if type(waiter) is not _LOCK_TYPE] or None
         return self._callbacks is not None
+
+    def _load(self) -> None:
+        unloaded = self._result
+        if type(unloaded) is not Unloaded:
+            return  # another thread was faster
+        with unloaded.lock:
+            if self._result is unloaded:
+                value, exception = unloaded.load()
+                if exception is not None:
+                    self._name_failure(exception)
+                self._exception = exception
+                self._result = value
 
     def _name_failure(self, exception: BaseException) -> None:
         """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""

@@ -9,6 +9,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 10.0
 """How long calls outlive the connection to the storage."""
+AWAY_SECONDS = 0.5
+"""A blocking call that waits for this long looks whether the storage is there."""
 MAX_CALLS = 1_000_000
 IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
@@ -228,7 +231,10 @@ class BlockingStorage:
         *,
         timeout_seconds: float = TIMEOUT_SECONDS,
         get_timeout_seconds: float | None = None,
+        away: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
+        """away: entered while a call waits for a storage that is away."""
+        self._away = away
         self._thread = LoopThread(
             "object storage client",
             lambda: StorageClient(
@@ -278,4 +284,10 @@ class BlockingStorage:
                 raise ClientClosedError(_CLOSED)
             # Under the lock: `close` comes after it, so the loop is there.
             self._thread.loop.call_soon_threadsafe(start, self._thread.value)
-        return done.result()
+        while True:
+            try:
+                return done.result(AWAY_SECONDS)
+            except TimeoutError:
+                if not self._thread.value.connected:
+                    with self._away():
+                        return done.result()

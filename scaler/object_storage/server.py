@@ -43,6 +43,7 @@ from scaler.object_storage.core import (
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
     Hello,
     PutObject,
@@ -63,6 +64,9 @@ LEASE_SECONDS = 60.0
 PUT_WAIT_SECONDS = 5.0
 """A put that has no room waits this long for others to be forgotten or written to disk: producers slow down."""
 HEARTBEAT_SECONDS = 2.0
+TRIM_BYTES = 64 * 1024 * 1024
+TRIM_SECONDS = 1.0
+"""When objects of so many bytes were forgotten, their memory is returned to the system this much later."""
 
 _log = logging.getLogger(__name__)
 
@@ -104,11 +108,13 @@ class StorageServer:
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
             _check_writable(spill.directory)
-        self._spiller = ThreadPoolExecutor(1, "spill")
+        self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
+        self._peak_bytes = 0
+        self._trim: asyncio.TimerHandle | None = None
         self._memory_count = self._memory_bytes = 0
         self._max_memories = max_memories()
         # Memory of forgotten objects lives on until slow readers have taken their descriptors.
@@ -147,13 +153,14 @@ class StorageServer:
 
     def close(self) -> None:
         """Say Goodbye to all peers, free the addresses and let go of all objects."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._trim):
+            if timer is not None:
+                timer.cancel()
         if self._durable is not None:
             self._durable.close()
         self._listener.close()
         self._access.close()
-        self._spiller.shutdown()
+        self._disk_thread.shutdown()
         del self._core  # and its objects, which would otherwise wait for the garbage collector
 
     def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
@@ -206,10 +213,19 @@ class StorageServer:
                 break
             inputs = measured
         self._set_timer(self._core.wake_at)
+        used_bytes = self._core.used_bytes
+        self._peak_bytes = max(self._peak_bytes, used_bytes)
+        if self._peak_bytes - used_bytes >= TRIM_BYTES and self._trim is None:
+            self._trim = self._loop.call_later(TRIM_SECONDS, self._return_memory)
+
+    def _return_memory(self) -> None:
+        self._trim = None
+        self._peak_bytes = self._core.used_bytes
+        self._loop.run_in_executor(self._disk_thread, give_memory_back)
 
     def _spill(self, command: SpillBodies) -> None:
         """Write bodies to disk in a thread, and tell the core how it ended."""
-        written = self._loop.run_in_executor(self._spiller, write_segment, self._spill_directory, command.frames)
+        written = self._loop.run_in_executor(self._disk_thread, write_segment, self._spill_directory, command.frames)
 
         def ended(future: asyncio.Future[list[list[memoryview]]]) -> None:
             if future.cancelled() or not hasattr(self, "_core"):

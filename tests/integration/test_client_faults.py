@@ -9,8 +9,9 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from scaler.errors import (
     RefusedError,
     ScalerError,
     SchedulerLostError,
+    SerializationError,
     UnreachableError,
     WorkerLostError,
 )
@@ -232,6 +234,51 @@ def test_what_fails_on_the_way_to_the_storage_or_back_ends_the_future_whatever_i
             scheduler.finish({first(scheduler.next_tasks(1)): kept._upload.payload})  # noqa: SLF001 (as a worker names it)
         assert "MemoryError()" in str(future.exception(5))
         assert isinstance(future.exception(5), ScalerError)
+
+
+may_load = threading.Event()
+
+
+def wait_to_load() -> str:
+    may_load.wait(20)
+    return "loaded"
+
+
+class LoadsSlowly:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return wait_to_load, ()
+
+
+@pytest.mark.parametrize("is_stored_value", [False, True])
+def test_a_value_that_is_slow_to_load_delays_only_those_that_read_it(
+    storage: EmbeddedStorage, is_stored_value: bool
+) -> None:
+    may_load.clear()
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        slow, quick = client.submit(abs, 1), client.submit(abs, 2)
+        scheduler.next_tasks(2)
+        value: Any = LoadsSlowly()
+        if is_stored_value:
+            value = client.send_object(value)._upload.payload  # noqa: SLF001 (as a worker names it)
+        scheduler.finish({slow.task_id: value})
+        scheduler.finish({quick.task_id: 2})
+        assert quick.result(5) == 2
+        with ThreadPoolExecutor(2) as readers:
+            reads = [readers.submit(slow.result, 20), readers.submit(slow.exception, 20)]
+            may_load.set()
+            assert [read.result(20) for read in reads] == ["loaded", None]
+
+
+def test_a_value_that_cannot_be_loaded_is_the_exception_of_its_future(scheduler: RigScheduler) -> None:
+    with Client(scheduler.address) as client:
+        bad, other = client.submit(abs, 1), client.submit(abs, 2)
+        scheduler.next_tasks(2)
+        scheduler.finish({bad.task_id: b"\x80\x05\x8c\x02os\x8c\x04none\x93."})
+        found, _ = wait([bad, other], 20, return_when=FIRST_EXCEPTION)
+        assert found == {bad}
+        assert isinstance(bad.exception(5), SerializationError)
+        with pytest.raises(SerializationError):
+            client.submit(abs, bad).result(5)
 
 
 # -- large arguments

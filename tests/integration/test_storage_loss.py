@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from scaler import Client
+from scaler.errors import UnreachableError
+from scaler.object_storage.client import StorageClient
 from tests.integration.settings_rig import command
 from tests.integration.storage_rig import StorageProcess, storage_process
 
@@ -126,3 +128,27 @@ def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_p
         thread.join(20)
         assert found == [{"end": SIZE}]
         assert lines.read_text() == "ran\n" * 2
+
+
+def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_error(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defaults = StorageClient.__init__.__kwdefaults__
+    assert defaults is not None
+    monkeypatch.setitem(defaults, "timeout_seconds", 1.0)
+    with Client(cluster.address) as client:
+        go = occupy(client, tmp_path)
+        arguments = [client.submit(len, bytes([i]) * SIZE) for i in range(8)]
+        results = [client.submit(bytes, SIZE) for _ in range(4)]
+        small = [client.submit(abs, -i) for i in range(100)]
+        cluster.storage.kill()
+        go.touch()
+        began = time.monotonic()
+        assert [future.result(20) for future in small] == list(range(100))
+        assert time.monotonic() - began < 5
+        for future in arguments:
+            assert "no object storage at" in str(future.exception(20))
+        with pytest.raises(UnreachableError, match="no object storage at"):
+            client.submit(len, bytes(SIZE)).result(20)
+        for future in results:
+            assert isinstance(future.exception(20), UnreachableError)

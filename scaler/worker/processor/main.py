@@ -78,8 +78,15 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
 def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
+    def away() -> contextlib.AbstractContextManager[None]:
+        """Lend the slot of a task whose large result cannot be stored now."""
+        running = context.current()
+        return running.blocked() if running is not None and running.task_id else _NOTHING
+
     access = own_access(config)
-    return BlockingStorage(address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS)
+    return BlockingStorage(
+        address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS, away=away
+    )
 
 
 class GarbagePolicy:
