@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -31,8 +32,9 @@ from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
 from scaler.journal.records import JournalError, Replay
-from scaler.object_storage.body import Body
+from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.core import ForgetPersisted, PersistObject
+from scaler.object_storage.layout import cut
 from scaler.object_storage.spill import map_file
 
 MIN_FILE_BYTES = 1024 * 1024
@@ -158,10 +160,13 @@ class ObjectJournal:
                 if os.fstat(file.fileno()).st_size != size:
                     raise OSError(errno.EIO, "it has not the size that it was written with")
                 whole = map_file(file.fileno(), size, mmap.MAP_SHARED).toreadonly()
-            return Body(put.parts, [whole], size, checksum=put.checksum)
         except OSError as error:
             _log.error("state_directory: the object %s is lost: %s: %s", put.id.hex(), path, error.strerror)
             return None
+        ends = list(accumulate(put.parts, initial=0))
+        frames = [frame for message in cut([whole[start:end] for start, end in pairwise(ends)]) for frame in message]
+        # No spilled segment: the space on disk is not that of spill_directory.
+        return Body(put.parts, frames, size, segment=Segment(0, 1), is_on_disk=True, checksum=put.checksum)
 
     # -- objects come and go
 

@@ -384,7 +384,7 @@ class StorageTable:
         self._drop_uploads(object_id)
         self._records_bytes += _record_bytes(body.parts)
         body.names += 1
-        if body.names == 1:
+        if body.names == 1 and not body.is_on_disk:
             self.used_bytes += body.size_bytes
             self.spilling.use(body)
 

@@ -17,7 +17,7 @@ from scaler.ids import IdFactory, new_peer_id
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
-from scaler.protocol.messages import Role
+from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
 from tests.integration.storage_rig import StorageProcess, storage_process
 
 LARGE = [b"pickle", os.urandom(2 * MIN_FILE_BYTES)]
@@ -51,7 +51,8 @@ def run(path: Path, test: Callable[[StorageClient], Awaitable[None]], owner: Own
 
 def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(tmp_path: Path) -> None:
     owner = Owner()
-    kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [])}
+    many_messages = [b"pickle", bytes(MAX_CHUNK_BYTES) + b"end", b"another part"]
+    kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [], many_messages)}
     forgotten = {owner.ids.object(): parts for parts in ([b"small"], LARGE)}
 
     async def first(client: StorageClient) -> None:
@@ -66,10 +67,11 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
         for identifier in forgotten:
             with pytest.raises(ObjectLostError):
                 await client.get(identifier, 0.0)
+        assert (await client.stat()).bytes == len(b"small")  # of memory
 
     run(tmp_path, first, owner)
     run(tmp_path, second, owner)
-    assert len(list((tmp_path / "objects" / "files").iterdir())) == 1
+    assert len(list((tmp_path / "objects" / "files").iterdir())) == 2
     compact(tmp_path / "objects", 3)
     run(tmp_path, second, owner)
 
