@@ -79,6 +79,7 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
         while not running.running():
             time.sleep(0.01)
         queued = [client.submit(touch, traces, number) for number in range(3, 6)]
+        once = [client.submit_verbose(touch, (traces, number), retries=0) for number in range(6, 9)]
         large = client.submit(bytes.upper, b"a" * 3_000_000)  # its argument is in the object storage
         while "in its client" in client.explain(large):  # the scheduler answers when its journal has what came before
             time.sleep(0.01)
@@ -88,12 +89,13 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
         assert second.wait_ready()
         assert running.result(timeout=30) == 1
         assert [future.result(timeout=30) for future in queued] == [3, 4, 5]
+        assert [future.result(timeout=30) for future in once] == [6, 7, 8]
         assert large.result(timeout=30) == b"A" * 3_000_000
         client.disconnect()
         code, output, errors = second.stop()
     assert code == 0, errors
-    assert any("recovered 5 unfinished tasks and" in line for line in output)
-    assert [(traces / str(number)).read_text() for number in range(6)] == ["ran\n"] * 6
+    assert any("recovered 8 unfinished tasks and" in line for line in output)
+    assert [(traces / str(number)).read_text() for number in range(9)] == ["ran\n"] * 9
 
 
 def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, ports: ReservedPorts) -> None:
