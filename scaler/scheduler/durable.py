@@ -10,7 +10,6 @@ from pathlib import Path
 from scaler.grammar import counted
 from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
-from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.commands import Command, Expel, Input, Send, WriteJournal
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
@@ -35,8 +34,8 @@ class DurableSteps:
         self._held: deque[tuple[int, list[Command]]] = deque()
         """Commands of the last steps, with the record that the disk must have before."""
 
-    def recover(self) -> list[Recovered]:
-        """Return what the journal has of each client. To be called once, before the first `add`.
+    def recover(self) -> list[Input]:
+        """Return what the journal has of each client, and which have left. To be called once, before the first `add`.
 
         Raises JournalError when the journal is damaged, and UsageError when the disk is full.
         """
@@ -55,7 +54,7 @@ class DurableSteps:
                 counted(len(found), "client"),
                 self._path,
             )
-        return found
+        return [ledger.gone(), *found]
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """WriteJournal a step, and perform its commands after those of all steps before."""

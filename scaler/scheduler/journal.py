@@ -34,6 +34,7 @@ from scaler.scheduler.core.changes import (
     Change,
     ClientJoined,
     ClientLeft,
+    ClientsGone,
     Dispatched,
     Dropped,
     Ended,
@@ -48,6 +49,8 @@ from scaler.scheduler.core.changes import (
 _ENTRY = struct.Struct("<B16sI")
 _ATTEMPT = struct.Struct("<I")
 _ROW_BYTES = 64
+MAX_LEFT = 1_000
+"""Clients that have left and are remembered: the storage is told again that their objects are not needed."""
 _MAX_LABELS = 4096
 _KINDS: tuple[type[Change], ...] = (
     ClientJoined,
@@ -237,6 +240,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._clients: dict[bytes, _Client] = {}
+        self._left: dict[bytes, None] = {}
 
     def apply(self, change: Change) -> None:
         """Take in the next change. What it says of unknown clients and tasks is ignored."""
@@ -245,6 +249,9 @@ class Ledger:
                 self._clients[client] = _Client(change)
             case ClientLeft(client):
                 self._clients.pop(client, None)
+                self._left[client] = None
+                if len(self._left) > MAX_LEFT:
+                    del self._left[next(iter(self._left))]
             case Dropped(ids):
                 for identifier in ids:
                     self._drop(identifier)
@@ -297,8 +304,13 @@ class Ledger:
                 client.labels,
             )
 
+    def gone(self) -> ClientsGone:
+        """Return the input about the clients that left last: their objects may still be in the storage."""
+        return ClientsGone([client for client in self._left if client not in self._clients])
+
     def snapshot(self) -> Iterator[list[Change]]:
         """Yield changes, in lists of moderate size, that add up to the same."""
+        yield [ClientLeft(client) for client in self._left]
         for name, client in self._clients.items():
             yield [client.joined]
             labels = list(client.labels.items())

@@ -117,6 +117,12 @@ class Recovered(NamedTuple):
     labels: dict[bytes, tuple[str, bytes, bytes]]
 
 
+class ClientsGone(NamedTuple):
+    """Input: clients that had left before the scheduler ended. It may not have told the storage."""
+
+    ids: list[bytes]
+
+
 class Changes:
     """Collects the changes of a step. A scheduler without a journal has none."""
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from scaler.net.connection import ListenerEvent
 from scaler.policy.view import ClusterView, Wanted
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, Goodbye, LinkObject, Message, Refused
-from scaler.scheduler.core.changes import Change, Recovered
+from scaler.scheduler.core.changes import Change, ClientsGone, Recovered
 from scaler.scheduler.core.facts import Fact
 
 
@@ -43,7 +43,7 @@ class ObjectLinked(NamedTuple):
     size_bytes: int
 
 
-Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked | Recovered | JournalChanged
+Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked | Recovered | ClientsGone | JournalChanged
 
 
 @dataclass(slots=True)

@@ -22,7 +22,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
-from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, Labelled, Recovered, Submitted
+from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Labelled, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
     Command,
@@ -181,6 +181,9 @@ class SchedulerCore:
                 self.state.failures.linked(number, size_bytes)
             case Recovered():
                 self._recover(item, now)
+            case ClientsGone(ids):
+                for gone in ids:
+                    self._outbox.add(SendToStorage(messages.ForgetOwner(gone)))
             case JournalChanged(failure):
                 self.state.journal_failure = failure
             case MonitoringChanged(is_watched):

@@ -12,6 +12,7 @@ from scaler.protocol.messages import (
     Drain,
     EndSession,
     Finished,
+    ForgetOwner,
     LabelTasks,
     ListSessionTasks,
     Outcome,
@@ -52,7 +53,8 @@ class JournaledCluster(Cluster):
         after = JournaledCluster()
         after.records = list(self.records)
         after._factories = self._factories
-        after.step(*self.ledger().recovered())
+        ledger = self.ledger()
+        after.step(ledger.gone(), *ledger.recovered())
         return after
 
     def ledger(self) -> Ledger:
@@ -187,7 +189,17 @@ def test_a_task_that_may_start_once_goes_on_where_it_runs_and_is_lost_where_noth
 def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster, compacted: bool) -> None:
     cluster.submit("client", 2)
     cluster.leave("client")
-    assert not cluster.killed(compacted=compacted).state.clients
+    after = cluster.killed(compacted=compacted)
+    assert not after.state.clients
+    # The former scheduler may have ended before the storage heard of it.
+    assert SendToStorage(ForgetOwner(after.peer("client"))) in after.commands
+
+
+def test_the_objects_of_a_client_that_left_and_came_back_are_kept(cluster: JournaledCluster, compacted: bool) -> None:
+    cluster.leave("client")
+    cluster.client()
+    after = cluster.killed(compacted=compacted)
+    assert not [each for each in after.commands if isinstance(each, SendToStorage)]
 
 
 def test_a_client_that_does_not_come_back_within_its_lease_is_given_up(cluster: JournaledCluster) -> None:
