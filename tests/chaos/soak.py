@@ -111,6 +111,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=3600.0, help="how long (default: 3600)")
     parser.add_argument("--seed", type=int, default=1, help="the work follows from it (default: 1)")
+    parser.add_argument("--samples", default="", help="file to which all samples are written, as CSV")
     request = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="soak-"))
     cluster = Cluster(directory, request.seed)
@@ -118,6 +119,9 @@ def main() -> int:
         samples = soak(cluster, request.seconds)
     finally:
         left = cluster.stop()
+    if request.samples:
+        rows = (f"{name},{figure},{at},{value}\n" for (name, figure), points in samples.items() for at, value in points)
+        Path(request.samples).write_text("process,figure,seconds,value\n" + "".join(rows))
     problems = report(samples) + [f"left behind: {each}" for each in left]
     for problem in problems:
         print(f"GROWS OR IS LEFT: {problem}")
