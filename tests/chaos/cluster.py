@@ -22,7 +22,7 @@ from pathlib import Path
 import psutil
 
 from scaler.cluster.ports import ReservedPorts
-from tests.chaos.faults import LEASE_SECONDS
+from tests.chaos.faults import CLIENT_LEASE_SECONDS, WORKER_LEASE_SECONDS
 from tests.chaos.proxy import Proxy
 from tests.chaos.workload import Order
 
@@ -52,8 +52,8 @@ object_storage_address = "tcp://127.0.0.1:{storage}"
 advertised_object_storage_address = "tcp://127.0.0.1:{advertised}"
 monitor_address = "tcp://127.0.0.1:{monitor}"
 credentials = "{keys}"
-worker_timeout_seconds = {lease}
-client_timeout_seconds = {lease}
+worker_timeout_seconds = {worker_lease}
+client_timeout_seconds = {client_lease}
 {state}
 audit_path = "{disk}/audit.log"
 logging_paths = ["/dev/stdout", "{disk}/scheduler.log"]
@@ -133,7 +133,8 @@ class Cluster:
                 advertised=far_storage if self._storage_is_far else storage,
                 far_scheduler=far_scheduler,
                 far_storage=far_storage,
-                lease=LEASE_SECONDS,
+                worker_lease=WORKER_LEASE_SECONDS,
+                client_lease=CLIENT_LEASE_SECONDS,
                 keys=self._keys,
                 state=f'state_directory = "{self.disk}/state"' if self.is_durable else "",
                 far=self.new_key("far", "manager"),

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from random import Random
 
-LEASE_SECONDS = 12.0
-"""Lease of workers and clients in the clusters of chaos runs: short, so that runs see many of them end."""
+WORKER_LEASE_SECONDS, CLIENT_LEASE_SECONDS = 12.0, 24.0
+"""Leases in the clusters of chaos runs: short, so that runs see many of them end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ class Fault:
         return f"{self.kind} {self.target}{lasting}"
 
 
-SHORT, LONG = (0.2, 1.0, 4.0), (LEASE_SECONDS + 6.0,)
+SHORT, LONG = (0.2, 1.0, 4.0), (WORKER_LEASE_SECONDS + 6.0,)
+LONGEST = (CLIENT_LEASE_SECONDS + 6.0,)
 WORKERS = ("agent", "fork server", "processor")
 SERVERS = ("scheduler", "object storage")
 PROXIES = ("proxy of the scheduler", "proxy of the object storage")
@@ -51,6 +52,7 @@ KINDS = (
     Kind("stop", (*WORKERS, "manager", "page", "client"), 3.0, SHORT),
     Kind("stop", SERVERS, 1.5, SHORT),
     Kind("long stop", ("agent", "processor", "client"), 1.0, LONG),
+    Kind("longest stop", ("client", *SERVERS), 0.5, LONGEST),
     Kind("long stop", SERVERS, 0.5, LONG),
     Kind("kill", ("launcher",), 0.5),
     Kind("terminate", ("agent",), 1.0),

@@ -10,7 +10,7 @@ import pytest
 from scaler.errors import ProtocolError
 from scaler.object_storage.objects import StorageTable
 from scaler.protocol.messages import Outcome
-from scaler.protocol.session import Session
+from scaler.protocol.session import GapError, Session
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.testing.simulation import Chances
 from scaler.testing.simulation.actors import CALM
@@ -44,10 +44,10 @@ FAULTS: dict[str, Fault] = {
         "disconnect",
         "self._in_flight.extend(self._waiting)",
         "self._in_flight = deque(self._waiting)",
-        "cannot go on|wait",
+        "cannot go on|wait|in the world",
     ),
     "a resumed session drops what the other side does not have": Fault(
-        Session, "resume", "and self._waiting[0].sequence <= acknowledged", "", "cannot go on|wait"
+        Session, "resume", "and self._waiting[0].sequence <= acknowledged", "", "cannot go on|wait|in the world"
     ),
     "an agent forgets what it has taken back from a processor": Fault(
         ProcessorPool, "_reclaimed", "self.queue.put_back(back)", "pass", "in the world"
@@ -57,7 +57,7 @@ FAULTS: dict[str, Fault] = {
         "_reclaimed",
         "for results, sent in answer.results:",
         "for results, sent in ():",
-        "may start once|wait",
+        "may start once|wait|runs again",
     ),
     "an agent gives a task the result of the task behind it": Fault(
         ProcessorPool, "_take_results", "at += size", "at += 0", "own value"
@@ -147,5 +147,5 @@ def test_a_storage_that_loses_everything_costs_no_task(soak: bool) -> None:
 def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = FAULTS[name]
     plant(fault, monkeypatch)
-    with pytest.raises((AssertionError, KeyError, ProtocolError), match=fault.words):
+    with pytest.raises((AssertionError, KeyError, ProtocolError, GapError), match=fault.words):
         run_all(range(6))
