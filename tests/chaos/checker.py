@@ -37,7 +37,7 @@ class Verdict:
     excused: int = 0
     """Futures of clients that were killed or shut out on purpose."""
     refused: int = 0
-    """Futures of tasks that never started, because a limit was reached, such as a full disk."""
+    """Futures of tasks that never started, and calls, because a limit was reached, such as a full disk."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -110,7 +110,11 @@ def check(lines: Iterable[Line]) -> Verdict:
             _check_outcome(verdict, name, task, task.submitted, gone, owners)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
-    verdict.lost += [f"{each.call} of {each.client} raised {each.error}" for each in failed if each.client not in gone]
+    for each in failed:
+        if each.error.partition(":")[0] in REFUSALS:
+            verdict.refused += 1
+        elif each.client not in gone:
+            verdict.lost.append(f"{each.call} of {each.client} raised {each.error}")
     return verdict
 
 

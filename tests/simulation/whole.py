@@ -28,8 +28,10 @@ from scaler.object_storage.requests import (
 from scaler.object_storage.requests import (
     Outcome as CallOutcome,
 )
+from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
     ClientDetails,
+    Finished,
     ForgetObjects,
     ForgetOwner,
     Message,
@@ -47,10 +49,11 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.commands import Command, SendToStorage
+from scaler.scheduler.core.core import SchedulerCore
 from scaler.testing.simulation import World
 from scaler.testing.simulation.actors import ActorWorld, Chances, SimulatedClient, SimulatedWorker, value_of
 from scaler.testing.simulation.stepping import hello
-from scaler.testing.simulation.world import Actor
+from scaler.testing.simulation.world import RECONNECT_SECONDS, Actor
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
     ActOnProcessor,
@@ -394,6 +397,8 @@ class StoringClient(SimulatedClient):
     ) -> None:
         super().__init__(identifier, tasks, world, random, chances)
         self.fetched = 0
+        self.delivered: set[bytes] = set()
+        """Tasks that ended with their own outcome."""
         self._port = StoragePort(storage, identifier, Role.CLIENT)
         self._storage = storage
         self._was_given_up = False
@@ -407,6 +412,10 @@ class StoringClient(SimulatedClient):
             for identifier in message.ids:
                 self._restore(identifier)
             return
+        if isinstance(message, Finished):
+            own = (Outcome.SUCCESS, Outcome.EXCEPTION)
+            ended = zip(message.ids, message.outcomes, strict=True)
+            self.delivered.update(identifier for identifier, outcome in ended if outcome in own)
         said: list[Message] = []
         say, self.say = self.say, said.append
         super().hear(message)
@@ -446,7 +455,8 @@ class StoringClient(SimulatedClient):
 class WholeWorld(World):
     """A world with agents and a storage. Raises AssertionError as World does.
 
-    storage_restarts_per_second: how often the storage loses everything.
+    storage_restarts_per_second: how often the storage loses everything. scheduler_restarts_per_second: how often the
+    scheduler does; it has no journal.
     """
 
     def __init__(
@@ -458,6 +468,7 @@ class WholeWorld(World):
         tasks: int,
         chances: Chances,
         storage_restarts_per_second: float = 0.0,
+        scheduler_restarts_per_second: float = 0.0,
         **others: Any,
     ) -> None:
         self._incarnation = 1
@@ -466,6 +477,35 @@ class WholeWorld(World):
         StoragePort(self._storage, SCHEDULER, Role.SCHEDULER)
         if storage_restarts_per_second:
             self._sometimes(storage_restarts_per_second, self._storage.restart)
+        if scheduler_restarts_per_second:
+            self._sometimes(scheduler_restarts_per_second, self._restart_scheduler)
+
+    def started(self, task: bytes) -> None:
+        super().started(task)
+        for client in self._clients:
+            if isinstance(client, StoringClient):
+                assert task not in client.delivered, f"task {task.hex()} starts after its outcome was delivered"
+
+    def _restart_scheduler(self) -> None:
+        """A scheduler that knows nothing takes the place of the present one, and all peers come to it."""
+        self._incarnation += 1
+        self.core = SchedulerCore(self._config, Allocation(), self.now)
+        self._inbox.clear()
+        for link in self._links.values():
+            if link.up:
+                link.drop()
+        for actor in self._actors.values():
+            if actor.alive:
+                delay = self._random.expovariate(1 / RECONNECT_SECONDS)
+                self.later(self.now + delay, partial(self._come_back, actor, self._incarnation))
+
+    def _come_back(self, actor: Actor, incarnation: int) -> None:
+        if not actor.alive or incarnation != self._incarnation:
+            return
+        self._connect(actor)
+        if isinstance(actor, SimulatedClient):
+            actor.restart(expired=False)
+            self._said_again.update(actor.expected)
 
     def _add_worker(self, gpu: bool) -> None:
         agent = SimulatedAgent(
