@@ -2,6 +2,9 @@
 
 A capability is a label (`linux`) or a quantity (`gpu=2`). An offered label has no end (it satisfies any quantity); a
 needed label is satisfied by any offer of that name.
+
+Three quantities are *counted*: a running task takes its `memory` (bytes), `gpu` and `cpus` from its worker until it
+ends. Every worker offers memory and cpus, whether it names them or not. All other quantities are only compared.
 """
 
 from __future__ import annotations
@@ -13,33 +16,74 @@ from dataclasses import dataclass, field
 
 from scaler.errors import UsageError
 
+MEMORY, GPU, CPUS = "memory", "gpu", "cpus"
+UNITS_PER_ONE = 1000
+"""Counted amounts are integers of a thousandth each, so that fractions add up."""
+_MEMORY_STEP_BYTES = 64 * 1024**2
+"""Memory that a worker has without naming it is rounded down to this: hosts of one type should offer the same."""
+_BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
+_PREFIXES = " KMGT"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """What one worker offers: pairs of name and amount, sorted by name; a label's amount is infinite."""
+    """What one worker offers: pairs of name and amount, sorted by name; a label's amount is infinite.
+
+    implied: memory and cpus that it has without naming them.
+    """
 
     items: tuple[tuple[str, float], ...] = ()
+    implied: tuple[tuple[str, float], ...] = ()
     amounts: dict[str, float] = field(init=False, compare=False, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amounts", dict(self.items))
+        object.__setattr__(self, "amounts", dict(self.implied) | dict(self.items))
 
     @classmethod
-    def of(cls, capabilities: Mapping[str, float | None]) -> Offers:
-        """Build from a mapping of name to amount, None or -1 for a label. Raises UsageError on a bad amount."""
-        return cls(_checked(capabilities, math.inf))
+    def of(
+        cls, capabilities: Mapping[str, float | None], slots: int | None = None, memory_bytes: float = math.inf
+    ) -> Offers:
+        """Build from a mapping of name to amount, None or -1 for a label. Raises UsageError on a bad amount.
+
+        slots: the cpus that it offers without naming them. memory_bytes: the same of its memory; infinite: not known.
+        """
+        if slots is None:
+            return cls(_checked(capabilities, math.inf))
+        if math.isfinite(memory_bytes):
+            memory_bytes = max(1, memory_bytes // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
+        return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)))
+
+    def text(self, needs: Needs) -> str:
+        """Return as display text what it offers, with what it implies where these needs ask for it."""
+        asked = {name for name, _ in needs.items}
+        return str(Offers(tuple(sorted({*self.items, *(each for each in self.implied if each[0] in asked)}))))
 
     def __str__(self) -> str:
-        return ",".join(name if math.isinf(amount) else f"{name}={amount:g}" for name, amount in self.items)
+        return ",".join(name if math.isinf(amount) else with_amount(name, amount) for name, amount in self.items)
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one task needs: pairs of name and least amount, sorted by name; a label's amount is 0."""
+    """What one task needs: pairs of name and least amount, sorted by name; a label's amount is 0.
+
+    is_alone: it needs a worker that runs nothing else meanwhile.
+    """
 
     items: tuple[tuple[str, float], ...] = ()
+    is_alone: bool = False
+    cpus: float = field(init=False, compare=False, hash=False, repr=False)
+    claims: tuple[tuple[str, int], ...] = field(init=False, compare=False, hash=False, repr=False)
+    """Memory and gpu that it takes while it runs, in thousandths."""
+    is_counted: bool = field(init=False, compare=False, hash=False, repr=False)
+    """It takes more of its worker than a slot."""
+
+    def __post_init__(self) -> None:
+        amounts = dict(self.items) if self.items else {}
+        claims = [(name, math.ceil(amounts[name] * UNITS_PER_ONE)) for name in (GPU, MEMORY) if amounts.get(name)]
+        object.__setattr__(self, "cpus", amounts.get(CPUS, 0.0))
+        object.__setattr__(self, "claims", tuple(claims))
+        object.__setattr__(self, "is_counted", bool(claims) or self.cpus > 0 or self.is_alone)
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
@@ -51,8 +95,93 @@ class Needs:
         amounts = offers.amounts
         return all(amounts.get(name, -1.0) >= amount for name, amount in self.items)
 
+    def width(self, offers: Offers, slots: int) -> float:
+        """Return how many of a worker's slots a task takes: its share of the cpus, and at least one slot."""
+        if self.is_alone:
+            return slots
+        if not self.cpus:
+            return 1
+        # Multiples of 1/64 add up without rounding.
+        return max(1, math.ceil(64 * self.cpus * slots / offers.amounts.get(CPUS, slots)) / 64)
+
+    def slots_taken(self, offers: Offers, slots: int) -> float:
+        """Return how many of a worker's slots a task leaves to no other, because of what it takes of any resource."""
+        amounts = [(name, amount / UNITS_PER_ONE) for name, amount in self.claims]
+        shares = [amount / offers.amounts.get(name, math.inf) for name, amount in amounts]
+        return min(slots, max([self.width(offers, slots), *(slots * share for share in shares)]))
+
     def __str__(self) -> str:
-        return ",".join(name if amount == 0 else f"{name}={amount:g}" for name, amount in self.items)
+        return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in self.items)
+
+
+def with_amount(name: str, amount: float) -> str:
+    """Return a capability as display text that can be parsed again: gpu=2, memory=8GB."""
+    return f"{name}={_exact_bytes(amount).replace(' ', '') if name == MEMORY else format(amount, 'g')}"
+
+
+def amount_text(name: str, amount: float) -> str:
+    """Return an amount of a counted resource as display text: 8 GB of memory, 1 gpu, 2.5 cpus."""
+    if name == MEMORY:
+        return f"{bytes_text(amount)} of memory"
+    unit = name.removesuffix("s")
+    return f"{amount:g} {unit if amount == 1 else unit + 's'}"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as display text, such as 8 GB or 1.5 GiB; not more than it is."""
+    exact = _exact_bytes(count)
+    if len(exact) <= 8:
+        return exact
+    power = min(4, int(math.log10(count)) // 3)
+    return f"{math.floor(count / 1000**power * 10) / 10:g} {_PREFIXES[power]}B"
+
+
+def _exact_bytes(count: float) -> str:
+    for power in range(4, 0, -1):
+        for base, infix in ((1000, ""), (1024, "i")):
+            value = count / base**power
+            if value >= 1 and value * 10 % 1 == 0:
+                return f"{value:.15g} {_PREFIXES[power]}{infix}B"
+    return f"{count:.0f} B"
+
+
+def parse_bytes(text: str) -> float:
+    """Return the bytes that a text such as 8GB or 512 MiB stands for. Raises ValueError."""
+    match = _BYTES.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is not a number of bytes such as 8GB or 512MiB")
+    number, prefix, binary = match.groups()
+    power = _PREFIXES.index(prefix.upper() or " ")
+    return float(number) * float((1024 if binary else 1000) ** power)
+
+
+def task_needs(
+    capabilities: Mapping[str, float | None] | None,
+    memory: float | str | None = None,
+    cpus: float | None = None,
+    gpu: float | None = None,
+) -> Needs:
+    """Build the needs of a task from its options. Raises UsageError that names the option and says what to change."""
+    wanted = dict(capabilities or {})
+    for name, given in ((MEMORY, memory), (CPUS, cpus), (GPU, gpu)):
+        if given is None:
+            continue
+        if name in wanted:
+            raise UsageError(f"{name}={given!r} and capabilities[{name!r}] say the same twice: leave one of them out")
+        amount: object = given
+        if name == MEMORY and isinstance(given, str):
+            try:
+                amount = parse_bytes(given)
+            except ValueError as error:
+                raise UsageError(f"memory is {error}") from None
+        if isinstance(amount, bool) or not isinstance(amount, int | float) or not 0 < amount < math.inf:
+            what = 'bytes above 0, or text such as "8GB"' if name == MEMORY else "a number above 0"
+            raise UsageError(f"{name} is {given!r}, and must be {what}; leave it out for none")
+        wanted[name] = amount
+    gpus = wanted.get(GPU)
+    if isinstance(gpus, int | float) and gpus > 1 and gpus % 1:
+        raise UsageError(f"gpu is {gpus!r}: a task takes a fraction of one gpu, or whole ones")
+    return Needs.of(wanted)
 
 
 def parse_capabilities(text: str) -> dict[str, float | None]:
@@ -70,7 +199,7 @@ def parse_capabilities(text: str) -> dict[str, float | None]:
             found[name] = None
             continue
         try:
-            found[name] = float(amount)
+            found[name] = parse_bytes(amount) if name == MEMORY and not amount[-1:].isdigit() else float(amount)
         except ValueError:
             raise UsageError(f"capability {item!r}: {amount!r} is not a number") from None
     _checked(found, 0.0)

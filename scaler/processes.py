@@ -149,6 +149,31 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:
                 os.close(pidfd)
 
 
+def usable_memory(root: Path = Path("/")) -> tuple[int, str]:
+    """Return the bytes of memory that this process may use with others, and a name that it shares with those.
+
+    That is the machine's memory, or the limit of the cgroup that is the tightest. (0, "") where neither is known.
+    """
+    try:
+        lines = (root / "proc/meminfo").read_text("ascii").splitlines()
+        limit, pool = int(next(line.split()[1] for line in lines if line.startswith("MemTotal:"))) * 1024, "machine"
+        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+        space = (root / "proc/self/ns/cgroup").stat().st_ino
+    except (OSError, ValueError, StopIteration):
+        return 0, ""
+    for _, kinds, path in groups:
+        if kinds not in ("", "memory"):
+            continue
+        base, name = ("sys/fs/cgroup/memory", "memory.limit_in_bytes") if kinds else ("sys/fs/cgroup", "memory.max")
+        folder = root / base / path.lstrip("/")
+        for each in (folder, *folder.parents[: len(Path(path).parts) - 1]):
+            with contextlib.suppress(OSError, ValueError):
+                found = int((each / name).read_text("ascii"))
+                if found < limit:
+                    limit, pool = found, f"cgroup {space} {each}"
+    return limit, pool
+
+
 class Load(NamedTuple):
     """The load of a process. cpu_percent: of one core, so a process with threads may use more than 100."""
 

@@ -22,6 +22,7 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.ids import task_id_of
+from scaler.needs import task_needs
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
@@ -180,10 +181,16 @@ class Client(ArgumentOnly):
         stream_output: bool | None = None,
         key: str | None = None,
         tag: str | None = None,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
-        capabilities: what the worker must offer, such as {"gpu": 1, "linux": None}. priority: higher runs first.
+        memory, cpus, gpu: what the task takes of its worker while it runs, so that its tasks together never take more
+        than the worker has. memory: bytes, or text such as "8GB" (1000s) or "8GiB" (1024s). cpus: the worker's share
+        of slots, at least one. gpu: whole ones, or a fraction that others may share; CUDA_VISIBLE_DEVICES names them.
+        capabilities: what the worker must offer, such as {"linux": None, "licences": 2}. priority: higher runs first.
         retries: how often it may run again after its worker or process was lost, or after an exception whose type is
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
         function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
@@ -197,7 +204,7 @@ class Client(ArgumentOnly):
             stream_output=self._options.stream_output if stream_output is None else stream_output,
             name="" if name is None else name,
         )
-        options = checked_options(options, capabilities, retry_on)
+        options = checked_options(options, capabilities, retry_on, memory, cpus, gpu)
         check_call(args, kwargs)
         return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
 
@@ -210,19 +217,25 @@ class Client(ArgumentOnly):
         return_exceptions: bool = False,
         progress: bool = False,
         keys: Iterable[str] | None = None,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> list[Any]:
         """Call `fn` with the items of the iterables side by side, and return the results in order.
 
         Small calls travel together, as many as are worth it by measurement; chunk_size sets how many. The first item
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
+        memory, cpus, gpu: as in `submit_verbose`, of each call; the calls of one chunk run one after the other.
 
         keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. When one
         raises, the others go on.
         """
+        options = self._with_needs(memory, cpus, gpu)
         if keys is not None:
-            return self._map_with_keys(fn, iterables, keys, chunk_size, return_exceptions, progress)
-        return self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
+            return self._map_with_keys(fn, iterables, keys, chunk_size, return_exceptions, progress, options)
+        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, options)
+        return results._take_all()
 
     @hiding_frames
     def starmap(
@@ -232,9 +245,15 @@ class Client(ArgumentOnly):
         chunk_size: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
+        *,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress)._take_all()
+        options = self._with_needs(memory, cpus, gpu)
+        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, options)
+        return results._take_all()
 
     @hiding_frames
     def imap(
@@ -245,6 +264,9 @@ class Client(ArgumentOnly):
         window: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
@@ -259,9 +281,11 @@ class Client(ArgumentOnly):
         return_exceptions gives exceptions as results instead. An exception of an iterable comes after the results of
         the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
 
-        progress shows a bar of the items that have ended, which may be ahead of those that were taken.
+        progress shows a bar of the items that have ended, which may be ahead of those that were taken. memory, cpus,
+        gpu: as in `map`.
         """
-        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress)
+        options = self._with_needs(memory, cpus, gpu)
+        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, options)
 
     @hiding_frames
     def imap_unordered(
@@ -272,20 +296,35 @@ class Client(ArgumentOnly):
         window: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress)
+        options = self._with_needs(memory, cpus, gpu)
+        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress, options)
 
     @hiding_frames
-    def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True) -> dict[Key, Any]:
+    def get(
+        self,
+        graph: Mapping[Any, Any],
+        keys: Sequence[Any],
+        block: bool = True,
+        *,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
+    ) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values. Raises UsageError, before anything is sent, for missing keys, keys wanted twice, and cycles.
+        instead of values. memory, cpus, gpu: as in `submit_verbose`, of each computation. Raises UsageError, before
+        anything is sent, for missing keys, keys wanted twice, and cycles.
         """
         self._check_open()
         parent = self._parent()
-        wanted, inner = (self._options._replace(deliver=deliver) for deliver in (True, False))
+        options = self._with_needs(memory, cpus, gpu)
+        wanted, inner = (options._replace(deliver=deliver) for deliver in (True, False))
         templates = self._templates
         run = GraphRun(
             graph, keys, self._futures, lambda fn, deliver: templates.template(fn, wanted if deliver else inner, parent)
@@ -430,6 +469,7 @@ class Client(ArgumentOnly):
         chunk_size: int | None,
         return_exceptions: bool,
         progress: bool,
+        options: Options,
     ) -> list[Any]:
         self._check_open()
         session = self._durable("keys")
@@ -437,7 +477,7 @@ class Client(ArgumentOnly):
             raise UsageError(f"chunk_size is {chunk_size!r}, and items with keys are tasks of their own: leave it out")
         items = list(side_by_side(iterables, "map"))
         calls = items if len(iterables) > 1 else [(item,) for item in items]
-        template = self._templates.template(fn, self._options, self._parent())
+        template = self._templates.template(fn, options, self._parent())
         return session.map(template, calls, list(keys), return_exceptions, progress)
 
     def _iterate(
@@ -471,6 +511,12 @@ class Client(ArgumentOnly):
             return_exceptions=return_exceptions,
             progress=Progress(call.name, iterables) if progress else None,
         )
+
+    def _with_needs(self, memory: float | str | None, cpus: float | None, gpu: float | None) -> Options:
+        """Return the client's options with what each task takes of its worker."""
+        if memory is None and cpus is None and gpu is None:
+            return self._options
+        return self._options._replace(needs=task_needs(None, memory, cpus, gpu).items)
 
     def _parent(self) -> bytes:
         context = processor() if self._is_nested else None

@@ -16,7 +16,7 @@ from scaler.client.futures import FutureTable
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import UsageError
 from scaler.ids import content_id
-from scaler.needs import Needs
+from scaler.needs import task_needs
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
 from scaler.serialization import (
     Parts,
@@ -71,7 +71,14 @@ class Options(NamedTuple):
     """The built-in serializer makes the arguments, whatever the client's is."""
 
 
-def checked_options(options: Options, capabilities: object, retry_on: object) -> Options:
+def checked_options(
+    options: Options,
+    capabilities: object,
+    retry_on: object,
+    memory: float | str | None = None,
+    cpus: float | None = None,
+    gpu: float | None = None,
+) -> Options:
     """Return a user's options, with these as tasks carry them. Raises UsageError that says what to change."""
     seconds = options.timeout_seconds
     check_integer("priority", options.priority, -(2**31), 2**31 - 1)
@@ -86,7 +93,7 @@ def checked_options(options: Options, capabilities: object, retry_on: object) ->
         raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
     types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
     return options._replace(
-        needs=Needs.of(capabilities).items if capabilities else (),
+        needs=task_needs(capabilities, memory, cpus, gpu).items,
         retry_on=dump_retry_on(types),
         timeout_seconds=float(seconds),
     )

@@ -99,6 +99,8 @@ class WorkerConfig(WorkerSettings):
     unit_id_from: str = "unit_id"
     """Where the worker gets its unit id from: the key unit_id, `ecs`, `batch`, or `env:NAME` for any variable."""
     slots: int = 1
+    gpus: tuple[str, ...] = ()
+    """Its gpus as CUDA_VISIBLE_DEVICES names them; the worker claims them when it starts."""
     stop_grace_seconds: float = 5.0
     """Running tasks have this long to end when the worker is asked to stop."""
 

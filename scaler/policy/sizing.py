@@ -170,9 +170,13 @@ class Sizing:
             tasks = row.queued + row.running
             if not tasks and not row.ended_per_second:
                 continue
-            work = works.setdefault(row.needs, Work(row.needs))
+            work = works.get(row.needs)
+            if work is None:
+                units = [(plan.manager.offers, plan.manager.unit_slots) for plan in fitting[row.needs]]
+                width = min((row.needs.slots_taken(*unit) for unit in units), default=1.0)
+                work = works[row.needs] = Work(row.needs, slots_each=width)
             work.tasks += tasks
-            work.busy_slots += row.busy_slots
+            work.busy_slots += row.busy_slots * work.slots_each
             work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
@@ -184,7 +188,8 @@ class Sizing:
                 ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
                 startup = min((plan.startup for plan in fitting[row.needs]), default=0.0)
                 doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup))
-                work.ramp_up_slots += min(tasks, first_slots << min(MAX_DOUBLINGS, doublings))
+                slots = math.ceil(tasks * work.slots_each)
+                work.ramp_up_slots += min(slots, first_slots << min(MAX_DOUBLINGS, doublings))
         self._ran = ran
         return list(works.values())
 
@@ -217,7 +222,7 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
 def _assign_measured(
     work: Work, plans: Sequence[CapacityPlan], to_grow: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
-    tasks, task_seconds = work.measured_tasks, work.task_seconds
+    tasks, task_seconds = math.ceil(work.measured_tasks * work.slots_each), work.task_seconds
     existing = [batch for plan in plans for batch in plan.free]
     addable: list[SlotBatch] = []
     reserved = 0.0
@@ -250,6 +255,8 @@ class Work:
     """The tasks of all functions with the same needs: unfinished ones, and the rate of those that have ended."""
 
     needs: Needs
+    slots_each: float = 1.0
+    """Slots of a unit that one of the tasks leaves to no other: it counts as that many tasks."""
     tasks: int = 0
     measured_tasks: int = 0
     seconds: float = 0.0

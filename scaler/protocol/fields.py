@@ -494,6 +494,7 @@ Lanes = Annotated[list[int], Numbers("List(UInt16)", "or empty", is_optional=Tru
 Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
 RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(ID_COLUMN)]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]
+Devices = Annotated[list[tuple[int, ...]], Ragged(Numbers("List(UInt8)", ""))]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]
 Counts = PartSizes
 """Numbers that are no column."""

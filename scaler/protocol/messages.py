@@ -240,6 +240,8 @@ class WorkerDetails:
     slots: f.Count32  # tasks that it runs at once
     queue_size: f.Count32  # the most tasks that may wait behind each slot
     capabilities: Offers
+    memory_bytes: f.Count64 = 0  # that it has for its tasks; 0: not known
+    memory_pool: f.Display = ""  # workers of one host that say the same share it; empty: it is this worker's alone
 
 
 @dataclass(slots=True)
@@ -252,6 +254,7 @@ class ManagerDetails:
     unit_slots: f.Count32  # slots of one unit
     capabilities: Offers
     fixed: bool = False  # it starts all of max_concurrency by itself, whatever Desired says
+    unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
 
 
 Details = ClientDetails | WorkerDetails | ManagerDetails | None
@@ -437,6 +440,7 @@ class RunGroup:
     attempts: f.Attempts
     payloads: f.Payloads  # the arguments
     inputs: f.RaggedPayloads = field(default_factory=list)  # the payloads of each task's references, in their order
+    devices: f.Devices = field(default_factory=list)  # indexes of each task's gpus among those of the worker
 
 
 @message(from_scheduler=(WORKER,), batch=True)

@@ -166,6 +166,8 @@ struct WorkerDetails {
   slots @2 :UInt32;              # tasks that it runs at once
   queueSize @3 :UInt32;          # the most tasks that may wait behind each slot
   capabilities @4 :List(Capability);
+  memoryBytes @5 :UInt64;        # that it has for its tasks; 0: not known
+  memoryPool @6 :Text;           # workers of one host that say the same share it; empty: it is this worker's alone
 }
 
 struct ManagerDetails {
@@ -176,6 +178,7 @@ struct ManagerDetails {
   unitSlots @3 :UInt32;          # slots of one unit
   capabilities @4 :List(Capability);
   fixed @5 :Bool;                # it starts all of max_concurrency by itself, whatever Desired says
+  unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
 }
 
 struct Hello {
@@ -335,9 +338,11 @@ struct RunGroup {
   inputCounts @2 :List(UInt32);  # entries of each row, or empty
   inputSizes @3 :List(UInt32);   # in bytes
   inputs @4 :Data;               # the payloads of each task's references, in their order; one behind the other
-  payloadSizes @5 :List(UInt32);  # in bytes
-  payloads @6 :Data;             # the arguments; one behind the other
-  spec @7 :Spec;
+  deviceCounts @5 :List(UInt32);  # entries of each row, or empty
+  devices @6 :List(UInt8);       # indexes of each task's gpus among those of the worker
+  payloadSizes @7 :List(UInt32);  # in bytes
+  payloads @8 :Data;             # the arguments; one behind the other
+  spec @9 :Spec;
 }
 
 struct Run {

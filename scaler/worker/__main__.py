@@ -29,10 +29,12 @@ def main() -> int:
     try:
         from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
         from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
+        from scaler.worker.gpus import claim_gpus  # noqa: PLC0415
         from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
 
         try:
-            config = dataclasses.replace(config, unit_id=learn_unit_id(config, os.environ))
+            unit_id, gpus = learn_unit_id(config, os.environ), claim_gpus(config.per_worker_capabilities, os.environ)
+            config = dataclasses.replace(config, unit_id=unit_id, gpus=gpus)
         except ScalerError as error:
             return _report(status_fd, error)
         return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))

@@ -71,6 +71,8 @@ class ToProcessor:
     """ids of functions, numbers of specs"""
     STORAGE = 6
     """address"""
+    GPU_TASK = 7
+    """As TASK, and CUDA_VISIBLE_DEVICES while it runs"""
 
 
 class ToAgent(IntEnum):

@@ -59,7 +59,8 @@ class Capacity:
     fixed: all of max_units from the start, whatever the scheduler wants. starting: the most units that should be
     starting at the same time, None for any number. stop_seconds: how long the manager may take to stop all units when
     it ends. outlive_manager: units live without their manager, so a later one adopts them, one that is refused leaves
-    them to the other, and the manager does not wait for a unit that is STOPPING.
+    them to the other, and the manager does not wait for a unit that is STOPPING. unit_memory_bytes: what the tasks of
+    one unit may take together; 0: it is known when the first worker has joined.
     """
 
     unit_slots: int
@@ -69,6 +70,7 @@ class Capacity:
     starting: int | None = None
     stop_seconds: float = 8.0
     outlive_manager: bool = False
+    unit_memory_bytes: int = 0
 
 
 class Backend(Protocol):

@@ -79,6 +79,7 @@ class PolledBackend(ABC):
         max_units: int | None,
         heartbeat_seconds: float,
         first_state: UnitState | None = None,
+        unit_memory_bytes: int = 0,
     ) -> None:
         """service, noun: names of the service and of its units in messages. stop_by_hand: says how users stop a unit.
 
@@ -90,6 +91,7 @@ class PolledBackend(ABC):
             max_units=max_units,
             stop_seconds=MANAGER_STOP_SECONDS,
             outlive_manager=True,
+            unit_memory_bytes=unit_memory_bytes,
         )
         self._service_name = service
         self._noun = noun

@@ -120,8 +120,9 @@ class Runner:
         self._left = ""
         """Error text about units that may be left in the end; empty when there are none."""
         capabilities = dict(config.per_worker_capabilities)
+        sizes = capacity.max_slots, capacity.unit_slots
         details = ManagerDetails(
-            config.worker_manager_id, config.type, capacity.max_slots, capacity.unit_slots, capabilities, capacity.fixed
+            config.worker_manager_id, config.type, *sizes, capabilities, capacity.fixed, capacity.unit_memory_bytes
         )
         self._connector = connect(details, self._on_events)
 

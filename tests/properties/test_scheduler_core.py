@@ -58,8 +58,22 @@ WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")
 CODE = {content_id(code): code for code in (b"\x80 one", b"\x80 two", b"\x80 three")}
 FUNCTIONS = tuple(CODE)
-CAPABILITIES: tuple[dict[str, float | None], ...] = ({}, {"gpu": 1.0}, {"gpu": None, "big": 4.0})
-NEEDS: tuple[tuple[tuple[str, float], ...], ...] = ((), (), (), (("gpu", 1.0),), (("big", 2.0), ("gpu", 2.0)))
+CAPABILITIES: tuple[dict[str, float | None], ...] = (
+    {"memory": 8.0},
+    {"gpu": 1.0},
+    {"gpu": 2.0, "memory": 6.0, "cpus": 6.0},
+    {"gpu": None, "big": 4.0},
+)
+NEEDS: tuple[tuple[tuple[str, float], ...], ...] = (
+    (),
+    (),
+    (),
+    (("gpu", 1.0),),
+    (("gpu", 0.5), ("memory", 3.0)),
+    (("cpus", 2.0),),
+    (("cpus", 1.5), ("memory", 5.0)),
+    (("big", 2.0), ("gpu", 2.0)),
+)
 STRANGER = IdFactory(b"stranger")
 UNKNOWN = (STRANGER.task(), STRANGER.object())
 
@@ -240,7 +254,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
 
     def worker_joins(self, name: str, offers: dict[str, float | None], slots: int, queue_size: int) -> None:
         self.leave_worker(name)
-        self.model.workers[name] = ModelWorker(Offers.of(offers), slots, slots * (1 + queue_size))
+        self.model.workers[name] = ModelWorker(Offers.of(offers, slots), slots, slots * (1 + queue_size))
         self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
 
     @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
@@ -527,7 +541,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             return
         everything: dict[str, float | None] = {"gpu": None, "big": None}
         for name in ("last1", "last2"):
-            self.model.workers[name] = ModelWorker(Offers.of(everything), 50, 50 * 51)
+            self.model.workers[name] = ModelWorker(Offers.of(everything, 50), 50, 50 * 51)
             self.cluster.worker(name, everything, slots=50, queue_size=50)
         for name in [name for name, worker in self.model.workers.items() if not worker.up]:
             self.returns(name)

@@ -13,6 +13,7 @@ import pytest
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.resources import GpuStock
 from scaler.scheduler.core.state import Worker
 from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances, World
@@ -111,7 +112,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "remove",
         "worker.join_side(None)",
         "pass",
-        "a lost worker is in a pool|is on a lost worker",
+        "a lost worker is in a pool|is on a lost worker|<Worker",
     ),
     "a worker that fell silent is never given up": (
         SchedulerCore,
@@ -126,6 +127,34 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "self.recalled += change",
         "self.recalled += 0",
         "counts .* recalled tasks",
+    ),
+    "a worker's memory and gpus are not looked at when a task is placed": (
+        Placement,
+        "_give",
+        "share = min(share, worker.count(needs, queue))",
+        "pass",
+        "are taken of a stock of|^min|for more slots than",
+    ),
+    "a task gives its memory and gpus back twice": (
+        Worker,
+        "release",
+        "self.stocks[name].release(amount, devices)",
+        "self.stocks[name].release(amount, devices); self.stocks[name].release(amount, devices)",
+        "and its tasks take",
+    ),
+    "a gpu is given to two tasks": (
+        GpuStock,
+        "claim",
+        "if left == UNITS_PER_ONE",
+        "if True",
+        "given away twice|are taken of a stock of",
+    ),
+    "a task that takes two slots takes one": (
+        Worker,
+        "claim",
+        "self.extra += needs.width(self.offers, self.slots) - 1",
+        "pass",
+        "more slots than tasks",
     ),
     "a task whose client is gone is not cancelled on its worker": (
         Tasks,

@@ -14,6 +14,7 @@ from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
+from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker, WorkerPool
 
 MAX_LABEL = 100
@@ -40,6 +41,7 @@ class ClusterState:
         """In the order in which they joined, which is that of the policy's view."""
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
+        self.memory = MemoryPools()
         self.missing: dict[bytes, list[Task]] = {}
         """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
         self.objects = ObjectTable(changes)

@@ -206,7 +206,8 @@ class SchedulerCore:
                 case WorkerDetails():
                     called = self.state.next_worker_name(details.manager_id)
                     host = hello.hostname[:MAX_LABEL]
-                    record = Worker(peer, called, now, details, host, hello.pid, is_reporting=hello.resume)
+                    memory = self.state.memory.join(host, details)
+                    record = Worker(peer, called, now, details, host, hello.pid, memory, is_reporting=hello.resume)
                     self.state.workers[peer] = record
                     self._outbox.send(peer, messages.Named(called))
                     self._placement.add(record)
@@ -332,6 +333,8 @@ class SchedulerCore:
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
         del self.state.workers[worker.id]
         self._placement.remove(worker)
+        if worker.shared_memory is not None:
+            self.state.memory.leave(worker.host, worker.details)
         self._elastic.worker_left(worker)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:

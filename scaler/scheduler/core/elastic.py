@@ -65,6 +65,7 @@ class Elastic:
         for worker in self._state.workers.values():
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
+                record.learn(worker)
         record.joined_units = set(record.running_units)
         self.next_plan = now
         return record
@@ -89,6 +90,7 @@ class Elastic:
             return
         unit_id = worker.details.unit_id
         record.running_units[unit_id] = worker
+        record.learn(worker)
         record.joined_units.add(unit_id)
         for unit in record.units:
             if unit.unit_id == unit_id and not worker.is_reporting:

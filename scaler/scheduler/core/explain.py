@@ -10,10 +10,12 @@ from typing import assert_never
 
 from scaler.grammar import called, counted, listed
 from scaler.ids import ID_BYTES
+from scaler.needs import CPUS, UNITS_PER_ONE, amount_text
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.outlook import outlook
+from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
 
 MAX_COUNTED = 100_000
@@ -80,7 +82,7 @@ def _so_far(task: Task) -> str:
 
 
 def _ready(state: ClusterState, task: Task, now: float) -> str:
-    needs = task.group.needs
+    needs = task.needs
     willing = [worker for worker in state.workers.values() if worker.is_willing and needs.fits(worker.offers)]
     parts = []
     if len(willing) > 1 and any(task.avoids(worker, now) for worker in willing):
@@ -89,9 +91,47 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         before = state.ready.of(needs).before(task, MAX_COUNTED)
         least = "at least " if before >= MAX_COUNTED else ""
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
+        if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
+            parts.append(_short(state, task, willing))
         if task.error_texts:
             parts.append(f"it runs again after {_last_error(task)}")
     return "; ".join([*parts, outlook(state, needs, now)])
+
+
+def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:
+    """Return which resource a ready task waits for, and the worker that has the most of it free."""
+    needs, queue = task.needs, state.ready.of(task.needs)
+    for name, amount in needs.claims:
+        stocks = [(worker.stocks[name], worker) for worker in willing if name in worker.stocks]
+        if len(stocks) == len(willing) and not any(
+            stock.count(amount) and (stock.kept_for is None or queue.may_pass(stock.kept_for)) for stock, _ in stocks
+        ):
+            stock, worker = max(stocks, key=lambda pair: pair[0].free)
+            free = amount_text(name, max(0, stock.free) / UNITS_PER_ONE)
+            return (
+                f"it waits for {amount_text(name, amount / UNITS_PER_ONE)}; "
+                f"worker {worker.title} has {free} free{_kept(stock.kept_for, queue)}"
+            )
+    worker = max(willing, key=lambda each: each.slots - each.busy - each.extra)
+    kept = _kept(worker.reserved, queue)
+    if needs.is_alone:
+        return f"it runs alone, and waits for a worker that runs nothing else, such as {worker.title}{kept}"
+    if needs.cpus:
+        share = worker.offers.amounts.get(CPUS, worker.slots) / worker.slots
+        cpus = max(0.0, worker.slots - worker.busy - worker.extra) * share
+        return (
+            f"it waits for {amount_text(CPUS, needs.cpus)}; "
+            f"worker {worker.title} has {amount_text(CPUS, cpus)} free{kept}"
+        )
+    return "it waits until one worker has all of what it needs free at the same time"
+
+
+def _kept(reserved: Queue | None, queue: Queue) -> str:
+    """Return for whom the room of a worker is kept; empty when it is not."""
+    if reserved is None:
+        return ""
+    whose = "it" if reserved is queue else f"tasks that need {reserved.needs}"
+    return f", and keeps what gets free there for {whose}"
 
 
 def _ended(ended: TasksEnded, index: int, now: float) -> str:

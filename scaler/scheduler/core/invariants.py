@@ -6,9 +6,11 @@ from collections import Counter
 from itertools import chain
 
 from scaler.ids import is_task, owner_of
+from scaler.needs import UNITS_PER_ONE
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.core.resources import GpuStock, Stock
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting
 
 
@@ -113,14 +115,56 @@ def _check_workers(state: ClusterState) -> None:
         assert worker.blocked <= worker.tasks.keys(), f"{name} has a blocked task that is not its own"
         assert (worker in state.overloaded) == (worker.busy > worker.slots), f"{name} is overloaded, or is not"
         willing = worker.is_willing and worker.busy < worker.limit
-        assert (worker in pool.idle) == (willing and worker.busy < worker.slots), f"{name} is idle, or is not"
+        has_slot = worker.busy + worker.extra <= worker.slots - 1
+        assert (worker in pool.idle) == (willing and has_slot), f"{name} is idle, or is not"
         for task in worker.tasks.values():
-            assert task.group.needs.fits(worker.offers), f"{name} has a task that it cannot run"
+            assert task.needs.fits(worker.offers), f"{name} has a task that it cannot run"
     assert {offers: pool.workers for offers, pool in state.pools.items()} == Counter(
         worker.offers for worker in state.workers.values()
     ), "pool size"
+    _check_resources(state)
     for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.values()):
         assert worker.id in state.workers, "a lost worker is in a pool"
+
+
+def _check_resources(state: ClusterState) -> None:
+    """What tasks take of their workers is counted right, and nothing is taken twice."""
+    used: Counter[Stock] = Counter()
+    devices: Counter[tuple[GpuStock, int]] = Counter()
+    hosts: Counter[Stock] = Counter()
+    for worker in state.workers.values():
+        name = worker.name
+        counted = {key for key, task in worker.tasks.items() if task.needs.is_counted}
+        assert worker.counted.keys() == counted, f"{name} counts what its tasks take of it"
+        if worker.shared_memory is not None:
+            hosts[worker.shared_memory] += 1
+        extra = 0.0
+        for key, (needs, indexes) in worker.counted.items():
+            assert needs == worker.tasks[key].needs, f"{name} counts what a task needs"
+            extra += needs.width(worker.offers, worker.slots) - 1 if key not in worker.blocked else 0
+            for each, amount in needs.claims:
+                stock = worker.stocks.get(each)
+                if isinstance(stock, GpuStock):
+                    assert indexes, f"{name} gave a task no gpu"
+                    part = min(amount, UNITS_PER_ONE)
+                    devices.update({(stock, index): part for index in indexes})
+                    used[stock] += part * len(indexes)
+                elif stock is not None:
+                    used[stock] += amount
+        assert worker.extra == extra, f"{name} counts {worker.extra} more slots than tasks, and they take {extra}"
+        if extra and not worker.has_continued:
+            assert worker.busy + extra <= worker.slots, f"{name} has tasks for more slots than it has"
+        reserved = [queue for queue in state.ready.queues.values() if queue is worker.reserved]
+        assert worker.reserved is None or reserved, f"{name} keeps slots for a queue that is gone"
+    for stock in {stock for worker in state.workers.values() for stock in worker.stocks.values()}:
+        assert stock.used == used[stock], f"a stock counts {stock.used}, and its tasks take {used[stock]}"
+        assert stock.used <= stock.total, f"{stock.used} are taken of a stock of {stock.total}"
+        assert stock.workers == hosts[stock], "the workers that share a host's memory are counted wrong"
+        if isinstance(stock, GpuStock):
+            full = GpuStock(stock.total).left
+            left = [whole - devices[stock, index] for index, whole in enumerate(full)]
+            assert stock.left == left, f"gpus have {stock.left} left, and it should be {left}"
+            assert min(left, default=0) >= 0, f"a gpu is given away twice: {left}"
 
 
 def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Task]) -> None:

@@ -142,6 +142,11 @@ class Outbox:
             columns.inputs.extend([()] * (len(columns.ids) - 1 - len(columns.inputs)))
             columns.inputs.append(inputs)
             size += sum(map(len, inputs))
+        if worker.counted and task.id in worker.counted:
+            devices = worker.counted[task.id][1]
+            if devices or columns.devices:
+                columns.devices.extend([()] * (len(columns.ids) - 1 - len(columns.devices)))
+                columns.devices.append(devices)
         self._run_bytes[worker] += size
         if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
             self._commands.append(Send(worker.id, self._runs[worker]))

@@ -6,7 +6,7 @@ The sentences begin with their subject and have no full stop, so that they can f
 from __future__ import annotations
 
 from scaler.grammar import counted, listed
-from scaler.needs import Needs
+from scaler.needs import CPUS, MEMORY, Needs, with_amount
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
@@ -34,10 +34,11 @@ def unservable(state: ClusterState, needs: Needs) -> str:
     here = [each.offers for each in state.managers.values()] + [each.offers for each in state.workers.values()]
     if not here or any(map(needs.fits, here)):
         return ""
-    known = listed(sorted({str(offers) or "none" for offers in here}), MAX_NAMED)
+    known = listed(sorted({offers.text(needs) or "none" for offers in here}), MAX_NAMED)
+    options = [f"{name}=..." for name, _ in needs.items if name in (CPUS, MEMORY)] or ["capabilities=..."]
     return (
         f"tasks that need {needs} wait: {_no_candidate(state, needs)}. Offered are: {known}. "
-        f"Ask for less in capabilities=..., or start workers with --per-worker-capabilities {needs}"
+        f"Ask for less in {listed(options, len(options))}, or start workers with --per-worker-capabilities {needs}"
     )
 
 
@@ -107,9 +108,13 @@ def _no_candidate(state: ClusterState, needs: Needs) -> str:
     known: dict[str, float] = {}
     offers = [record.offers for record in state.managers.values()]
     for offer in offers + [worker.offers for worker in state.workers.values()]:
-        for name, amount in offer.items:
+        for name, amount in offer.amounts.items():
             known[name] = max(amount, known.get(name, amount))
-    short = [f"no more than {name}={known[name]:g}" for name, amount in needs.items if known.get(name, amount) < amount]
+    short = [
+        f"no more than {with_amount(name, known[name])}"
+        for name, amount in needs.items
+        if known.get(name, amount) < amount
+    ]
     short += [f"no {name}" for name, _ in needs.items if name not in known]
     because = f": there is {listed(short, len(short))}" if short else ""
     return f"no worker offers {needs}, and no worker manager could start one that does{because}"

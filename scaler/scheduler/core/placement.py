@@ -8,6 +8,10 @@ Balancing takes back what waits behind a running task while another worker has n
 nothing that fits it is ready, and others have tasks waiting that will not start soon. Every `load_balance_seconds`: a
 worker that finished nothing for `load_balance_trigger_times` checks has its waiting tasks taken back, and gets no more
 than it can start until it finishes something.
+
+Tasks that take memory, gpus or several cpus are placed where these are free, counted from the moment they are sent. A
+task that takes several slots is sent only when they are free, and then nothing waits behind it. When the first such
+task of a queue has found no room for a while, `reservations.py` keeps room free for it.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.ready import ReadyQueue
+from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
@@ -67,6 +72,7 @@ class Placement:
         self.has_backlog = False
         """The last pass left ready tasks that no worker has room for."""
         self.next_check = state.now + self._check_seconds
+        self._reservations = Reservations()
         self.poll_again_at: float | None = None
         """Set when a task was left where it is because it starts soon."""
 
@@ -83,6 +89,7 @@ class Placement:
 
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
+        self._reservations.drop(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
         pool = self._pool_of.pop(worker)
@@ -102,9 +109,9 @@ class Placement:
         side: OrderedDict[Worker, None] | None = None
         if worker.draining or worker.is_reporting or worker.broken_at is not None or count >= worker.limit:
             pass
-        elif count < slots:
+        elif count + worker.extra <= slots - 1:
             side = self._pool_of[worker].idle
-        elif not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
+        elif not worker.extra and not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
             side = self._pool_of[worker].prefetching
         if side is not worker.side:
             worker.join_side(side)
@@ -130,11 +137,15 @@ class Placement:
         self.touched.clear()
         budget = MAX_PLACED_PER_STEP
         waiting = self._ready.waiting()
+        if self._reservations.by_queue:
+            self._reservations.expire(now)
         for queue in waiting:
             pools = self._fitting.get(queue.needs)
             if pools is None:
                 pools = self._pools_for(queue.needs)
             placed = self._fill(queue, pools, budget, now)
+            if queue.needs.is_counted and self._reservations.due(queue, placed, now):
+                self._reserve(queue, pools, now)
             if placed and len(waiting) > 1:
                 self._ready.rotate(queue)
             budget -= placed
@@ -185,16 +196,23 @@ class Placement:
 
     def _give(self, worker: Worker, queue: ReadyQueue, share: int, is_only_worker: bool, now: float) -> int:
         """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
+        if worker.reserved is not None and worker.reserved is not queue:
+            if not queue.may_pass(worker.reserved):
+                return 0
+            share = 1  # the task behind the first one may be of a rank that may not
+        needs = queue.needs
+        if needs.is_counted:
+            share = min(share, worker.count(needs, queue))
         avoiding: list[Task] = []
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
-        count = len(tasks) - len(worker.blocked)
+        count = len(tasks) - len(worker.blocked) + worker.extra
         load = worker.load if count else 0.0
         full_load = slots * PREFETCH_SECONDS
         given = 0
         while given < share and count < limit:
-            if count >= slots and (worker.stalled or (load >= full_load and count >= 2 * slots)):
+            if count > slots - 1 and (worker.extra or worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
             task = queue.take()
             if task is None:
@@ -202,7 +220,7 @@ class Placement:
             group = task.group
             is_unknown = False
             if not group.spec.retries:
-                if count >= slots:
+                if count > slots - 1:
                     queue.put_back(task)
                     break
                 roster = group.client.roster
@@ -221,6 +239,9 @@ class Placement:
                 queue.put_back(task)
                 self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
                 continue
+            if needs.is_counted:
+                worker.claim(task, needs)
+                count = len(tasks) - len(worker.blocked) + worker.extra
             self._tasks.assign(task, worker, inputs, now)
             load += group.timing.seconds
             count += 1
@@ -228,6 +249,14 @@ class Placement:
         for task in reversed(avoiding):
             queue.put_back(task)
         return given
+
+    def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
+        """Keep room free for the first task of a queue on the worker that will have it first, as far as is known."""
+        here = set(pools)
+        workers = [worker for worker, pool in self._pool_of.items() if pool in here and worker.is_willing]
+        worker = self._reservations.reserve(queue, workers, now)
+        if worker is not None and worker.reserved is queue and worker.busy > worker.slots:
+            self._recall_last(worker, None, now)
 
     # -- balancing
 
@@ -251,6 +280,8 @@ class Placement:
             candidates = iter(list(busiest))
             for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
                 served += 1
+                if idle.reserved is not None:
+                    continue
                 relieved = next((worker for worker in candidates if self._recall_last(worker, idle, now)), None)
                 if relieved is not None:
                     busiest.remove(relieved)
@@ -282,10 +313,14 @@ class Placement:
         for task in last:
             if len(chosen) >= wanted:
                 break
-            if task.id in worker.blocked:
+            if task.id in worker.blocked or task.id in worker.started:
                 continue
-            if idle is not None and (not task.group.needs.fits(idle.offers) or task.avoids(idle, now)):
+            if idle is not None and (not task.needs.fits(idle.offers) or task.avoids(idle, now)):
                 continue
+            if idle is not None and task.needs.is_counted:
+                if not idle.count(task.needs):
+                    continue
+                wanted = 0  # one of them: what is left there then is not known
             if type(task.state) is Assigned:
                 chosen.append(task)
         self._tasks.recall(worker, reversed(chosen))

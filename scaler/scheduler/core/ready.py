@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
 
 from scaler.needs import Needs
+from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import READY, Group, Task
 
 Rank = tuple[int, int]
@@ -29,13 +30,24 @@ class ReadyQueue:
         self.needs = needs
         self.count = 0
         self.tombstones = 0
+        self.short_since: float | None = None
+        """Since when its first task, which needs more than a slot, has found no room."""
+        self.reserve_seconds = 0.0
+        """How long its next reservation may last."""
         self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
         """Tasks by rank, then by key, then by client, the one whose turn it is first."""
         self._ranks: list[Rank] = []
 
     @property
     def first_rank(self) -> Rank:
+        """The best rank of a task. Call it while there is one."""
+        while not self._lanes[self._ranks[0]]:
+            del self._lanes[self._ranks.pop(0)]
         return self._ranks[0]
+
+    def may_pass(self, other: Queue) -> bool:
+        """Return whether tasks of this queue may take what is reserved for the first task of another one."""
+        return other is self or not other.count or self.first_rank < other.first_rank
 
     def tasks_of(self, group: Group) -> deque[Task]:
         lane = self._lanes.get(group.rank)
@@ -173,7 +185,7 @@ class ReadyQueues:
 
     def add_first(self, task: Task) -> None:
         """Add a task that was in a queue before: it goes ahead of its client's others."""
-        self.of(task.group.needs).put_back(task)
+        self.of(task.needs).put_back(task)
 
     def remove(self, task: Task) -> None:
         """See `ReadyQueue.remove`."""
@@ -182,7 +194,7 @@ class ReadyQueues:
     def drop(self, task: Task) -> None:
         """Call after the state of a ready task was changed by anything but `take`."""
         task.group.ready -= 1
-        self.of(task.group.needs).drop()
+        self.of(task.needs).drop()
 
     @property
     def count(self) -> int:

@@ -15,12 +15,13 @@ Only `tasks.py` writes a task's state. Only the methods below write a worker's a
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from scaler.errors import UsageError
-from scaler.needs import Needs, Offers
+from scaler.needs import MEMORY, Needs, Offers
 from scaler.net.identity import LOCAL, Identity
 from scaler.policy.view import Wanted
 from scaler.protocol.messages import (
@@ -36,6 +37,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.durable import DurableSession
+from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
 
 UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
@@ -218,6 +220,8 @@ class AttemptErrors:
     texts: list[str] = field(default_factory=list)
     failed_input: tuple[str, bytes] | None = None
     """Function and id of the task whose failure kept this one from running."""
+    needs: Needs | None = None
+    """What it needs from now on: to run alone."""
 
 
 @dataclass(slots=True, eq=False)
@@ -232,6 +236,12 @@ class Task:
     attempt: int = 0
     dependents: list[Task] | None = None
     errors: AttemptErrors | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """What it needs of a worker: what its group needs, and perhaps to run alone. Names its ready queue."""
+        own = self.errors.needs if self.errors is not None else None
+        return own if own is not None else self.group.needs
 
     @property
     def is_queued(self) -> bool:
@@ -390,7 +400,7 @@ class WorkerPool:
     prefetching: OrderedDict[Worker, None] = field(default_factory=OrderedDict)
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Worker(PeerRecord):
     """A worker agent: what it offers, and the tasks that it has. Only its methods change it."""
 
@@ -398,10 +408,22 @@ class Worker(PeerRecord):
     details: WorkerDetails
     host: str = ""
     pid: int = 0
+    shared_memory: Stock | None = None
+    """The memory that it shares with other workers of its host; None: it has its own, or it is not known."""
     offers: Offers = field(init=False)
     slots: int = field(init=False)
     limit: int = field(init=False)
     """The most tasks that it may have."""
+    stocks: dict[str, Stock] = field(init=False)
+    """What is counted of it, by name."""
+    counted: dict[bytes, tuple[Needs, tuple[int, ...]]] = field(default_factory=dict)
+    """Its tasks that take more than a slot: what each takes, and the indexes of its gpus."""
+    extra: float = 0
+    """Slots that its tasks take beyond one each, without the blocked ones. While there are any, none waits here."""
+    has_continued: bool = False
+    """A task that had lent its slots went on: its worker may run more than its slots are worth until others end."""
+    reserved: Queue | None = None
+    """The queue for whose first task slots are kept free."""
     assigned: Assigned = field(init=False)
     terminated: Terminated = field(init=False)
     """The states of its tasks, and of those that end here."""
@@ -411,6 +433,8 @@ class Worker(PeerRecord):
     by_function: dict[Timing, int] = field(default_factory=dict)
     """Its tasks per function, without the blocked ones."""
     recalled: int = 0
+    started: set[bytes] = field(default_factory=set)
+    """Tasks that it kept when they were asked back, because they run."""
     sent: int = 0
     """Tasks that it was sent so far."""
     side: OrderedDict[Worker, None] | None = None
@@ -436,12 +460,18 @@ class Worker(PeerRecord):
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
             raise UsageError(f"a worker with slots={self.details.slots} and queue_size={self.details.queue_size}")
-        self.offers = Offers.of(self.details.capabilities)
+        self.offers = offers_of(self.details)
+        self.stocks = own_stocks(self.offers)
+        if self.shared_memory is not None:
+            self.stocks[MEMORY] = self.shared_memory
         self.slots = self.details.slots
         self.limit = self.slots * (1 + self.details.queue_size)
         self.assigned = Assigned(self)
         self.terminated = Terminated(self.name)
         self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name}>"
 
     @property
     def title(self) -> str:
@@ -464,6 +494,27 @@ class Worker(PeerRecord):
     def is_willing(self) -> bool:
         return not (self.draining or self.is_reporting) and self.broken_at is None
 
+    def count(self, needs: Needs, queue: Queue | None = None) -> int:
+        """Return how many tasks with these needs find their resources here now. What is reserved for another queue than
+        theirs is not free.
+        """
+        room = self.limit
+        for name, amount in needs.claims:
+            stock = self.stocks.get(name)
+            if stock is None:
+                continue
+            if stock.kept_for is not None and (queue is None or not queue.may_pass(stock.kept_for)):
+                return 0
+            room = min(room, stock.count(amount))
+        width = needs.width(self.offers, self.slots)
+        return room if width <= 1 else min(room, int((self.slots - self.busy - self.extra) // width))
+
+    def claim(self, task: Task, needs: Needs) -> None:
+        """Take what a task needs beyond a slot. `take` follows."""
+        devices = [self.stocks[name].claim(amount) for name, amount in needs.claims if name in self.stocks]
+        self.counted[task.id] = needs, sum(devices, ())
+        self.extra += needs.width(self.offers, self.slots) - 1
+
     def take(self, task: Task, now: float) -> None:
         if len(self.tasks) == len(self.blocked):
             self.progressed_at = now
@@ -478,15 +529,35 @@ class Worker(PeerRecord):
         del self.tasks[task.id]
         if task.id in self.blocked:
             self.blocked -= {task.id}
+            is_blocked = True
         else:
             self._discount(task.group.timing)
+            is_blocked = False
         if type(task.state) is Recalled:
             self.recalled -= 1
+        if self.started:
+            self.started.discard(task.id)
+        if self.counted and task.id in self.counted:
+            if not is_blocked:
+                self._widen(task, -1)
+            needs, devices = self.counted.pop(task.id)
+            for name, amount in needs.claims:
+                if name in self.stocks:
+                    self.stocks[name].release(amount, devices)
+
+    def _widen(self, task: Task, sign: int) -> None:
+        self.extra += sign * (self.counted[task.id][0].width(self.offers, self.slots) - 1)
 
     def block(self, task: Task, *, is_blocked: bool) -> None:
-        """Note that a started task waits for tasks of its own, or continues."""
+        """Note that a started task waits for tasks of its own, and lends its slots, or continues.
+
+        It keeps its memory and gpus. What has come meanwhile runs beside a task that continues.
+        """
         if is_blocked != (task.id in self.blocked):
             self.blocked ^= {task.id}
+            if task.id in self.counted:
+                self._widen(task, -1 if is_blocked else 1)
+            self.has_continued = self.has_continued or not is_blocked
             timing = task.group.timing
             if is_blocked:
                 self._discount(timing)
@@ -503,6 +574,15 @@ class Worker(PeerRecord):
     def count_recall(self, change: int) -> None:
         """Count a task that was asked back (1), or that it keeps all the same (-1)."""
         self.recalled += change
+
+    def keep(self, task: Task) -> None:
+        """Note that it keeps a task that was asked back: it need not be asked again."""
+        self.count_recall(-1)
+        self.started.add(task.id)
+
+    def reserve(self, queue: Queue | None) -> None:
+        """Keep slots free for the first task of a queue; None: no more."""
+        self.reserved = queue
 
     def join_side(self, side: OrderedDict[Worker, None] | None) -> None:
         if self.side is not None:
@@ -632,7 +712,12 @@ class ManagerRecord(PeerRecord):
     that comes after all gets no work."""
 
     def __post_init__(self) -> None:
-        self.offers = Offers.of(self.details.capabilities)
+        details = self.details
+        self.offers = Offers.of(details.capabilities, details.unit_slots, details.unit_memory_bytes or math.inf)
+
+    def learn(self, worker: Worker) -> None:
+        """Note what one of its workers really offers of the resources that every worker has."""
+        self.offers = Offers(self.offers.items, worker.offers.implied)
 
     @property
     def units(self) -> list[UnitStatus]:

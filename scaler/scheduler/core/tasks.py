@@ -207,7 +207,7 @@ class Tasks:
             if has_started:
                 if type(task.state) is Recalled and not task.state.cancel:
                     task.state = worker.assigned
-                    worker.count_recall(-1)
+                    worker.keep(task)
                 continue
             self._release(worker, task)
             if type(task.state) is Recalled and task.state.cancel:

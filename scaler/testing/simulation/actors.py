@@ -40,6 +40,8 @@ FLUSH_SECONDS = 0.001
 """How long a simulated worker collects results before it sends them."""
 CODE = {content_id(code): code for code in (b"\x80 function %d" % number for number in range(5))}
 FUNCTIONS = tuple(CODE)
+NEEDS = (*(((),) * 6), (("gpu", 1.0),), (("gpu", 0.5), ("memory", 3.0)), (("memory", 3.0),), (("cpus", 2.0),))
+"""Of tasks: some take a gpu, or a part of one, memory, or two slots."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,7 +327,7 @@ class SimulatedClient:
             name=f"function {number}",
             retries=0 if self._random.random() < self._chances.once else 3,
             priority=self._random.choice((0, 0, 0, 1)),
-            needs=self._random.choice(((), (), (), (("gpu", 1.0),))),
+            needs=self._random.choice(NEEDS),
         )
 
     def _references(self) -> tuple[bytes, ...]:

@@ -173,7 +173,8 @@ class World(SteppedCore):
     # -- peers
 
     def _add_worker(self, gpu: bool) -> None:
-        worker = SimulatedWorker(self._random.randbytes(8), self._slots, gpu, self, self._random, self._chances)
+        slots = max(2, self._slots) if gpu else self._slots  # some tasks take two
+        worker = SimulatedWorker(self._random.randbytes(8), slots, gpu, self, self._random, self._chances)
         self._connect(worker)
 
     def _add_client(self, tasks: int) -> None:
@@ -357,7 +358,7 @@ def _session(session_id: bytes) -> Session:
 
 def _hello(actor: Actor) -> Hello:
     if isinstance(actor, SimulatedWorker):
-        capabilities: dict[str, float | None] = {"gpu": 2.0} if actor.gpu else {}
+        capabilities: dict[str, float | None] = {"gpu": 2.0, "memory": 8.0} if actor.gpu else {"memory": 4.0}
         details = WorkerDetails("simulated", actor.id.hex(), actor.slots, 1000, capabilities)
         return hello(Role.WORKER, details)
     return hello(Role.CLIENT, ClientDetails("simulated"))

@@ -215,10 +215,13 @@ class AgentCore:
             known = executor.know(group.spec)
             rank = queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
+            devices = dict(zip(group.ids, group.devices, strict=False)) if group.devices else {}
             for identifier, number, payload, values in zip(
                 group.ids, group.attempts, group.payloads, inputs, strict=True
             ):
                 item = Attempt(identifier, number, known, payload, values, rank)
+                if devices:
+                    item.devices = devices.get(identifier, ())
                 is_full = len(attempts) >= limit and len(attempts) >= limit + executor.extra_capacity
                 if is_full or identifier in attempts or self._drain_text:
                     refused.append(item)

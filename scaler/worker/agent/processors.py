@@ -209,7 +209,7 @@ class ProcessorAgent(Agent):
             while True:
                 datagrams.append(receive(processor.unread, socket.MSG_DONTWAIT)[0])
         datagrams += processor.tasks.take_back()
-        tasks = [values[3] for values in map(unpack, datagrams) if values[0] == ToProcessor.TASK]
+        tasks = [values[3] for values in map(unpack, datagrams) if values[0] != ToProcessor.END]
         if len(tasks) < len(datagrams):
             processor.tasks.send([_END])
         return tasks

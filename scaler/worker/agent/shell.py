@@ -22,7 +22,7 @@ from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.processes import Load, LoadMeter
+from scaler.processes import Load, LoadMeter, usable_memory
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,
@@ -319,12 +319,21 @@ class StatusFile:
         self.write(str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}")
 
 
-def run_agent(config: WorkerConfig, make_agent: Callable[[MakeConnector], Agent], status: StatusFile) -> int:
-    """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too."""
+def run_agent(
+    config: WorkerConfig,
+    make_agent: Callable[[MakeConnector], Agent],
+    status: StatusFile,
+    *,
+    runs_tasks: bool = True,
+) -> int:
+    """Run an agent until it ends, and return the exit code. The error that ends it goes to the status file, too.
+
+    runs_tasks: on this machine, whose memory they take.
+    """
 
     async def work(component: Component) -> int:
         try:
-            agent = make_agent(_as_worker(config))
+            agent = make_agent(_as_worker(config, runs_tasks))
             agent.start()
             gc.freeze()  # what exists now stays: the collector need not visit it again
             return await agent.run(component)
@@ -335,14 +344,17 @@ def run_agent(config: WorkerConfig, make_agent: Callable[[MakeConnector], Agent]
     return run_component("worker", config, work, config.event_loop)
 
 
-def _as_worker(config: WorkerConfig) -> MakeConnector:
-    """Return what connects to the scheduler as this worker."""
+def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
+    """Return what connects to the scheduler as this worker. runs_tasks: on this machine."""
+    memory_bytes, memory_pool = usable_memory() if runs_tasks else (0, "")
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
         slots=config.slots,
         queue_size=config.per_worker_task_queue_size,
         capabilities=config.per_worker_capabilities,
+        memory_bytes=memory_bytes,
+        memory_pool=memory_pool,
     )
     peer, access = new_peer_id(), own_access(config)
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())

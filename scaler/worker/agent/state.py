@@ -92,6 +92,8 @@ class Attempt:
     """These two: of a call. 0: it has not started, as far as is known."""
     lane: int = 0
     """Of a call."""
+    devices: tuple[int, ...] = ()
+    """Indexes of its gpus among those of this worker."""
 
 
 class AttemptQueue:

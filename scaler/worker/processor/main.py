@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import CoroutineType
@@ -159,6 +159,20 @@ def private_bytes() -> int:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
+@contextlib.contextmanager
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Set a variable of the environment, and restore it afterwards."""
+    before = os.environ.get(name)
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = before
+
+
 def resident_bytes() -> int:
     """Return the resident memory of this process."""
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
@@ -203,9 +217,13 @@ class _Processor:
                 if not datagram:
                     return
                 values = unpack(datagram)
-                if values[0] != ToProcessor.TASK:
+                if values[0] == ToProcessor.TASK:
+                    run(values)
+                elif values[0] == ToProcessor.GPU_TASK:
+                    with _environment("CUDA_VISIBLE_DEVICES", values[-1]):
+                        run(values[:-1])
+                else:
                     return
-                run(values)
 
     def _learn(self, number: int) -> LoadedSpec:
         """Read announcements until this spec is known: the agent sends them before the first task that needs them."""

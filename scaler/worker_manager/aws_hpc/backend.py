@@ -63,6 +63,7 @@ class BatchBackend(PolledBackend):
             max_units=jobs if limit < 0 else min(jobs, -(-limit // slots)),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.PENDING,
+            unit_memory_bytes=definition.memory_bytes,
         )
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}

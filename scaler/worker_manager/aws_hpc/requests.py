@@ -152,6 +152,7 @@ class Definition:
     own_characters: int = 0
     """Length of its command and variables as JSON: they count with what a job overrides."""
     secrets: Sequence[Mapping[str, str]] = ()
+    memory_bytes: int = 0
 
     @classmethod
     def of(cls, described: Mapping[str, Any]) -> Definition:
@@ -161,12 +162,14 @@ class Definition:
         command = container.get("command") or ()
         own = [list(command), container.get("environment") or []]
         given = [entry["value"] for entry in requirements if entry.get("type") == "VCPU"]
+        memory = [entry["value"] for entry in requirements if entry.get("type") == "MEMORY"]
         return cls(
             arn=str(described["jobDefinitionArn"]),
             vcpus=float(given[0] if given else container.get("vcpus") or 1),
             takes_module=f"Ref::{MODULE}" in command,
             own_characters=len(json.dumps(own)),
             secrets=container.get("secrets") or (),
+            memory_bytes=int(memory[0] if memory else container.get("memory") or 0) * 1024**2,
         )
 
 

@@ -53,6 +53,7 @@ class EcsBackend(PolledBackend):
             slots=cpus,
             max_units=None if limit < 0 else -(-limit // cpus),
             heartbeat_seconds=config.heartbeat_interval_seconds,
+            unit_memory_bytes=config.ecs_task_memory * 1024**3,
         )
         check(config)
         self._config = config

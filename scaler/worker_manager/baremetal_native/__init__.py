@@ -16,6 +16,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Name
 from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
 from scaler.plugins import WorkerManagerType
+from scaler.processes import usable_memory
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
@@ -47,10 +48,12 @@ class BaremetalNative(LocalAgents):
         cpus = default_concurrency() + 1
         limit = config.max_task_concurrency
         sizes: tuple[int, ...] = ()
-        capacity = Capacity(1, limit, None if limit < 0 else limit, starting=cpus)
+        memory_bytes, _ = usable_memory()
+        capacity = Capacity(1, limit, None if limit < 0 else limit, starting=cpus, unit_memory_bytes=memory_bytes)
         if config.mode == "fixed":
             whole, rest = divmod(default_concurrency() if limit < 0 else limit, FIXED_UNIT_SLOTS)
             sizes = (FIXED_UNIT_SLOTS,) * whole + ((rest,) if rest else ())
-            capacity = Capacity(max(sizes), sum(sizes), len(sizes), fixed=True, starting=cpus)
+            sums = max(sizes), sum(sizes), len(sizes)
+            capacity = Capacity(*sums, fixed=True, starting=cpus, unit_memory_bytes=memory_bytes)
         credential = partial(units_credential, config)
         super().__init__(capacity, label, COMMAND, config.worker_config, credential=credential, sizes=sizes)

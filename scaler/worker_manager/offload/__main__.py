@@ -44,7 +44,7 @@ def main() -> int:
         return ServiceAgent(config, make_connector, load_executor(config), connect_storage, status.write)
 
     try:
-        return run_agent(config, make_agent, status)
+        return run_agent(config, make_agent, status, runs_tasks=False)
     finally:
         end_others_born_with(WORKER_CONFIG_VARIABLE)  # what the executor has started here
 

@@ -319,3 +319,11 @@ def test_an_answer_has_the_most_units_that_the_policy_would_allow() -> None:
     assert most(WaterfallPolicy("1,some,3"), some, endless) == [3, 0]
     assert most(TargetPolicy("ceiling_per_hour=1; price_per_hour=0.3"), some, endless) == [3, 3]
     assert most(TargetPolicy("ceiling_per_hour=0.2; price_per_hour=0.3"), some, endless) == [0, 0]
+
+
+def test_tasks_that_fill_the_memory_of_a_unit_get_as_many_units_as_they_fill() -> None:
+    large = Needs.of({"memory": 8e9})
+    unit = manager(max_slots=64, unit_slots=4, offers=Offers.of({}, 4, 16 * 2.0**30))
+    assert units(SimplePolicy(""), 0, [work(8, 600.0)], unit) == [2]
+    assert units(SimplePolicy(""), 0, [work(8, 600.0, needs=large)], unit) == [4]
+    assert units(SimplePolicy(""), 0, [work(8, 600.0, needs=Needs.of({"memory": 20e9}))], unit) == [0]

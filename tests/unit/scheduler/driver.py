@@ -172,8 +172,12 @@ class Cluster:
         slots: int = 1,
         queue_size: int = 1000,
         manager_id: str = "manager",
+        memory_bytes: float = 0,
+        memory_pool: str = "",
     ) -> str:
-        details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, capabilities or {})
+        offers = capabilities or {}
+        memory = int(memory_bytes), memory_pool
+        details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, offers, *memory)
         self.step(Opened(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 
@@ -207,8 +211,11 @@ class Cluster:
         unit_slots: int = 1,
         capabilities: dict[str, float | None] | None = None,
         fixed: bool = False,
+        unit_memory_bytes: float = 0,
     ) -> str:
-        details = ManagerDetails(manager_id or name, "test", max_concurrency, unit_slots, capabilities or {}, fixed)
+        sizes = max_concurrency, unit_slots
+        memory = int(unit_memory_bytes)
+        details = ManagerDetails(manager_id or name, "test", *sizes, capabilities or {}, fixed, memory)
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
 

@@ -152,7 +152,7 @@ def test_a_client_is_told_once_what_its_tasks_need_and_nothing_offers() -> None:
     (refused,) = cluster.submit(other, needs=GPU)
     cluster.wait(2.0, alive=["w", "m"])
     assert (notices(cluster, client), notices(cluster, other)) == ([told], [told])
-    cluster.worker("joined by hand", {"gpu": 2.0}, slots=4)
+    cluster.worker("joined by hand", {"gpu": 8.0}, slots=4)
     assert refused in cluster.on("joined by hand")
 
 

@@ -133,6 +133,19 @@ def test_tasks_that_come_back_together_keep_their_order() -> None:
     assert cluster.on(second) == tasks[2:], "the first two may have been running: they wait before they run again"
 
 
+def test_a_task_that_was_kept_because_it_runs_is_not_asked_back_again_and_again() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    worker = cluster.worker("busy", {"linux": None})
+    (running,) = cluster.submit(client)
+    cluster.submit(client, needs=(("linux", 0.0),))
+    other = cluster.worker("other")
+    assert cluster.recalls(worker, kill=False) == [running]
+    cluster.give_back(worker, running, started=True)
+    cluster.wait(1.0, alive=[client, worker, other])
+    assert cluster.recalls(worker, kill=False) == [running]
+
+
 def test_a_recalled_task_that_has_started_stays_where_it_is() -> None:
     cluster = Cluster()
     client, busy = cluster.client(), cluster.worker("busy")

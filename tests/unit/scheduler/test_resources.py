@@ -1,0 +1,218 @@
+"""What tasks take of their workers: it is counted, and never more than there is; large tasks do not starve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from scaler.policy.simple import SimplePolicy
+from scaler.policy.view import ClusterView, Wanted
+from scaler.protocol.messages import ManagerStatus, Notice, Run, Suspended
+from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.reservations import FIRST_SECONDS, RESERVE_AFTER_SECONDS
+from tests.unit.scheduler.driver import Cluster
+
+GB = 1e9
+Pairs = tuple[tuple[str, float], ...]
+HALF_GPU: Pairs = (("gpu", 0.5),)
+GPU: Pairs = (("gpu", 1.0),)
+
+
+def memory(amount_gb: float) -> Pairs:
+    return (("memory", amount_gb * GB),)
+
+
+def cpus(amount: float) -> Pairs:
+    return (("cpus", amount),)
+
+
+def why(cluster: Cluster, task: bytes) -> str:
+    return explain(cluster.state, task, cluster.now)
+
+
+def devices(cluster: Cluster, worker: str) -> list[tuple[int, ...]]:
+    """The indexes of the gpus that each attempt got that was sent to a worker."""
+    runs = [message for name, message in cluster.said if name == worker and isinstance(message, Run)]
+    return [found for message in runs for group in message.groups for found in group.devices]
+
+
+def test_four_tasks_of_8_gb_never_run_together_on_a_worker_of_16_gb() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
+    tasks = cluster.submit(client, 4, needs=memory(8))
+    assert cluster.on(worker) == tasks[:2]
+    assert "it waits for 8 GB of memory; worker manager-1 (host, pid 1) has 0 B of memory free" in why(
+        cluster, tasks[3]
+    )
+    cluster.finish(worker, tasks[0])
+    assert cluster.on(worker) == tasks[1:3]
+
+
+def test_workers_of_one_host_share_its_memory_and_others_have_their_own() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for name in ("a", "b", "c"):
+        cluster.worker(name, memory_bytes=16 * GB, memory_pool="machine")
+    cluster.submit(client, 3, needs=memory(7))
+    assert sorted(len(cluster.on(name)) for name in "abc") == [0, 1, 1]
+    own = cluster.worker("own", memory_bytes=16 * GB)
+    assert len(cluster.on(own)) == 1, "a worker with memory of its own"
+    busy, idle = (next(name for name in "abc" if len(cluster.on(name)) == count) for count in (1, 0))
+    cluster.leave(busy)
+    cluster.submit(client, 2, needs=memory(8))
+    assert len(cluster.on(idle)) == 1, "what a worker that has left took is free again"
+
+
+def test_a_task_of_four_cpus_keeps_others_out_of_a_worker_of_four_slots() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    first = cluster.submit(client, 3)
+    (wide,) = cluster.submit(client, needs=cpus(4))
+    assert "it waits for 4 cpus; worker manager-1 (host, pid 1) has 1 cpu free" in why(cluster, wide)
+    cluster.finish(worker, *first)
+    assert cluster.on(worker) == [wide]
+    later = cluster.submit(client, 5)
+    assert cluster.on(worker) == [wide], "nothing runs beside it, and nothing waits behind it"
+    cluster.finish(worker, wide)
+    assert cluster.on(worker) == later
+
+
+def test_two_and_a_half_cpus_leave_a_slot_to_a_plain_task_and_not_two() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=4)
+    tasks = [*cluster.submit(client, needs=cpus(2.5)), *cluster.submit(client, 4)]
+    assert cluster.on(worker) == tasks[:2]
+
+
+def test_cpus_count_against_those_that_a_worker_names() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"cpus": 32.0}, slots=4)
+    tasks = cluster.submit(client, 5, needs=cpus(16))
+    assert cluster.on(worker) == tasks[:2]
+
+
+def test_gpus_have_indexes_that_whole_tasks_do_not_share_and_fractions_do() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"gpu": 3.0}, slots=8)
+    half = cluster.submit(client, 2, needs=HALF_GPU)
+    cluster.submit(client, needs=(("gpu", 2.0),))
+    waiting = cluster.submit(client, needs=GPU)
+    assert devices(cluster, worker) == [(0,), (0,), (1, 2)]
+    cluster.finish(worker, half[0])
+    assert waiting[0] not in cluster.on(worker), "half of a gpu is not one"
+    cluster.finish(worker, half[1])
+    assert devices(cluster, worker)[-1] == (0,)
+
+
+def test_parts_of_gpus_that_are_free_on_different_ones_are_not_added_up() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"gpu": 2.0}, slots=8)
+    cluster.submit(client, 3, needs=(("gpu", 0.6),))
+    assert devices(cluster, worker) == [(0,), (1,)]
+
+
+def test_a_blocked_task_lends_its_cpus_and_keeps_its_memory() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
+    (parent,) = cluster.submit(client, needs=(("cpus", 4.0), ("memory", 10 * GB)))
+    child, large = cluster.submit(client), cluster.submit(client, needs=memory(8))
+    assert cluster.on(worker) == [parent]
+    cluster.say(worker, Suspended([parent], [1], [True]))
+    assert cluster.on(worker) == [parent, *child]
+    assert "has 6 GB of memory free" in why(cluster, large[0])
+
+
+@pytest.mark.parametrize("needs", [cpus(4), memory(12)], ids=["cpus", "memory"])
+def test_a_large_task_does_not_starve_behind_a_stream_of_small_ones(needs: Pairs) -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
+    small = () if needs == cpus(4) else memory(4)
+    cluster.submit(client, 8, needs=small)
+    (large,) = cluster.submit(client, needs=needs)
+    for _ in range(100):
+        if large in cluster.on(worker):
+            break
+        cluster.submit(client, 1, needs=small)
+        cluster.finish(worker, cluster.on(worker)[0], seconds=0.1)
+        cluster.wait(0.1, alive=[client, worker])
+    assert large in cluster.on(worker)
+    assert cluster.now < 100.0 + 2 * RESERVE_AFTER_SECONDS + 1.0
+    cluster.finish(worker, *cluster.on(worker))
+    assert cluster.on(worker), "the others go on"
+
+
+def test_room_that_is_kept_for_too_long_goes_to_others_for_as_long() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", {"memory": 16 * GB}, slots=4)
+    (long,) = cluster.submit(client, needs=memory(8))
+    (large,) = cluster.submit(client, needs=memory(12))
+    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, worker])
+    (small,) = cluster.submit(client, needs=memory(4))
+    assert cluster.on(worker) == [long], "room is kept for the large one"
+    assert "keeps what gets free there for tasks that need memory=12GB" in why(cluster, small)
+    assert "keeps what gets free there for it" in why(cluster, large)
+    cluster.wait(FIRST_SECONDS, alive=[client, worker])
+    assert cluster.on(worker) == [long, small]
+
+
+def test_room_is_not_kept_from_tasks_of_a_higher_priority() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    (first,) = cluster.submit(client)
+    cluster.submit(client, needs=cpus(2))
+    cluster.wait(RESERVE_AFTER_SECONDS + 0.5, alive=[client, worker])
+    cluster.submit(client)
+    assert cluster.on(worker) == [first]
+    (urgent,) = cluster.submit(client, priority=1)
+    assert cluster.on(worker) == [first, urgent]
+
+
+def test_balancing_leaves_what_finds_no_resources_on_the_idle_worker() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    busy = cluster.worker("busy", {"memory": 16 * GB})
+    other = cluster.worker("other", {"memory": 16 * GB, "other": None}, slots=2)
+    cluster.submit(client, needs=(("memory", 12 * GB), ("other", 0.0)))
+    plain = cluster.submit(client, 2)
+    (waiting,) = cluster.submit(client, needs=memory(6))
+    assert waiting in cluster.on(busy), "it waits behind the plain task"
+    cluster.finish(other, *(task for task in plain if task in cluster.on(other)))
+    cluster.wait(1.0, alive=[client, busy, other])
+    assert waiting not in cluster.recalls(busy, kill=False)
+    cluster.give_back(busy, *cluster.recalls(busy, kill=False), started=True)
+    cluster.finish(other, *cluster.on(other))
+    assert waiting in cluster.recalls(busy, kill=False)
+
+
+def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
+    wanted: list[int] = []
+
+    class Watched(SimplePolicy):
+        def plan(self, view: ClusterView) -> Mapping[str, Wanted]:
+            answer = super().plan(view)
+            wanted.extend(each.units for each in answer.values())
+            return answer
+
+    cluster = Cluster(Watched(""))
+    client, manager = cluster.client(), cluster.manager("m", unit_slots=4, unit_memory_bytes=16 * GB)
+    cluster.say(manager, ManagerStatus(cluster.now, []))
+    (task,) = cluster.submit(client, needs=memory(20))
+    cluster.submit(client, needs=cpus(8))
+    cluster.wait(3.0, alive=[client, manager])
+    assert "no worker offers memory=20GB" in why(cluster, task)
+    (notice, other) = [message.text for name, message in cluster.said if name == client and isinstance(message, Notice)]
+    assert "there is no more than memory=15232MiB" in notice
+    assert "Ask for less in memory=..., or start workers with --per-worker-capabilities memory=20GB" in notice
+    assert "no more than cpus=4" in other
+    assert set(wanted) == {0}
+
+
+def test_a_manager_that_knows_no_memory_learns_it_from_its_first_worker() -> None:
+    cluster = Cluster()
+    client, manager = cluster.client(), cluster.manager("m")
+    (task,) = cluster.submit(client, needs=memory(20))
+    assert "no worker manager could start one" not in why(cluster, task)
+    cluster.worker("w", manager_id="m", memory_bytes=16 * GB)
+    assert manager
+    assert "no worker manager could start one that does" in why(cluster, task)
