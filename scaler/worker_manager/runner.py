@@ -121,8 +121,9 @@ class Runner:
         """Error text about units that may be left in the end; empty when there are none."""
         capabilities = dict(config.per_worker_capabilities)
         sizes = capacity.max_slots, capacity.unit_slots
+        memory_bytes = min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0)
         details = ManagerDetails(
-            config.worker_manager_id, config.type, *sizes, capabilities, capacity.fixed, capacity.unit_memory_bytes
+            config.worker_manager_id, config.type, *sizes, capabilities, capacity.fixed, memory_bytes
         )
         self._connector = connect(details, self._on_events)
 

@@ -33,7 +33,9 @@ from tests.unit.testing.soamapi_rig import use
 KINDS = ("aws_raw_ecs", "worker", "offload", "symphony")
 """worker and offload are the modes of aws_hpc."""
 WAIT_SECONDS = 15.0
-OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "stop_grace_seconds"}
+OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
+MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3}
+"""Of the task and job definitions."""
 
 
 @pytest.fixture
@@ -145,7 +147,8 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
         (details,) = scheduler.managers.values()
         slots = 3 if kind in ("offload", "symphony") else 1
         offers = {"linux": None, "gpu": 2.0}
-        assert details == ManagerDetails("mine", flags_of(kind, aws)[0], 3, slots, offers)
+        memory = MEMORY_BYTES.get(kind, 0)
+        assert details == ManagerDetails("mine", flags_of(kind, aws)[0], 3, slots, offers, False, memory)
         assert has_uvloop(running.pid)
         assert within(5, lambda: io_threads(running.pid) == 3)
         assert running.output() == ""

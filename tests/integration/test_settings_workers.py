@@ -18,6 +18,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
+from scaler.processes import usable_memory
 from scaler.protocol.messages import (
     Desired,
     Hello,
@@ -134,10 +135,11 @@ def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: 
         await scheduler.until(lambda: scheduler.workers and scheduler.managers)
         offers = {"linux": None, "gpu": 2.0}
         (details,) = scheduler.managers.values()
-        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, fixed=True)
+        memory = usable_memory()
+        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, True, memory[0])
         (worker,) = scheduler.workers
         assert worker.unit_id.startswith("big-")
-        assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers)
+        assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory)
 
     flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7", "--worker-type", "big")
     on_a_played_scheduler(tmp_path, story, *manager(*flags))

@@ -21,6 +21,7 @@ from scaler.config.load import model_of
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
+from scaler.processes import usable_memory
 from scaler.protocol.messages import (
     Desired,
     Hello,
@@ -172,7 +173,7 @@ def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> N
         with manager(scheduler.address) as process:
             await scheduler.until(lambda scheduler: bool(scheduler.managers))
             [details] = scheduler.managers.values()
-            assert details == ManagerDetails("local", "baremetal_native", 4, 1, {}, False)
+            assert details == ManagerDetails("local", "baremetal_native", 4, 1, {}, False, usable_memory()[0])
             scheduler.say(Desired(2, [], "work"))
             await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
             units = scheduler.in_state(UnitState.RUNNING)
@@ -237,7 +238,7 @@ def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
             await scheduler.until(lambda scheduler: len(scheduler.workers) == 2)
             assert sorted(worker.slots for worker in scheduler.workers) == [2, 8]
             [details] = scheduler.managers.values()
-            assert details == ManagerDetails("local", "baremetal_native", 10, 8, {}, True)
+            assert details == ManagerDetails("local", "baremetal_native", 10, 8, {}, True, usable_memory()[0])
 
     on_a_scheduler(story)
 

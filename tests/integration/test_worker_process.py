@@ -20,6 +20,7 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import Closed, ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
+from scaler.processes import usable_memory
 from scaler.protocol.messages import (
     Done,
     Hello,
@@ -158,7 +159,9 @@ def play(story: Callable[[Scheduler, Worker], Any], *, lease: float = 60.0, refu
 def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
         await until(lambda: scheduler.peer)
-        assert scheduler.details == WorkerDetails("manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None})
+        assert scheduler.details == WorkerDetails(
+            "manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None}, *usable_memory()
+        )
         ids = scheduler.submit(lambda x: x + 1, (1,), (2,))
         await until(lambda: len(scheduler.outcomes()) == 2)
         assert [load_value(parts_of(scheduler.outcomes()[each][1])) for each in ids] == [2, 3]

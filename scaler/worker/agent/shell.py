@@ -347,6 +347,8 @@ def run_agent(
 def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
     """Return what connects to the scheduler as this worker. runs_tasks: on this machine."""
     memory_bytes, memory_pool = usable_memory() if runs_tasks else (0, "")
+    if 0 < config.memory_limit_bytes < memory_bytes:
+        memory_bytes, memory_pool = config.memory_limit_bytes, ""
     details = WorkerDetails(
         manager_id=config.worker_manager_id,
         unit_id=config.unit_id,
