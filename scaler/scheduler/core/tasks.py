@@ -22,6 +22,7 @@ from typing import Any
 from scaler.backoff import Backoff
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, is_task, owner_of, result_id, show
+from scaler.needs import Needs
 from scaler.protocol.messages import (
     Done,
     ObjectsRestored,
@@ -344,10 +345,17 @@ class Tasks:
                 raise AssertionError("ended with a result")
 
     def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
-        """Give the tasks of a lost worker to others. charged: for those that may have been running it is a failure."""
+        """Give the tasks of a lost worker to others. charged: the loss may be the fault of one that was running.
+
+        Only a task that was running by itself is charged. Among several, none is known to have done it: they run again,
+        and each of them alone when that has happened to it too often.
+        """
         text = f"worker {worker.title} {why}"
         blocked = set(worker.blocked)
         slots = worker.slots
+        # Blocked tasks wait: they are suspects where nothing else ran.
+        running = min(len(worker.tasks) - len(blocked), slots)
+        suspects = running or len(blocked)
         unstarted: list[Task] = []
         for task in list(worker.tasks.values()):
             self._release(worker, task)
@@ -359,6 +367,8 @@ class Tasks:
                 self.end(task, _CANCELLED, b"cancelled")
             elif task.group.spec.retries == 0:
                 self.end(task, Outcome.WORKER_LOST, f"{text}; retries=0, and the task may have run".encode())
+            elif may_have_run and charged and (suspects > 1 or (task.id in blocked and running)):
+                self._lost_in_doubt(worker, task, text, suspects, now)
             elif may_have_run and charged:
                 self._lost_with_worker(worker, task, text, now)
             else:
@@ -369,14 +379,40 @@ class Tasks:
             self._requeue(task, 0.0, now)
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
+        """Charge the one task that can have taken a worker down; it is poison when it ran alone, and not for the first
+        time."""
         errors = _errors_of(task)
-        errors.lost_workers.add(worker.id)
-        if len(errors.lost_workers) >= POISON_WORKERS:
-            errors.texts.append(f"attempt {task.number}: {text}")
-            why = f"the task was running on {POISON_WORKERS} workers that were lost: " + "; ".join(errors.texts)
+        was_alone = task.needs.is_alone
+        lost = self._isolate(task, worker)
+        if was_alone and lost >= POISON_WORKERS:
+            errors.texts.append(f"attempt {task.number}, alone: {text}")
+            why = f"the task was running on {lost} workers that were lost: " + "; ".join(errors.texts)
             self.end(task, Outcome.POISON, why.encode())
         else:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
+
+    def _lost_in_doubt(self, worker: Worker, task: Task, text: str, suspects: int, now: float) -> None:
+        """Run a task again, uncharged, that was one of several that may have taken a worker down."""
+        errors = _errors_of(task)
+        number = task.number
+        error = f"attempt {number}: {text}, with {counted(suspects, 'task')} that may have been running"
+        if len(errors.texts) < MAX_ATTEMPT_ERRORS:
+            errors.texts.append(error)
+        errors.uncharged += 1
+        lost = self._isolate(task, worker)
+        if self._outbox.is_watched:
+            self._outbox.publish(TaskRetried(task, number, worker.name, error))
+        self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
+
+    @staticmethod
+    def _isolate(task: Task, worker: Worker) -> int:
+        """Note that a worker was lost with a task; have it run alone before it can be poison. Returns how many were."""
+        errors = _errors_of(task)
+        errors.lost_workers.add(worker.id)
+        lost = len(errors.lost_workers)
+        if lost >= POISON_WORKERS - 1:
+            errors.needs = Needs(task.group.needs.items, is_alone=True)
+        return lost
 
     # -- objects that the storage has lost
 

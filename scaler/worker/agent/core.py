@@ -81,6 +81,8 @@ class AgentCore:
         self._heard_at = self._checked_at = now
         self._drain_text = ""
         """Why the worker leaves; empty: it does not."""
+        self._exit_code = 0
+        """When it leaves: 1, because it cannot run tasks."""
         self._drain_deadline = float("inf")
         """What runs then is ended."""
         self._drain_answer_until = 0.0
@@ -121,10 +123,13 @@ class AgentCore:
                 handlers[kind](item, now)
             else:
                 executor.take(item, now)  # type: ignore[arg-type]
+        if executor.broken and not self._exit_code:
+            self._exit_code = 1
+            self._stop(StopRequested(executor.broken), now)
         if self._drain_text and not self._has_ended:
             executor.returned(executor.queue.drain(), started=False)
             if not executor.queue.attempts and now >= self._drain_answer_until:
-                self._end(0, self._drain_text)
+                self._end(self._exit_code, executor.broken or self._drain_text)
         if not self._has_ended:
             executor.settle(now, self._stage is LeaseStage.NORMAL)
         self.wake_at = executor.wake_at

@@ -27,7 +27,6 @@ from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Started, Su
 from scaler.worker.agent.events import (
     ActOnProcessor,
     DispatchTasks,
-    EndAgent,
     MemoryMeasured,
     ProcessorInput,
     ProcessorReported,
@@ -309,7 +308,7 @@ class ProcessorPool(ExecutorBase):
                 self._report_suspended(processor, False)
             elif spares := self._in_state(ProcessorState.SPARE):
                 processor = max(spares, key=lambda each: each.since)
-            elif self.queue.waiting or not self._in_state(ProcessorState.SUSPENDED):
+            elif not self.broken and (self.queue.waiting or not self._in_state(ProcessorState.SUSPENDED)):
                 processor = self._spawn(now)
             else:
                 break
@@ -579,8 +578,7 @@ class ProcessorPool(ExecutorBase):
         self._failed_starts += 1
         self.log(f"a processor could not start: {text}", level="error")
         if self._failed_starts >= MAX_FAILED_STARTS:
-            why = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
-            self.commands.append(EndAgent(1, why))
+            self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
         """Check a busy processor: time limits, and results that wait behind a long task."""

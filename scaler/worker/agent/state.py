@@ -176,6 +176,8 @@ class ExecutorBase:
         self._has_results = False
         """The commands of this step have a Done."""
         self.storage_address = ""
+        self.broken = ""
+        """Why no task can start here any more; empty: some can."""
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
         """Processors that were ended for their memory, or replaced between tasks, since the start."""

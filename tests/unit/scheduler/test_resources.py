@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 
 from scaler.policy.simple import SimplePolicy
@@ -189,7 +187,7 @@ def test_what_no_worker_could_ever_offer_is_said_and_starts_no_units() -> None:
     wanted: list[int] = []
 
     class Watched(SimplePolicy):
-        def plan(self, view: ClusterView) -> Mapping[str, Wanted]:
+        def plan(self, view: ClusterView) -> dict[str, Wanted]:
             answer = super().plan(view)
             wanted.extend(each.units for each in answer.values())
             return answer

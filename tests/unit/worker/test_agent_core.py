@@ -749,6 +749,29 @@ def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> No
     assert "no such module" in rig.ending.text
 
 
+def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_ends() -> None:
+    rig = CoreRig(worker_config())
+    rig.step(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+    tasks = [task_id(1), task_id(2)]
+    group = RunGroup(Spec(FUNCTION, retries=0), tasks, [1, 1], [b"x", b"x"])
+    rig.step(Received(b"schedulr", Run([(FUNCTION, b"code")], [group])))
+    for number in (1, 2, 3):
+        text = "preload setup:connect failed: no such module"
+        rig.step(*[ProcessorReported(number, *each) for each in ((Event.FAILED, text), (Event.EXITED, "exit code 1"))])
+    assert [message for message in rig.sent if isinstance(message, Drain | Returned)] == [
+        Drain(f"3 processors in a row could not start: {text}"),
+        Returned(tasks, [1, 1], [False, False]),
+    ]
+    assert rig.ending is None, "what the scheduler sends before it has read the Drain is given back, too"
+    late = RunGroup(Spec(FUNCTION), [task_id(3)], [1], [b"x"])
+    rig.step(Received(b"schedulr", Run([], [late])), Received(b"schedulr", Drain("drained")))
+    assert rig.sent[-1] == Returned([task_id(3)], [1], [False])
+    assert rig.ending is not None
+    assert rig.ending.exit_code == 1
+    assert "no such module" in rig.ending.text
+    assert len(rig.hands.processors) == 3, "no more processors are started"
+
+
 def test_a_shutdown_ends_at_once() -> None:
     story = Story()
     story.run(1)
