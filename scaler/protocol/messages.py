@@ -988,6 +988,7 @@ class WorkerReport(Message):
     attempts: f.Attempts
     suspended: f.Flags  # as in Suspended
     once: f.Flags  # 1: the task has retries=0
+    devices: f.Devices = field(default_factory=list)  # as in RunGroup
 
 
 @message(from_scheduler=(WORKER,))

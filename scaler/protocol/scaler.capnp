@@ -835,6 +835,8 @@ struct WorkerReport {
   attempts @1 :List(UInt16);     # from 1 to 65534
   suspended @2 :List(UInt8);     # as in Suspended; 0 or 1
   once @3 :List(UInt8);          # 1: the task has retries=0; 0 or 1
+  deviceCounts @4 :List(UInt32);  # entries of each row, or empty
+  devices @5 :List(UInt8);       # as in RunGroup
 }
 
 struct ReleaseResults {

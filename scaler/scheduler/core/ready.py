@@ -189,7 +189,7 @@ class ReadyQueues:
 
     def remove(self, task: Task) -> None:
         """See `ReadyQueue.remove`."""
-        self.of(task.group.needs).remove(task)
+        self.of(task.needs).remove(task)
 
     def drop(self, task: Task) -> None:
         """Call after the state of a ready task was changed by anything but `take`."""

@@ -68,6 +68,7 @@ class Claim:
     attempt: int
     once: bool
     suspended: bool = False
+    devices: tuple[int, ...] = ()
     result: Done | None = None
     """One row."""
     batch: ResultBatch | None = None
@@ -263,8 +264,9 @@ class Recovery:
         for client in self._state.clients.values():
             if client.awaited is not None:
                 client.awaited.discard(worker.id)
-        for row in zip(message.ids, message.attempts, message.suspended, message.once, strict=True):
-            identifier, attempt, suspended, once = row
+        devices = message.devices or [()] * len(message.ids)
+        for row in zip(message.ids, message.attempts, message.suspended, message.once, devices, strict=True):
+            identifier, attempt, suspended, once, gpus = row
             task = self._state.living_task(identifier)
             other = self.claims.get(identifier)
             is_late = task is None and owner_of(identifier) not in self._state.clients and now >= self._dropped_at
@@ -274,7 +276,7 @@ class Recovery:
                 continue
             if other is not None and other.is_known:
                 self._drop(identifier)
-            self.claims[identifier] = Claim(worker, attempt, once, suspended)
+            self.claims[identifier] = Claim(worker, attempt, once, suspended, gpus)
             self.next_at = min(self.next_at, self._dropped_at)
         for identifier in message.ids:
             task = self._state.living_task(identifier)
@@ -392,7 +394,7 @@ class Recovery:
             self._reject(worker, task.id, claim.attempt)
             return
         self._unhold(task)
-        self._tasks.adopt(task, worker, claim.attempt, now)
+        self._tasks.adopt(task, worker, claim.attempt, claim.devices, now)
         self._touched[worker] = None
         if claim.suspended:
             worker.block(task, is_blocked=True)

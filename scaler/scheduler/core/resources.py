@@ -46,10 +46,11 @@ class Stock:
 
     def count(self, amount: int) -> int:
         """Return how many tasks that take this amount find room now."""
-        return (self.total - self.used) // amount
+        return max(0, self.total - self.used) // amount
 
-    def claim(self, amount: int) -> tuple[int, ...]:
-        """Take an amount. Returns the indexes of the devices that it consists of."""
+    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
+        """Take an amount. Returns the indexes of the devices that it consists of. reported: which it has already."""
+        del reported
         self.used += amount
         return ()
 
@@ -71,14 +72,16 @@ class GpuStock(Stock):
 
     def count(self, amount: int) -> int:
         if amount < UNITS_PER_ONE:
-            return sum(left // amount for left in self.left)
+            return sum(max(0, left) // amount for left in self.left)
         return self.left.count(UNITS_PER_ONE) // -(-amount // UNITS_PER_ONE)
 
-    def claim(self, amount: int) -> tuple[int, ...]:
+    def claim(self, amount: int, reported: tuple[int, ...] | None = None) -> tuple[int, ...]:
         """Take the fullest device that has room for a part, or the first free ones."""
-        if amount < UNITS_PER_ONE:
+        if reported is not None:
+            devices = tuple(index for index in reported if index < len(self.left))
+        elif amount < UNITS_PER_ONE:
             _, index = min((left, index) for index, left in enumerate(self.left) if left >= amount)
-            devices: tuple[int, ...] = (index,)
+            devices = (index,)
         else:
             whole = [index for index, left in enumerate(self.left) if left == UNITS_PER_ONE]
             devices = tuple(whole[: -(-amount // UNITS_PER_ONE)])

@@ -420,8 +420,9 @@ class Worker(PeerRecord):
     """Its tasks that take more than a slot: what each takes, and the indexes of its gpus."""
     extra: float = 0
     """Slots that its tasks take beyond one each, without the blocked ones. While there are any, none waits here."""
-    has_continued: bool = False
-    """A task that had lent its slots went on: its worker may run more than its slots are worth until others end."""
+    may_exceed: bool = False
+    """It may have more than it offers until tasks end: one that had lent its slots went on, or it has reported tasks to
+    a restarted scheduler, which had sent it others."""
     reserved: Queue | None = None
     """The queue for whose first task slots are kept free."""
     assigned: Assigned = field(init=False)
@@ -509,10 +510,14 @@ class Worker(PeerRecord):
         width = needs.width(self.offers, self.slots)
         return room if width <= 1 else min(room, int((self.slots - self.busy - self.extra) // width))
 
-    def claim(self, task: Task, needs: Needs) -> None:
-        """Take what a task needs beyond a slot. `take` follows."""
-        devices = [self.stocks[name].claim(amount) for name, amount in needs.claims if name in self.stocks]
-        self.counted[task.id] = needs, sum(devices, ())
+    def claim(self, task: Task, needs: Needs, reported: tuple[int, ...] | None = None) -> None:
+        """Take what a task needs beyond a slot. `take` follows. reported: the gpus that it has already."""
+        devices: tuple[int, ...] = ()
+        for name, amount in needs.claims:
+            if name in self.stocks:
+                devices += self.stocks[name].claim(amount, reported)
+        self.counted[task.id] = needs, devices
+        self.may_exceed = self.may_exceed or reported is not None
         self.extra += needs.width(self.offers, self.slots) - 1
 
     def take(self, task: Task, now: float) -> None:
@@ -557,7 +562,7 @@ class Worker(PeerRecord):
             self.blocked ^= {task.id}
             if task.id in self.counted:
                 self._widen(task, -1 if is_blocked else 1)
-            self.has_continued = self.has_continued or not is_blocked
+            self.may_exceed = self.may_exceed or not is_blocked
             timing = task.group.timing
             if is_blocked:
                 self._discount(timing)

@@ -168,7 +168,7 @@ class Tasks:
         if not task.group.spec.retries and task.group.client.via is None:
             changes.add(Dispatched(task.id, task.attempt))
 
-    def adopt(self, task: Task, worker: Worker, attempt: int, now: float) -> None:
+    def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
         """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
 
         Tasks that it depends on may still be alive.
@@ -180,6 +180,8 @@ class Tasks:
         task.group.assigned += 1
         task.attempt = attempt
         task.state = worker.assigned
+        if task.needs.is_counted:
+            worker.claim(task, task.needs, devices)
         worker.take(task, now)
         if self._state.changes is not None:
             self._note_dispatched(self._state.changes, task)

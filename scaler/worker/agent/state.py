@@ -259,6 +259,7 @@ class ExecutorBase:
             [item.attempt for item in attempts.values()],
             [identifier in suspended for identifier in attempts],
             [not item.spec.wire.retries for item in attempts.values()],
+            [item.devices for item in attempts.values()],
         )
         self.commands.append(report)
         for done in self.retained.take_all():
@@ -266,9 +267,12 @@ class ExecutorBase:
             report.attempts += done.attempts
             report.suspended += [False] * len(done.ids)
             report.once += [identifier in once for identifier in done.ids]
+            report.devices += [()] * len(done.ids)
             self._has_results = True
             self.commands.append(done)
         self.retained.once = once
+        if not any(report.devices):
+            report.devices = []
 
     def suspended(self) -> set[bytes]:
         """Return the tasks that have lent their slots."""

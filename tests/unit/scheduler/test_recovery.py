@@ -16,6 +16,7 @@ from scaler.protocol.messages import (
     Role,
     Roster,
     RosterNoted,
+    Run,
     SessionLost,
     Spec,
     Submit,
@@ -37,9 +38,9 @@ class Restarted(Cluster):
         self.silent(name, slots)
         self.report(name, *attempts, once=once)
 
-    def silent(self, name: str, slots: int = 1) -> None:
+    def silent(self, name: str, slots: int = 1, offers: dict[str, float | None] | None = None) -> None:
         """A worker comes back, and has not reported yet."""
-        hello = self._hello(Role.WORKER, WorkerDetails("manager", f"unit-{name}", slots, 1000, {}))
+        hello = self._hello(Role.WORKER, WorkerDetails("manager", f"unit-{name}", slots, 1000, offers or {}))
         hello.resume = True
         self.step(Opened(self.peer(name), hello))
 
@@ -340,3 +341,19 @@ def test_a_nested_client_waits_for_the_client_of_its_task(cluster: Restarted) ->
     assert cluster.peer("inner") not in cluster.state.clients
     cluster.again(parent)
     assert cluster.state.clients[cluster.peer("inner")].via is cluster.state.workers[cluster.peer("w")]
+
+
+def test_what_reported_tasks_take_of_their_worker_is_counted_again() -> None:
+    cluster = Restarted()
+    (task,) = cluster.ids(1)
+    cluster.silent("w", 4, {"gpu": 2.0, "memory": 16e9})
+    cluster.say("w", WorkerReport([task], [5], [False], [False], [(1,)]))
+    cluster.again(task, needs=(("gpu", 1.0), ("memory", 10e9)))
+    assert cluster.on("w") == [task]
+    cluster.submit("client", needs=(("gpu", 1.0),))
+    (large,) = cluster.submit("client", needs=(("memory", 8e9),))
+    (run,) = [group for message in cluster.sent("w", Run) if isinstance(message, Run) for group in message.groups]
+    assert run.devices == [(0,)], "the other gpu is in use"
+    assert large not in cluster.on("w")
+    cluster.finish("w", task)
+    assert large in cluster.on("w")
