@@ -90,7 +90,7 @@ def open_loop(
     key = access.credential.name if access.credential is not None else ""
     return _opened(
         connect,
-        partial(_connect_storage, Role.CLIENT, access),
+        partial(_connect_storage, Role.CLIENT, access, timeout_seconds),
         address,
         timeout_seconds,
         session_id=session_peer_id(key, session) if session else b"",
@@ -108,7 +108,10 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         if loop is None or loop.futures.closed is not None:
             connect = partial(NestedConnector, context)
             loop = _nested[os.getpid()] = _opened(
-                connect, partial(_connect_storage, Role.WORKER, context.access()), "this task's worker", timeout_seconds
+                connect,
+                partial(_connect_storage, Role.WORKER, context.access(), timeout_seconds),
+                "this task's worker",
+                timeout_seconds,
             )
         return loop
 
@@ -278,7 +281,9 @@ def _opened(
     return loop
 
 
-def _connect_storage(role: Role, access: Access, welcome: Welcome, peer: bytes) -> StorageClient:
+def _connect_storage(
+    role: Role, access: Access, timeout_seconds: float, welcome: Welcome, peer: bytes
+) -> StorageClient:
     """Return a client of the scheduler's object storage on the running loop. role: inside a task, that of its worker.
 
     Raises UsageError when the scheduler has none.
@@ -288,7 +293,7 @@ def _connect_storage(role: Role, access: Access, welcome: Welcome, peer: bytes) 
     if not welcome.object_storage_address:
         raise UsageError("the scheduler has named no object storage: it takes no large arguments and objects")
     address = welcome.object_storage_address
-    return StorageClient(address, peer, role, access, owner_token=welcome.owner_token)
+    return StorageClient(address, peer, role, access, owner_token=welcome.owner_token, timeout_seconds=timeout_seconds)
 
 
 def open_loops() -> list[ClientLoop]:

@@ -323,6 +323,8 @@ class ClientLoop:
             has_ended = futures.wait_for(lambda: upload.is_stored or upload.error is not None)
             if upload.error is not None:
                 raise upload.error
+            if not has_ended and (self._storage is None or not self._storage.connected):
+                raise UnreachableError(f"no object storage answers: waited timeout_seconds={futures.timeout_seconds:g}")
             if not has_ended:
                 raise LimitError(
                     f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"

@@ -34,7 +34,7 @@ from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, 
 from scaler.protocol.messages import MAX_CHUNK_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
 from scaler.protocol.session import Buffer
 
-TIMEOUT_SECONDS = 10.0
+TIMEOUT_SECONDS = 60.0
 """How long calls outlive the connection to the storage."""
 AWAY_SECONDS = 0.5
 """A blocking call that waits for this long looks whether the storage is there."""

@@ -13,7 +13,6 @@ import pytest
 
 from scaler import Client
 from scaler.errors import UnreachableError
-from scaler.object_storage.client import StorageClient
 from tests.integration.settings_rig import command
 from tests.integration.storage_rig import StorageProcess, storage_process
 
@@ -131,15 +130,12 @@ def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_p
 
 
 def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_error(
-    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster, tmp_path: Path
 ) -> None:
-    defaults = StorageClient.__init__.__kwdefaults__
-    assert defaults is not None
-    monkeypatch.setitem(defaults, "timeout_seconds", 1.0)
-    with Client(cluster.address) as client:
+    with Client(cluster.address, timeout_seconds=2.0) as client:
         go = occupy(client, tmp_path)
         arguments = [client.submit(len, bytes([i]) * SIZE) for i in range(8)]
-        results = [client.submit(bytes, SIZE) for _ in range(4)]
+        results = [client.submit(bytes, SIZE) for _ in range(4)]  # they wait for the storage, and lend their slots
         small = [client.submit(abs, -i) for i in range(100)]
         cluster.storage.kill()
         go.touch()
@@ -147,8 +143,7 @@ def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_
         assert [future.result(20) for future in small] == list(range(100))
         assert time.monotonic() - began < 5
         for future in arguments:
-            assert "no object storage at" in str(future.exception(20))
-        with pytest.raises(UnreachableError, match="no object storage at"):
+            assert "no object storage" in str(future.exception(20))
+        with pytest.raises(UnreachableError, match="no object storage"):
             client.submit(len, bytes(SIZE)).result(20)
-        for future in results:
-            assert isinstance(future.exception(20), UnreachableError)
+        assert not any(future.done() for future in results)
