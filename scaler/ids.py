@@ -4,8 +4,8 @@ A *peer id* is 8 random bytes that a process chooses once. Every task and object
 
     owner (8 bytes: the client's peer id) | kind (2 bytes, big endian) | counter (6 bytes, big endian)
 
-Kind 0 is a task, 0xFFFF an object that the client uploaded, and 1..0xFFFE the result that this attempt of the task with
-the same owner and counter left in the object storage. A second name that the scheduler gives
+Kind 0 is a task, 0xFFFF an object that the client uploaded, 0xFFFE a cached result, and 1..0xFFFD the result that this
+attempt of the task with the same owner and counter left in the object storage. A second name that the scheduler gives
 an object begins with `SHARED_OWNER` and ends with 8 bytes that cannot be guessed.
 
 Content ids (functions and serializers) are BLAKE2b digests of their bytes and carry no owner. They never reach the
@@ -29,13 +29,14 @@ from scaler.errors import UsageError
 
 PEER_ID_BYTES = 8
 ID_BYTES = 16
-MAX_ATTEMPT = 0xFFFE
+MAX_ATTEMPT = 0xFFFD
 
 SHARED_OWNER = bytes(PEER_ID_BYTES)
 """Begins names of objects that every peer with the name may read. No peer has this id."""
 TASK_KIND = b"\x00\x00"
 """Bytes 8 and 9 of a task id."""
 _OBJECT_KIND = b"\xff\xff"
+_CACHED_KIND = b"\xff\xfe"
 _KEYED = 1 << 47
 
 
@@ -67,7 +68,22 @@ def is_task(identifier: bytes) -> bool:
 
 def is_result(identifier: bytes) -> bool:
     """Tell whether this id names a task's result, or a task (and not an object that a client uploaded)."""
-    return identifier[8:10] != _OBJECT_KIND
+    return identifier[8:10] < _CACHED_KIND
+
+
+def is_cached(identifier: bytes) -> bool:
+    """Tell whether this id names a cached result, which may be put again after it was dropped."""
+    return identifier[8:10] == _CACHED_KIND
+
+
+def cache_owner(key: str) -> bytes:
+    """Return what owns the cached results of a key, empty for peers without one: no client's peer id."""
+    return session_peer_id(key, "\0cached results")
+
+
+def cached_id(owner: bytes, digest: bytes) -> bytes:
+    """Return the id of the cached result of a call with this digest, of which it has 6 bytes: compare the others."""
+    return owner + _CACHED_KIND + digest[:6]
 
 
 def result_id(task_id: bytes, attempt: int) -> bytes:

@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from scaler.client.again import run_again
+from scaler.client.cached import Call
 from scaler.client.chunks import ItemCall
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
@@ -16,7 +17,16 @@ from scaler.client.durable import NamedSession, checked_label
 from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
-from scaler.client.map import UNBOUNDED, ChunkRunner, Progress, ResultIterator, Window, as_tuples, side_by_side
+from scaler.client.map import (
+    UNBOUNDED,
+    ChunkRunner,
+    Progress,
+    ResultIterator,
+    Window,
+    as_tuples,
+    results_of,
+    side_by_side,
+)
 from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
@@ -24,7 +34,7 @@ from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.ids import task_id_of
 from scaler.needs import task_needs
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
-from scaler.serialization import Serializer, bind_serializer, dump_value, size_of
+from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 from scaler.texts import escaped_lines
@@ -184,6 +194,7 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        cache: bool = False,
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
@@ -194,7 +205,8 @@ class Client(ArgumentOnly):
         retries: how often it may run again after its worker or process was lost, or after an exception whose type is
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
         function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
-        is as in `submit`, and by the tag `futures` finds the task. Raises UsageError for options that cannot be.
+        is as in `submit`, and by the tag `futures` finds the task. cache: as `cache` does. Raises UsageError for
+        options that cannot be.
         """
         options = Options(
             priority=priority,
@@ -206,10 +218,25 @@ class Client(ArgumentOnly):
         )
         options = checked_options(options, capabilities, retry_on, memory, cpus, gpu)
         check_call(args, kwargs)
+        if cache:
+            if key is not None or tag is not None:
+                raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
+            return self._cached(fn, [(tuple(args), dict(kwargs or {}))], options)[0]
         return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
 
     @hiding_frames
-    def map(
+    def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Return the future of `fn(*args, **kwargs)`, which has ended if a client of this key has cached the call.
+
+        Otherwise the call is submitted, and its result is kept in the object storage, up to its `cache_limit_bytes`,
+        also when this client has left. A call is known by the code of the function, that of all that it mentions
+        outside of installed packages, and the values of the arguments. So the function must depend on nothing else.
+        Exceptions are not kept. Raises UsageError for arguments that are futures or were sent with `send_object`.
+        """
+        return self._cached(fn, [(args, kwargs)], self._options)[0]
+
+    @hiding_frames
+    def map(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -220,6 +247,7 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        cache: bool = False,
     ) -> list[Any]:
         """Call `fn` with the items of the iterables side by side, and return the results in order.
 
@@ -228,12 +256,12 @@ class Client(ArgumentOnly):
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
         memory, cpus, gpu: as in `submit_verbose`, of each call; the calls of one chunk run one after the other.
 
-        keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. When one
-        raises, the others go on.
+        keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. cache:
+        each item is a call of its own, as in `cache`. With one of the two, when an item raises, the others go on.
         """
         options = self._with_needs(memory, cpus, gpu)
-        if keys is not None:
-            return self._map_with_keys(fn, iterables, keys, chunk_size, return_exceptions, progress, options)
+        if keys is not None or cache:
+            return self._map_each(fn, iterables, keys, chunk_size, return_exceptions, progress, options)
         results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, options)
         return results._take_all()
 
@@ -461,24 +489,34 @@ class Client(ArgumentOnly):
             raise UsageError(f"{what} need a durable session: make the client with Client(session=...)")
         return self._session
 
-    def _map_with_keys(
+    def _cached(self, fn: Callable[..., Any], calls: Sequence[Call], options: Options) -> list[TaskFuture]:
+        self._check_open()
+        if self._is_nested:
+            raise UsageError("a client inside a task caches nothing: cache the call that submits the task")
+        return self._loop.cached.submit(self._templates.template(fn, options, b""), fn, calls)
+
+    def _map_each(
         self,
         fn: Callable[..., Any],
         iterables: tuple[Iterable[Any], ...],
-        keys: Iterable[str],
+        keys: Iterable[str] | None,
         chunk_size: int | None,
         return_exceptions: bool,
         progress: bool,
         options: Options,
     ) -> list[Any]:
         self._check_open()
-        session = self._durable("keys")
         if chunk_size not in (None, 1):
-            raise UsageError(f"chunk_size is {chunk_size!r}, and items with keys are tasks of their own: leave it out")
+            text = "items with keys, and cached ones, are tasks of their own: leave it out"
+            raise UsageError(f"chunk_size is {chunk_size!r}, and {text}")
         items = list(side_by_side(iterables, "map"))
-        calls = items if len(iterables) > 1 else [(item,) for item in items]
-        template = self._templates.template(fn, options, self._parent())
-        return session.map(template, calls, list(keys), return_exceptions, progress)
+        calls: list[Call] = [(item if len(iterables) > 1 else (item,), {}) for item in items]
+        if keys is None:
+            futures = self._cached(fn, calls, options)
+        else:
+            template = self._templates.template(fn, options, self._parent())
+            futures = self._durable("keys").submit_each(template, calls, list(keys))
+        return results_of(futures, name_of(fn), return_exceptions, progress)
 
     def _iterate(
         self,

@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.errors import ClientClosedError, ProtocolError, UsageError
-from scaler.ids import session_peer_id
+from scaler.ids import cache_owner, session_peer_id
 from scaler.net.connection import Broken, Connector, ConnectorEvent, Received, Welcomed
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Acknowledge, ClientDetails, Goodbye, Message, Role, Server, Welcome
@@ -94,6 +94,7 @@ def open_loop(
         address,
         timeout_seconds,
         session_id=session_peer_id(key, session) if session else b"",
+        cache_owner=cache_owner(key),
         ended=ended,
     )
 

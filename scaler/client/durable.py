@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
+from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
 from scaler.client.labels import TasksAdopted, TasksLabelled
 from scaler.client.loop import ClientLoop
-from scaler.client.map import Progress
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Stage, TaskTemplate
 from scaler.errors import UsageError
@@ -17,7 +17,6 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id
 from scaler.protocol.messages import ListSessionTasks, SessionTasks, Spec
 from scaler.serialization import Serializer
-from scaler.serialization.exceptions import assign, locate
 
 MAX_LABEL_CHARACTERS = 200
 """Of the name of a session, and of the key and the tag of a task."""
@@ -65,40 +64,12 @@ class NamedSession:
             self._known[task] = future
         return future
 
-    def map(
-        self,
-        template: TaskTemplate,
-        calls: Sequence[tuple[Any, ...]],
-        keys: Sequence[str],
-        return_exceptions: bool,
-        progress: bool,
-    ) -> list[Any]:
-        """Return the results of one task for each call, in order; the task of a call has the key beside it.
-
-        Raises UsageError, or the exception of the first call that failed: the others go on.
-        """
+    def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
+        """Return the futures of one task for each call, with the key beside it. Raises UsageError."""
         if len(keys) != len(calls) or len({*keys}) != len(keys):
             wrong = f"{len(keys)} for {counted(len(calls), 'item')}" if len(keys) != len(calls) else "not all different"
             raise UsageError(f"keys are {wrong}: give each item a key of its own")
-        name = template.spec.name
-        bar = Progress(name, (calls,)) if progress else None
-        results: list[Any] = []
-        try:
-            futures = [self.submit(template, args, {}, key, None) for args, key in zip(calls, keys, strict=True)]
-            for index, future in enumerate(futures):
-                error = future.exception()
-                if bar is not None:
-                    bar.count(1, error is not None)
-                if error is not None:
-                    locate(error, f"item {index} of map over {name}")
-                    assign(error, "item_index", index)
-                    if not return_exceptions:
-                        raise error
-                results.append(future.result() if error is None else error)
-        finally:
-            if bar is not None:
-                bar.close()
-        return results
+        return [self.submit(template, *call, key, None) for call, key in zip(calls, keys, strict=True)]
 
     def find(self, name: str | None, key: str | None, tag: str | None) -> list[ScalerFuture]:
         """Return the futures of the session's tasks, in the order of their submission."""

@@ -46,6 +46,7 @@ class ScalerExecutor(Executor):
         name: str = "",
         credentials: str | None = None,
         insecure_no_auth: bool | None = None,
+        session: str | None = None,
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one: all arguments but max_workers are `Client`'s.
 
@@ -56,7 +57,7 @@ class ScalerExecutor(Executor):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
         options: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
         options |= {"serializer": serializer, "stream_output": stream_output, "name": name}
-        options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth}
+        options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
         given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
         if client is not None and given:
             raise UsageError(

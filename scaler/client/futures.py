@@ -77,6 +77,10 @@ class FutureTable(FutureOwner):
         """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
 
+    def may_wait(self) -> bool:
+        """Tell whether this thread may wait for the client's own thread: whether it is another one."""
+        return threading.current_thread() is not self.thread
+
     def has_unfinished(self) -> bool:
         return self.closed is None and bool(self.session.pending or self.inbox)
 

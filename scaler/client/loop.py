@@ -21,6 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
+from scaler.client.cached import CachedResults
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.kept import Keeper
@@ -74,7 +75,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.serialization import Parts, Serializer, dump_value, own_buffer, size_of
+from scaler.serialization import Parts, Serializer, dump_value, own_buffer, parts_of, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -115,7 +116,7 @@ _Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply, Sessio
 class ClientLoop:
     """One client's connections, futures and thread. Public methods are safe to use from any thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (each is what differs between clients of sockets, of tasks and of sessions)
         self,
         address: str,
         connect: Callable[[bytes, OnEvents], Connector],
@@ -125,13 +126,15 @@ class ClientLoop:
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         submitted: Callable[[Callable[[], bool]], object] | None = None,
         session_id: bytes = b"",
+        cache_owner: bytes = b"",
         ended: Callable[[], object] = lambda: None,
     ) -> None:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
         connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
         are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. session_id: peer id of a
-        durable session. ended: called after the end of the connection, harmless when repeated.
+        durable session. cache_owner: see CachedResults. ended: called after the end of the connection, harmless when
+        repeated.
         """
         self.address = address
         self._loop = asyncio.new_event_loop()
@@ -143,6 +146,7 @@ class ClientLoop:
             why_late=self.why_late,
             timeout_seconds=timeout_seconds,
         )
+        self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client)
         self._connect = connect
         self._connect_storage = connect_storage
         self._submitted = submitted
@@ -548,6 +552,8 @@ class ClientLoop:
                 fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
+            if self.cached.wanted and (digest := self.cached.take(identifier, outcomes[index])):
+                self.cached.put_soon(digest, [*parts_of(payload)])
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
                 unloaded = Unloaded(partial(load_outcome, outcome, payload, serializer))
@@ -615,6 +621,8 @@ class ClientLoop:
         try:
             # Without a deadline: the result was whole in the storage before its task was reported as done.
             parts = await self._storage_client().get(stored.id, 0.0)
+            if digest := self.cached.take(future.task_id, outcome):
+                await self.cached.put(digest, [*parts])  # before: the user may write to what is loaded
             if outcome == _SUCCESS:
                 value, exception = Unloaded(partial(_load_parts, parts, serializer)), None
             else:

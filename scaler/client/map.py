@@ -429,6 +429,28 @@ class Progress:
         self._bar.close()
 
 
+def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool, progress: bool) -> list[Any]:
+    """Return the results of a map whose items are tasks of their own. Raises the exception of the first that failed."""
+    bar = Progress(name, (futures,)) if progress else None
+    results: list[Any] = []
+    try:
+        for index, future in enumerate(futures):
+            error = future.exception()
+            if bar is not None:
+                bar.count(1, error is not None)
+            if error is not None:
+                locate(error, f"item {index} of map over {name}")
+                with contextlib.suppress(AttributeError):  # its class has one of its own
+                    assign(error, "item_index", index)
+                if not return_exceptions:
+                    raise error
+            results.append(future.result() if error is None else error)
+    finally:
+        if bar is not None:
+            bar.close()
+    return results
+
+
 class ResultIterator(Iterator[Any]):
     """Iterates over results of `Client.imap`. Threads may share it: each result goes to one of them.
 

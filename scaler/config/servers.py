@@ -55,6 +55,10 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
+    cache_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 1024**3
+    """Maximum bytes of cached results, which count among its objects; those unused for longest go first. 0: none are
+    kept; -1: no limit.
+    """
     state_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
     """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
     time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from scaler.ids import SHARED_OWNER, is_result, owner_of
+from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
 from scaler.object_storage.body import Body, Memory
+from scaler.object_storage.cache import ResultCache
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
 from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
@@ -150,10 +151,11 @@ class WaitingPut:
 class StorageCore:
     """The state of one storage.
 
-    limit_bytes: memory for all objects. max_object_bytes: the largest one. spill_limit_bytes: disk space for those
-    that are not used (0: none). -1 is no limit, for each. put_wait_seconds: how long a put waits for room before it is
-    refused. lease_seconds: how long a silent peer keeps its session. tick_seconds: the shell steps at least this often;
-    a longer pause was a stall of the storage itself, and does not count against leases.
+    limit_bytes: memory for all objects. cache_limit_bytes: for cached results, as a part of it. max_object_bytes: the
+    largest one. spill_limit_bytes: disk space for those that are not used (0: none). -1 is no limit, for each.
+    put_wait_seconds: how long a put waits for room before it is refused. lease_seconds: how long a silent peer keeps
+    its session. tick_seconds: the shell steps at least this often; a longer pause was a stall of the storage itself,
+    and does not count against leases.
     """
 
     def __init__(
@@ -166,6 +168,7 @@ class StorageCore:
         tick_seconds: float,
         put_wait_seconds: float = 0.0,
         is_durable: bool = False,
+        cache_limit_bytes: int = 0,
     ) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -184,10 +187,13 @@ class StorageCore:
         self._poll_seconds = SHORTEST_POLL_SECONDS
         self._commands: list[StorageCommand] = []
         self._is_durable = is_durable
+        self._cached = ResultCache(cache_limit_bytes)
 
     def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
         """Add an object that was kept on disk. key: name of the key of its owner, empty without one."""
         self._objects.restore(object_id, body, putter)
+        if is_cached(object_id):
+            self._cache(object_id, body)
         if key:
             self._owner_keys[owner_of(object_id)] = key
 
@@ -218,7 +224,7 @@ class StorageCore:
                     self._drop_peer(name)
                     self._peers[name] = StoragePeer(name, hello.role, identity, clock)
                     if hello.role is Role.CLIENT and identity.has_key:
-                        self._owner_keys[name] = identity.key
+                        self._owner_keys[name] = self._owner_keys[cache_owner(identity.key)] = identity.key
                 case Resumed(name) | Broken(name):
                     self._seen(name, clock)
                 case Closed(name):
@@ -243,7 +249,9 @@ class StorageCore:
             self._commands.append(spill)
         for peer in list(self._senders):
             self._send_bodies(peer, is_measured=peer.id in measured)
-        self._forget_persisted(self._objects.take_damaged())
+        damaged = self._objects.take_damaged()
+        self._forget_persisted(damaged)
+        self._cached.dropped(damaged)
         commands, self._commands = self._commands, []
         has_sent = any(isinstance(command, SendToPeer) for command in commands)
         self._poll_seconds = SHORTEST_POLL_SECONDS if has_sent else min(2 * self._poll_seconds, LONGEST_POLL_SECONDS)
@@ -303,12 +311,24 @@ class StorageCore:
             self._answer(peer, put.request, (StorageResult.UNSHARED, "the descriptor of its memory is not there"))
             return
         answer = self._objects.put(peer, put, event.attachments, memory)
-        body = self._objects.body(put.id) if self._is_durable and answer is DONE else None
-        if body is None:
+        may_go = is_cached(put.id)
+        body = self._objects.body(put.id) if answer is DONE and (self._is_durable or may_go) else None
+        if body is not None and may_go and not self._cache(put.id, body):
+            self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
+        elif body is None or not self._is_durable:
             self._answer(peer, put.request, answer)
         else:
             self._commands.append(PersistObject(put.id, body, peer.id, self.key_of(owner_of(put.id)), put.request))
         self._serve_waiting(put.id)
+
+    def _cache(self, object_id: bytes, body: Body) -> bool:
+        """Note a cached result, and drop what must go for it. Returns False when that is itself."""
+        evicted = self._cached.stored(object_id, body.size_bytes)
+        self._cached.dropped(evicted)
+        for each in evicted:
+            self._miss(self._objects.drop(each), "it was dropped from the cache")
+        self._forget_persisted(evicted)
+        return object_id not in evicted
 
     def _forget_persisted(self, ids: list[bytes]) -> None:
         if ids and self._is_durable:
@@ -364,6 +384,7 @@ class StorageCore:
         elif len(peer.waiting) + len(peer.sending) >= MAX_GETS_PER_PEER:
             answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
+            self._cached.used(message.id)
             self._send_later(peer, Sending(message, body))
             return
         elif self._objects.is_forgotten(message.id):
@@ -392,6 +413,7 @@ class StorageCore:
         return (
             not peer.has_key
             or owner_of(object_id) == peer.id
+            or (is_cached(object_id) and owner_of(object_id) == peer.cache_owner)
             or peer.role is Role.SCHEDULER
             or (peer.role is Role.WORKER and is_result(object_id))
         )

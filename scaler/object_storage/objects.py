@@ -16,7 +16,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from scaler.grammar import counted
-from scaler.ids import owner_of
+from scaler.ids import cache_owner, owner_of
 from scaler.net.identity import Identity
 from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
@@ -101,6 +101,8 @@ class StoragePeer:
     sending: deque[Sending] = field(default_factory=deque)
     unacknowledged_bytes: int = 0
     has_key: bool = field(init=False)
+    cache_owner: bytes = field(init=False)
+    """Owns the cached results that it may put; empty for peers without a key, and for others than clients."""
 
     account: str | bytes = field(init=False)
     """For whom uploads reserve memory: peers with one key are one user."""
@@ -108,6 +110,7 @@ class StoragePeer:
     def __post_init__(self) -> None:
         self.has_key = self.identity.has_key
         self.account = self.identity.key if self.has_key else self.id
+        self.cache_owner = cache_owner(self.identity.key) if self.has_key and self.role is Role.CLIENT else b""
 
 
 @dataclass(slots=True, eq=False)

@@ -86,6 +86,7 @@ class StorageServer:
         lease_seconds: float = LEASE_SECONDS,
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         state_directory: str = "",
+        cache_limit_bytes: int = ObjectStorageServerConfig.cache_limit_bytes,
     ) -> None:
         """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
 
@@ -104,6 +105,7 @@ class StorageServer:
             tick_seconds=heartbeat_seconds,
             put_wait_seconds=PUT_WAIT_SECONDS,
             is_durable=bool(state_directory),
+            cache_limit_bytes=cache_limit_bytes,
         )
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
@@ -327,6 +329,7 @@ def run(config: ObjectStorageServerConfig) -> int:
             SpillSpace(config.spill_directory, config.spill_limit_bytes) if config.spill_directory else None,
             security=config,
             state_directory=config.state_directory,
+            cache_limit_bytes=config.cache_limit_bytes,
         )
         component.ready({"object storage": server.addresses[0]})
         await component.stop.wait()

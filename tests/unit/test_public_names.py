@@ -27,7 +27,7 @@ FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
-        *("explain", "logs", "run_again", "identity", "clear", "disconnect", "shutdown"),
+        *("futures", "cache", "explain", "logs", "run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
     scaler.ScalerFuture: {*FUTURE, "profiling_info"},
@@ -93,7 +93,7 @@ def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up(call: Callab
     for parameter in parameters:
         assert parameter.name in hints, f"{call.__qualname__}: {parameter.name} has no type"
         if parameter.kind is parameter.VAR_KEYWORD:
-            assert call.__name__ == "submit", "only the keywords of the user's own function have any name"
+            assert call.__name__ in {"submit", "cache"}, "only the keywords of the user's own function have any name"
     assert "return" in hints
 
 

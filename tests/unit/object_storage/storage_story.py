@@ -40,6 +40,7 @@ class Story:
         *,
         spill_limit_bytes: int = 0,
         put_wait_seconds: float = 0.0,
+        cache_limit_bytes: int = 100,
     ) -> None:
         self.core = StorageCore(
             limit_bytes,
@@ -48,6 +49,7 @@ class Story:
             lease_seconds=60.0,
             tick_seconds=2.0,
             put_wait_seconds=put_wait_seconds,
+            cache_limit_bytes=cache_limit_bytes,
         )
         self.writes: list[SpillBodies] = []
         """Those that have not ended."""

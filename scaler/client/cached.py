@@ -1,0 +1,113 @@
+"""Results of earlier calls, kept in the object storage by what was called: `Client.cache`, and `cache=True`.
+
+A call is looked up before it is submitted, and its result is put into the storage before its future ends. The id of a
+result has only a part of the call's digest; the rest of it is the first part of the object, and is compared.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from scaler.client.code_digest import code_digest
+from scaler.client.futures import FutureTable, load_outcome
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import TaskTemplate
+from scaler.errors import ScalerError, UsageError
+from scaler.ids import cached_id, content_id
+from scaler.protocol.messages import Outcome
+from scaler.serialization import Parts, own_buffer
+from scaler.serialization.arguments import dump_arguments
+
+if TYPE_CHECKING:
+    from scaler.object_storage.client import StorageClient
+
+LOOK_UP_SECONDS = 2.0
+"""Calls that the storage has not answered after this time run as if nothing was cached."""
+
+Call = tuple[tuple[Any, ...], Mapping[str, Any]]
+"""Arguments and keyword arguments."""
+
+
+class CachedResults:
+    """The cached results of one client. storage: returns its client of the object storage, in the client's loop."""
+
+    def __init__(
+        self,
+        owner: bytes,
+        futures: FutureTable,
+        loop: asyncio.AbstractEventLoop,
+        storage: Callable[[], StorageClient],
+    ) -> None:
+        """owner: with which the ids of cached results of the client's key begin."""
+        self._owner = owner
+        self._futures = futures
+        self._loop = loop
+        self._storage = storage
+        self.wanted: dict[bytes, bytes] = {}
+        """The digests of the calls of tasks whose results are to be kept."""
+
+    def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
+        """Return the futures of calls: those that are cached have ended, the others are submitted.
+
+        Raises UsageError for arguments that are futures or objects of the cluster, and for what has no code.
+        """
+        code = code_digest(function)
+        digests = [self._digest(template, code, *call) for call in calls]
+        found: list[Parts | None] = [None] * len(calls)
+        if self._futures.may_wait():
+            found = asyncio.run_coroutine_threadsafe(self._look_up(digests), self._loop).result()
+        return [
+            self._submit(template, *call, digest) if parts is None else self._ended(template, parts)
+            for call, digest, parts in zip(calls, digests, found, strict=True)
+        ]
+
+    def _digest(self, template: TaskTemplate, code: bytes, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bytes:
+        parts, references = dump_arguments(args, kwargs, template.serializer, self._futures, template.spec.name)
+        if references:
+            raise UsageError(f"{references[0]!r} is an argument of a cached call: give its value, such as its result()")
+        sizes = b"".join(len(part).to_bytes(8, "little") for part in parts)
+        return content_id(code, template.spec.serializer, b"|", sizes, *parts)
+
+    def _submit(
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes
+    ) -> TaskFuture:
+        task = self._futures.ids.task()
+        self.wanted[task] = digest
+        try:
+            return self._futures.submit(template, args, kwargs, task)
+        except BaseException:
+            del self.wanted[task]
+            raise
+
+    def _ended(self, template: TaskTemplate, parts: Parts) -> TaskFuture:
+        return self._futures.ended(template, *load_outcome(Outcome.SUCCESS, parts[0], template.serializer, parts))
+
+    # -- in the client's loop
+
+    async def _look_up(self, digests: Sequence[bytes]) -> list[Parts | None]:
+        return list(await asyncio.gather(*map(self._get, digests)))
+
+    async def _get(self, digest: bytes) -> Parts | None:
+        try:
+            async with asyncio.timeout(LOOK_UP_SECONDS):
+                first, *parts = await self._storage().get(cached_id(self._owner, digest), 0.0)
+        except (ScalerError, TimeoutError, ValueError):
+            return None
+        return [own_buffer(part) for part in parts] if bytes(first) == digest else None
+
+    def take(self, task: bytes, outcome: int) -> bytes | None:
+        """Return the digest under which the result of a task is to be kept, which has ended."""
+        digest = self.wanted.pop(task, None)
+        return digest if outcome == Outcome.SUCCESS else None
+
+    def put_soon(self, digest: bytes, parts: Parts) -> None:
+        """Keep a result, whose parts do not change."""
+        self._loop.create_task(self.put(digest, parts))
+
+    async def put(self, digest: bytes, parts: Parts) -> None:
+        """Keep a result, if the storage takes it."""
+        with contextlib.suppress(ScalerError):  # no space, say: the call runs again the next time
+            await self._storage().put(cached_id(self._owner, digest), [digest, *parts])

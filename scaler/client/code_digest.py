@@ -1,0 +1,113 @@
+"""The digest of a function's code, which changes when the function would do something else. Pure.
+
+It covers the code of the function and of all functions and methods that it mentions by a global name or carries, in any
+module but those that are installed: those count by their module's name. Constants, defaults, and the values of globals
+and cells that can be pickled count, too. What a function reaches in another way, such as a file or a module attribute,
+does not count.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import sysconfig
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from scaler.errors import UsageError
+from scaler.ids import content_id
+from scaler.serialization import dump
+
+_INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_VERSION = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
+
+
+def code_digest(function: object) -> bytes:
+    """Return 16 bytes. Raises UsageError for what cannot be called."""
+    return content_id(_VERSION.encode(), *_Walk().parts(function, is_root=True))
+
+
+class _Walk:
+    """Yields what a digest is made of, each function and class once."""
+
+    def __init__(self) -> None:
+        self._seen: set[int] = set()
+
+    def parts(self, value: Any, *, is_root: bool = False) -> Iterator[bytes]:
+        if isinstance(value, functools.partial):
+            yield from self.parts(value.func, is_root=True)
+            yield from self._pickled((value.args, value.keywords))
+        elif isinstance(value, MethodType):
+            yield from self.parts(value.__func__)
+            yield from self._pickled(value.__self__)
+        elif isinstance(value, FunctionType | type):
+            yield from self._named(value)
+        elif isinstance(value, ModuleType | BuiltinFunctionType):
+            yield f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
+            owner = getattr(value, "__self__", None)
+            if not isinstance(owner, ModuleType):
+                yield from self._pickled(owner)
+        elif is_root and not callable(value):
+            raise UsageError(f"{value!r} cannot be called, so it has no results to cache")
+        else:
+            yield from self._pickled(value)
+
+    def _named(self, value: FunctionType | type) -> Iterator[bytes]:
+        yield f"{value.__module__}.{value.__qualname__}".encode()
+        if id(value) in self._seen or _is_installed(value):
+            return
+        self._seen.add(id(value))
+        if isinstance(value, type):
+            for name, found in sorted(vars(value).items()):
+                member = getattr(found, "__func__", getattr(found, "fget", found))
+                if isinstance(member, FunctionType):
+                    yield name.encode()
+                    yield from self._named(member)
+                elif not name.startswith("__"):
+                    yield name.encode()
+                    yield from self._pickled(member)
+            for base in value.__bases__:
+                yield from self._named(base)
+            return
+        yield from self._code(value.__code__)
+        for carried in (value.__defaults__, value.__kwdefaults__):
+            yield from self._pickled(carried)
+        for cell in value.__closure__ or ():
+            yield from self.parts(cell.cell_contents)
+        for name in sorted(set(_names(value.__code__))):
+            if name in value.__globals__:
+                yield name.encode()
+                yield from self.parts(value.__globals__[name])
+
+    def _code(self, code: CodeType) -> Iterator[bytes]:
+        yield code.co_code
+        yield repr((code.co_names, code.co_varnames, code.co_freevars, code.co_argcount, code.co_flags)).encode()
+        for constant in code.co_consts:
+            if isinstance(constant, CodeType):
+                yield from self._code(constant)
+            elif isinstance(constant, frozenset):
+                yield repr(sorted(map(repr, constant))).encode()
+            else:
+                yield repr(constant).encode()
+
+    @staticmethod
+    def _pickled(value: object) -> Iterator[bytes]:
+        try:
+            parts = dump(value)
+        except Exception:  # noqa: BLE001 (a user's pickling may raise anything)
+            yield type(value).__qualname__.encode()  # a lock, say: it has no value that a result could depend on
+        else:
+            yield from map(bytes, parts)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+def _is_installed(value: FunctionType | type) -> bool:
+    file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
+    return value.__module__ == "builtins" or file.startswith(_INSTALLED)

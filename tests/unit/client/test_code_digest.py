@@ -1,0 +1,85 @@
+"""When the digest of a function's code changes, and when not."""
+
+from __future__ import annotations
+
+import functools
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from scaler.client.code_digest import code_digest
+from scaler.errors import UsageError
+
+
+def compiled(source: str, **others: object) -> Callable[..., Any]:
+    """Return the function `f` of a program."""
+    names: dict[str, Any] = {"__name__": "program", **others}
+    exec(source, names)
+    function: Callable[..., Any] = names["f"]
+    return function
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("def f(x): return x + 1", "def f(x): return x + 2"),
+        ("def f(x): return x + 1", "def f(x): return x - 1"),
+        ("def f(x): return x.a", "def f(x): return x.b"),
+        ("def f(x, y=1): return x", "def f(x, y=2): return x"),
+        ("def f(x, *, y=1): return x", "def f(x, *, y=2): return x"),
+        ("def g(x): return x\ndef f(x): return g(x)", "def g(x): return -x\ndef f(x): return g(x)"),
+        ("N = 1\ndef f(x): return x + N", "N = 2\ndef f(x): return x + N"),
+        ("def f(x): return (lambda: x + 1)()", "def f(x): return (lambda: x + 2)()"),
+        ("def f(x): return x in {'a', 'b'}", "def f(x): return x in {'a', 'c'}"),
+        (
+            "class A:\n def g(self): return 1\ndef f(x): return A().g()",
+            "class A:\n def g(self): return 2\ndef f(x): return A().g()",
+        ),
+        (
+            "class A:\n @property\n def g(self): return 1\ndef f(x): return A().g",
+            "class A:\n @property\n def g(self): return 2\ndef f(x): return A().g",
+        ),
+        ("class A:\n n = 1\ndef f(x): return A.n", "class A:\n n = 2\ndef f(x): return A.n"),
+        (
+            "def make(n):\n def f(x): return x + n\n return f\nf = make(1)",
+            "def make(n):\n def f(x): return x + n\n return f\nf = make(2)",
+        ),
+    ],
+)
+def test_it_changes_with_what_the_function_does(before: str, after: str) -> None:
+    assert code_digest(compiled(before)) != code_digest(compiled(after))
+    assert code_digest(compiled(before)) == code_digest(compiled(before))
+
+
+def test_it_does_not_change_with_comments_places_and_other_functions() -> None:
+    before = compiled("def f(x):\n    return x + 1")
+    after = compiled("def other(): return 2\n\n# a comment\ndef f(x):\n\n    return x + 1  # another one")
+    assert code_digest(before) == code_digest(after)
+
+
+def test_functions_that_mention_each_other_have_one() -> None:
+    mutual = "def g(x): return f(x)\ndef f(x): return g(x)"
+    assert code_digest(compiled(mutual)) == code_digest(compiled(mutual))
+
+
+def test_what_is_installed_counts_by_its_name() -> None:
+    assert code_digest(json.dumps) != code_digest(json.loads)
+    assert code_digest(len) != code_digest(abs)
+
+
+def test_partial_functions_and_methods_count_their_values() -> None:
+    assert code_digest(functools.partial(pow, 2)) != code_digest(functools.partial(pow, 3))
+    assert code_digest("a".join) != code_digest("b".join)
+
+
+def test_a_global_without_a_value_does_not_matter() -> None:
+    source = "def f(x): return LOCK and x"
+    assert code_digest(compiled(source, LOCK=threading.Lock())) == code_digest(compiled(source, LOCK=threading.Lock()))
+
+
+def test_what_cannot_be_called_is_an_error() -> None:
+    with pytest.raises(UsageError, match="3 cannot be called"):
+        code_digest(3)
