@@ -1,0 +1,138 @@
+"""A scheduler with a journal says nothing that its disk has not confirmed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from scaler.net.connection import Opened
+from scaler.net.identity import LOCAL
+from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat, Hello, Role
+from scaler.scheduler.core.changes import ClientJoined
+from scaler.scheduler.core.commands import Command, Send, WriteJournal
+from scaler.scheduler.durable import DurableSteps
+
+CLIENT, OTHER = b"client..", b"other..."
+HELLO = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails())
+WRITE = WriteJournal([ClientJoined(CLIENT, HELLO, LOCAL)])
+
+
+class Disk:
+    """Confirms what was written only while it is open."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_open = threading.Event()
+        real = os.fdatasync
+
+        def fdatasync(descriptor: int) -> None:
+            assert self.is_open.wait(10)
+            real(descriptor)
+
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+
+
+class Steps:
+    """Steps of a scheduler, what was performed of them, and the failures that it was told of."""
+
+    def __init__(self, path: Path) -> None:
+        self.performed: list[Command] = []
+        self.failures: list[str] = []
+        self.durable = DurableSteps(path, self._perform, self.failures.append)
+        self.durable.recover()
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        self.performed += commands
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 (no event tells of it)
+            await asyncio.sleep(0.005)
+
+
+def run(test: Callable[[Steps], Awaitable[None]], path: Path, disk: Disk) -> None:
+    async def whole() -> None:
+        steps = Steps(path)
+        try:
+            await test(steps)
+        finally:
+            disk.is_open.set()
+            steps.durable.close()
+
+    asyncio.run(whole())
+
+
+def said(peer: bytes, number: float) -> Send:
+    return Send(peer, Heartbeat(number))
+
+
+def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+
+    async def test(steps: Steps) -> None:
+        steps.durable.add([], [said(CLIENT, 0)])  # nothing led to it
+        assert steps.performed == [said(CLIENT, 0)]
+        steps.durable.add([], [WRITE, said(CLIENT, 1)])
+        steps.durable.add([], [said(OTHER, 2)])
+        await asyncio.sleep(0.02)
+        assert steps.performed == [said(CLIENT, 0)]
+        disk.is_open.set()
+        await until(lambda: len(steps.performed) == 3)
+        assert steps.performed == [said(CLIENT, 0), said(CLIENT, 1), said(OTHER, 2)]
+
+    run(test, tmp_path, disk)
+
+
+def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+
+    async def test(steps: Steps) -> None:
+        steps.durable.add([], [WRITE, said(CLIENT, 1), said(OTHER, 2)])
+        steps.durable.add([Opened(CLIENT, HELLO)], [said(CLIENT, 3)])
+        disk.is_open.set()
+        await until(lambda: len(steps.performed) == 2)
+        assert steps.performed == [said(OTHER, 2), said(CLIENT, 3)]
+
+    run(test, tmp_path, disk)
+
+
+def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk(monkeypatch)
+    disk.is_open.set()
+    real, is_broken = os.pwrite, True
+
+    def pwrite(descriptor: int, data: bytes, offset: int) -> int:
+        if is_broken and offset:
+            raise OSError(28, os.strerror(28))
+        return real(descriptor, data, offset)
+
+    async def test(steps: Steps) -> None:
+        nonlocal is_broken
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        steps.durable.add([], [WRITE, said(CLIENT, 1)])
+        await until(lambda: bool(steps.failures))
+        assert steps.failures == [f"state_directory: cannot write to {tmp_path}: No space left on device"]
+        assert not steps.performed
+        is_broken = False
+        await until(lambda: len(steps.performed) == 1)
+        assert steps.failures[1:] == [""]
+
+    run(test, tmp_path, disk)
+
+    async def next_one() -> None:
+        steps = DurableSteps(tmp_path, lambda _: None, lambda _: None)
+        assert [type(each).__name__ for each in steps.recover()] == ["ClientsGone", "Recovered"]
+        steps.close()
+
+    asyncio.run(next_one())
