@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import queue
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +28,10 @@ RETRY_SECONDS = 0.5
 COMPACT_BYTES = 64 * 1024 * 1024
 """Segments are compacted when together they have this much, and as much as the last snapshot."""
 FLUSH_SECONDS = 5.0
+LONE_BYTES = 1024
+QUICK_SECONDS = 0.001
+"""A lone record of LONE_BYTES at most is confirmed without the thread, while the disk takes no longer than this: a user
+waits for a task that travels alone, and each change of threads takes longer than the disk."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,8 +39,8 @@ _log = logging.getLogger(__name__)
 class Journal:
     """One journal on the running loop.
 
-    `append` writes at once, so that what was appended survives the end of the process; a thread has the disk confirm
-    it, all that has come meanwhile at a time, so that it survives a power loss. While the disk fails, records are kept
+    `append` writes at once, so that what was appended survives the end of the process; then a thread has the disk
+    confirm all that has come meanwhile, so that it survives a power loss. While the disk fails, records are kept
     in memory, and `failure` says why.
     """
 
@@ -75,6 +81,8 @@ class Journal:
         self._retired: list[int] = []
         """Descriptors of earlier segments that the disk has not confirmed."""
         self._is_syncing = False
+        self._sync_seconds = math.inf
+        """How long the disk took the last time."""
         self._timer: asyncio.TimerHandle | None = None
         self._compaction: subprocess.Popen[str] | None = None
         self._requests: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
@@ -180,26 +188,33 @@ class Journal:
     # -- the disk's confirmation
 
     def _sync(self) -> None:
-        if not self._is_syncing and not self._is_broken and self._durable < self._written:
+        if self._is_syncing or self._is_broken or self._durable >= self._written:
+            return
+        descriptors = [*self._retired, self._descriptor]
+        is_lone = len(self._pending) == 1 and len(self._pending[0][1]) <= LONE_BYTES
+        if is_lone and self._sync_seconds < QUICK_SECONDS:
+            self._confirmed(descriptors, self._written, *_synced(descriptors))
+            self._loop.call_soon(self._on_change)
+        else:
             self._is_syncing = True
-            self._requests.put(([*self._retired, self._descriptor], self._written))
+            self._requests.put((descriptors, self._written))
 
     def _sync_in_thread(self) -> None:
         while (request := self._requests.get()) is not None:
             descriptors, number = request
-            failure = None
-            try:
-                for descriptor in descriptors:
-                    os.fdatasync(descriptor)
-            except OSError as error:
-                failure = error
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._synced, descriptors, number, failure)
+                self._loop.call_soon_threadsafe(self._on_synced, descriptors, number, *_synced(descriptors))
 
-    def _synced(self, descriptors: list[int], number: int, failure: OSError | None) -> None:
+    def _on_synced(self, descriptors: list[int], number: int, seconds: float, failure: OSError | None) -> None:
         if self._descriptor < 0:
             return
         self._is_syncing = False
+        self._confirmed(descriptors, number, seconds, failure)
+        self._sync()
+        self._on_change()
+
+    def _confirmed(self, descriptors: list[int], number: int, seconds: float, failure: OSError | None) -> None:
+        self._sync_seconds = seconds
         if failure is not None:
             # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
             for descriptor in self._retired:
@@ -214,8 +229,6 @@ class Journal:
         self._durable = number
         while self._pending and self._pending[0][0] <= number:
             self._pending.popleft()
-        self._sync()
-        self._on_change()
 
     # -- compaction
 
@@ -275,3 +288,14 @@ class Journal:
         if self._durable < self._written:
             _log.error("state_directory: lost %s", counted(self._written - self._durable, "record"))
         self._directory.close()
+
+
+def _synced(descriptors: list[int]) -> tuple[float, OSError | None]:
+    """Have the disk confirm these files; return how long it took, and why it has not."""
+    began = time.perf_counter()
+    try:
+        for descriptor in descriptors:
+            os.fdatasync(descriptor)
+    except OSError as error:
+        return math.inf, error
+    return time.perf_counter() - began, None

@@ -9,6 +9,8 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -205,6 +207,35 @@ def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
     segments = sorted(path.name for path in tmp_path.glob("segment-*"))
     assert len(segments) > 5
     assert sorted(confirmed) == segments
+
+
+def test_a_lone_record_is_confirmed_without_another_thread_while_the_disk_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[str] = []
+    seconds = 0.0
+
+    def fdatasync(_: int) -> None:
+        threads.append(threading.current_thread().name)
+        time.sleep(seconds)
+
+    async def append(journal: Journal, body: bytes) -> None:
+        journal.append(body)
+        await until(lambda: journal.durable == journal.written)
+
+    async def test(journal: Journal) -> None:
+        nonlocal seconds
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        monkeypatch.setattr(time, "perf_counter", lambda: len(threads) * seconds)
+        await append(journal, b"the first")
+        await append(journal, b"lone")
+        await append(journal, bytes(2_000))
+        seconds = 0.002
+        await append(journal, b"lone")
+        await append(journal, b"on a slow disk")
+        assert threads == ["journal", "MainThread", "journal", "MainThread", "journal"]
+
+    run(test, tmp_path)
 
 
 def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
