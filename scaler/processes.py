@@ -28,6 +28,7 @@ ROUND_SECONDS = 1.0
 """Time limit of a round for the end of the processes that it has killed."""
 
 _PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def end_with_parent(signal_number: int, parent_pid: int) -> None:
@@ -42,6 +43,11 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
     # If the parent died before this request, the kernel never sends the signal.
     if os.getppid() != parent_pid:
         signal.raise_signal(signal_number)
+
+
+def adopt_orphans() -> None:
+    """Have descendants of this process whose parents have ended become its children, instead of those of init."""
+    _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def give_memory_back() -> None:
@@ -98,7 +104,7 @@ def end_processes_with(entries: Collection[str]) -> None:
     """
     marks = {entry.encode() for entry in entries}
     if marks:
-        _end_processes(lambda environment: not marks.isdisjoint(environment))
+        _end_processes(lambda: _processes(lambda environment: not marks.isdisjoint(environment)))
 
 
 def end_others_born_with(*names: str) -> None:
@@ -108,16 +114,21 @@ def end_others_born_with(*names: str) -> None:
     """
     marks = {f"{name}={os.environ[name]}".encode() for name in names if name in os.environ}
     if marks:
-        _end_processes(marks.issubset)
+        _end_processes(lambda: _processes(marks.issubset))
 
 
-def _end_processes(is_chosen: Callable[[Collection[bytes]], bool]) -> None:
-    """Kill every other process that is chosen by the entries of its environment."""
+def end_descendants() -> None:
+    """Kill all descendants of this process, which has called `adopt_orphans`."""
+    _end_processes(_children)
+
+
+def _end_processes(find: Callable[[], Iterator[int]]) -> None:
+    """Kill the processes whose pidfds are found, until none is."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
             count = 0
-            for pidfd in _processes(is_chosen):
+            for pidfd in find():
                 after.callback(os.close, pidfd)
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -129,7 +140,17 @@ def _end_processes(is_chosen: Callable[[Collection[bytes]], bool]) -> None:
             while count and (left := deadline - time.monotonic()) > 0:
                 for pidfd, _ in waiting.poll(left * 1000):
                     waiting.unregister(pidfd)
+                    with contextlib.suppress(ChildProcessError):  # it is the child of another process
+                        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
                     count -= 1
+
+
+def _children() -> Iterator[int]:
+    """Yield a pidfd of each child of this process. The caller closes it. None where the kernel does not list them."""
+    with contextlib.suppress(OSError):
+        for thread in Path("/proc/self/task").iterdir():
+            for pid in (thread / "children").read_bytes().split():
+                yield os.pidfd_open(int(pid))
 
 
 def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:

@@ -105,7 +105,8 @@ class Client(ArgumentOnly):
         self._name = name
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
-        self._is_nested = address is None and is_inside_task()
+        self._is_inside_task = is_inside_task()
+        self._is_nested = address is None and self._is_inside_task
         if self._is_nested and session is not None:
             raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
         if self._is_nested:
@@ -478,7 +479,7 @@ class Client(ArgumentOnly):
     ) -> TaskFuture:
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
-        parent = self._parent() if self._is_nested else b""
+        parent = self._parent() if self._is_inside_task else b""
         template = self._templates.template(fn, options, parent)
         if key is None and tag is None:
             return self._futures.submit(template, args, kwargs)
@@ -557,7 +558,7 @@ class Client(ArgumentOnly):
         return self._options._replace(needs=task_needs(None, memory, cpus, gpu).items)
 
     def _parent(self) -> bytes:
-        context = processor() if self._is_nested else None
+        context = processor() if self._is_inside_task else None
         return b"" if context is None else context.task_id
 
     def _check_open(self) -> None:

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""
 POLL_SECONDS = 0.02
-MAX_POLL_SECONDS = 0.16
-"""The watch polls this rarely while the task waits for a future, which lends its slot by itself: fifty waiting
-processors would otherwise be a load of their own."""
+MAX_POLL_SECONDS = 1.28
+"""The watch polls this rarely while the task waits for a future, which lends its slot by itself: a thousand waiting
+processors would otherwise take a whole CPU."""
 IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
 BUSY_SHARE = 0.5

@@ -103,6 +103,7 @@ class SchedulerClusterCombo:
         processor_memory_limit_bytes: int = 0,
         max_tasks_per_processor: int = 0,
         max_processor_memory_growth: int = 0,
+        max_suspended_tasks: int = 1000,
         hard_processor_suspend: bool = False,
         preload: str | None = None,
         io_threads: int = 1,

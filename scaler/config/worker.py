@@ -75,6 +75,10 @@ class WorkerSettings(LoggingConfig):
     """A processor that keeps this many bytes more than after its first task is replaced between two tasks; 0: no limit.
     Not for symphony and aws_hpc in mode offload.
     """
+    max_suspended_tasks: Annotated[Count, Setting(metavar="COUNT")] = 1000
+    """Tasks of a worker that may wait for tasks of their own at a time; each keeps a processor of 9 MB. One more ends
+    with TaskRejectedError. Not for symphony and aws_hpc in mode offload.
+    """
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
     """Stop a suspended processor with a signal; otherwise its threads continue while its task waits. Not for symphony
     and aws_hpc in mode offload, whose tasks are not suspended.

@@ -21,6 +21,7 @@ PROCESSOR_SETTINGS = (
     "processor_memory_limit_bytes",
     "max_tasks_per_processor",
     "max_processor_memory_growth",
+    "max_suspended_tasks",
     "hard_processor_suspend",
 )
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""

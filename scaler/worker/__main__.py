@@ -12,7 +12,7 @@ import sys
 
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
-from scaler.processes import end_others_born_with
+from scaler.processes import adopt_orphans, end_descendants, end_others_born_with
 from scaler.worker.credential import take_credential
 from scaler.worker.fork_server import start_fork_server
 
@@ -25,6 +25,7 @@ def main() -> int:
         config = WorkerConfig.from_environment()
     except ScalerError as error:
         return _report(status_fd, error)
+    adopt_orphans()  # should the fork server end first
     fork_server = start_fork_server(config)
     try:
         from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
@@ -40,6 +41,7 @@ def main() -> int:
         return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))
     finally:
         fork_server.close()
+        end_descendants()
         end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
 
 

@@ -28,11 +28,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_others_born_with, end_with_parent
+from scaler.processes import (
+    PARENT_PID_VARIABLE,
+    READY_FD_VARIABLE,
+    adopt_orphans,
+    end_descendants,
+    end_others_born_with,
+    end_with_parent,
+)
 from scaler.worker.frames import Descriptors
 
 _REQUEST = struct.Struct("<I")
-_REPORT = struct.Struct("<Ii")
+_REPORT = struct.Struct("<IiQ")
+_MAX_SIGNS = 4096
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE)
@@ -47,6 +55,8 @@ class ProcessReport(NamedTuple):
     number: int
     value: int
     """Its pid, or its return code as in `subprocess`: minus the signal for a killed process."""
+    peak_bytes: int
+    """Its largest resident memory, when it has ended."""
     pidfd: int | None
     """Names its process for sure, and belongs to the reader."""
 
@@ -84,8 +94,8 @@ class ForkServer:
                 data = b""
             if not data:
                 return None
-            number, value = _REPORT.unpack(data)
-            found.append(ProcessReport(number, value, descriptors[0] if descriptors else None))
+            number, value, peak_bytes = _REPORT.unpack(data)
+            found.append(ProcessReport(number, value, peak_bytes, descriptors[0] if descriptors else None))
 
     def close(self) -> None:
         """End the fork server and all its processors at once, and wait until it is gone."""
@@ -131,11 +141,13 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
     _close_all_but(requests.fileno())
     _import(["scaler.worker.processor.main"])  # here, so that the agent need not
     importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
+    adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
     client_sign = os.eventfd(0)
+    ended, ended_sign = _notice_ends()
     poll = select.poll()
-    for descriptor in (requests.fileno(), client_sign):
+    for descriptor in (requests.fileno(), client_sign, ended):
         poll.register(descriptor, select.POLLIN)
-    children: dict[int, tuple[int, int]] = {}
+    processors: dict[int, int] = {}  # number by pid
     later: tuple[str, ...] = ()
     while True:
         ready = [descriptor for descriptor, _ in poll.poll(0 if later else None)]
@@ -150,45 +162,55 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
             _import(_CLIENT_MODULES)
             later = _LATER_MODULES
         for descriptor in ready:
-            if descriptor in children:
-                poll.unregister(descriptor)
-                number, pid = children.pop(descriptor)
-                os.close(descriptor)
-                _report(requests, number, _reap(pid))
+            if descriptor == ended:
+                os.read(ended, _MAX_SIGNS)
+                _reap(requests, processors)
                 continue
             try:
                 data, descriptors, _, _ = socket.recv_fds(requests, _REQUEST.size, len(Descriptors._fields))
             except ConnectionError:
                 data = b""
             if not data:
-                for _, pid in children.values():
-                    os.kill(pid, signal.SIGKILL)
-                    _reap(pid)
+                end_descendants()
                 end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
                 return 0
             (number,) = _REQUEST.unpack(data)
             pid = os.fork()
             if not pid:
                 requests.close()
-                for child in children:
-                    os.close(child)
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
-                _detach()
+                _detach(ended, ended_sign)
                 from scaler.worker.processor.main import run_processor  # noqa: PLC0415
 
                 return run_processor(Descriptors(*descriptors), config)
             for each in descriptors:
                 os.close(each)
+            processors[pid] = number
             pidfd = os.pidfd_open(pid)
-            children[pidfd] = (number, pid)
-            poll.register(pidfd, select.POLLIN)
-            _report(requests, number, pid, [pidfd])
+            _report(requests, number, pid, 0, [pidfd])
+            os.close(pidfd)
 
 
-def _report(requests: socket.socket, number: int, value: int, descriptors: Sequence[int] = ()) -> None:
+def _report(requests: socket.socket, number: int, value: int, peak_bytes: int, descriptors: Sequence[int] = ()) -> None:
     with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
-        socket.send_fds(requests, [_REPORT.pack(number, value)], descriptors)
+        socket.send_fds(requests, [_REPORT.pack(number, value, peak_bytes)], descriptors)
+
+
+def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
+    """Collect all children that have ended, and report the processors among them.
+
+    A processor's group goes first: as long as it is not collected, its number is not used again.
+    """
+    with contextlib.suppress(ChildProcessError):
+        while (found := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+            number = processors.pop(found.si_pid, None)
+            if number is not None:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(found.si_pid, signal.SIGKILL)
+            _, status, usage = os.wait4(found.si_pid, 0)
+            if number is not None:
+                _report(requests, number, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
 
 
 def _import(names: Iterable[str]) -> None:
@@ -213,24 +235,28 @@ class _ClientImportHook:
                 os.close(self._descriptor)
 
 
-def _detach() -> None:
+def _notice_ends() -> tuple[int, int]:
+    """Have the end of a child make the first descriptor of a pipe readable. Returns both."""
+    ended, ended_sign = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    signal.set_wakeup_fd(ended_sign, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return ended, ended_sign
+
+
+def _detach(*descriptors: int) -> None:
     """Have a new processor lead a group of its own, with the signals and the input of any process, but no longer live
     than the fork server."""
     end_with_parent(signal.SIGKILL, os.getppid())
     os.setsid()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    signal.set_wakeup_fd(-1)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
-
-
-def _reap(pid: int) -> int:
-    """Collect an ended processor. Its group goes first: as long as it is not collected its number is not used again."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _close_all_but(kept: int) -> None:

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ProcessorDiedError
+from scaler.errors import ProcessorDiedError, TaskRejectedError
 
 SECONDS = 20
 
@@ -162,3 +162,26 @@ def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client:
     assert client.submit(look_until_it_runs, client, str(tmp_path / "began"), str(gate)).result(SECONDS) == "late"
     gate.touch()
     assert client.submit(inc, 1).result(SECONDS) == 2
+
+
+def test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so() -> None:
+    with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=5) as combo, Client(combo.get_address()) as client:
+        assert client.submit(depth, client, 5).result(SECONDS) == 5
+        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 5 tasks of its worker"):
+            client.submit(depth, client, 50).result(SECONDS)
+        assert client.submit(depth, client, 5).result(SECONDS) == 5
+
+
+def test_many_tasks_that_wait_for_their_own_all_end_with_few_suspended_at_a_time() -> None:
+    with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=4) as combo, Client(combo.get_address()) as client:
+        futures = [client.submit(depth, client, 1) for _ in range(20)]
+        assert [each.result(SECONDS) for each in futures] == [1] * 20
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+def test_five_thousand_levels_end_at_the_limit_and_the_worker_goes_on() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 1000 tasks"):
+            client.submit(depth, client, 5000).result(500)
+        assert client.submit(abs, -1).result(SECONDS) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,8 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, ScalerError
+from scaler.protocol.messages import Outcome
+from tests.integration.worker_rig import Rig, play
 
 RESULT_SECONDS = 20.0
 
@@ -55,6 +58,17 @@ def use_up_its_descriptors() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (8, 8))
 
 
+def fork_and_go_on_twice() -> None:
+    os.fork()
+
+
+def delete_its_directory() -> None:
+    import tempfile  # noqa: PLC0415 (a task's own)
+
+    os.chdir(place := tempfile.mkdtemp())
+    Path(place).rmdir()
+
+
 def kill_its_group() -> None:
     os.killpg(0, signal.SIGTERM)
     time.sleep(RESULT_SECONDS)
@@ -79,6 +93,8 @@ def raise_the_worst() -> None:
         write_everywhere,
         ignore_all_signals,
         use_up_its_descriptors,
+        fork_and_go_on_twice,
+        delete_its_directory,
         kill_its_group,
         raise_the_worst,
         sys.exit,
@@ -131,6 +147,94 @@ def test_what_a_task_has_started_ends_with_its_killed_worker(victims: tuple[str,
         assert alive == []
         assert isinstance(future.exception(RESULT_SECONDS), ScalerError)
         assert client.submit(abs, -1).result(RESULT_SECONDS) == 1
+
+
+def end_in_child(how: str) -> int:
+    pid = os.fork()
+    if not pid:
+        if how == "raise":
+            raise ValueError("in the child")
+        if how == "exit":
+            sys.exit(7)
+        return -1
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 7)])
+def test_the_child_of_a_task_that_forks_ends_as_a_program_and_its_end_does_not_count(
+    address: str, how: str, code: int
+) -> None:
+    with Client(address=address) as client:
+        assert client.submit_verbose(end_in_child, (how,), {}, retries=0).result(RESULT_SECONDS) == code
+        assert client.map(abs, range(-50, 0)) == list(range(50, 0, -1))
+
+
+def lower_a_limit(name: str, hard: bool) -> int:
+    import resource  # noqa: PLC0415 (a task's own)
+
+    which = getattr(resource, name)
+    resource.setrlimit(which, (1, 1 if hard else resource.getrlimit(which)[1]))
+    return os.getpid()
+
+
+def use_limits() -> int:
+    """Need descriptors, memory, CPU time and a file."""
+    import tempfile  # noqa: PLC0415 (a task's own)
+
+    with tempfile.TemporaryFile() as file:
+        file.write(bytes(20_000_000))
+    return os.getpid()
+
+
+@pytest.mark.parametrize("name", ["RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"])
+@pytest.mark.parametrize("hard", [False, True])
+def test_a_limit_that_a_task_has_lowered_ends_with_its_processor(name: str, hard: bool) -> None:
+    async def story(rig: Rig) -> None:
+        lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
+        pid = await rig.value(lowered)
+        assert await rig.value(after) != pid
+
+    play(story)
+
+
+def swap_its_sockets() -> None:
+    """Close what the processor has, and open others under the same numbers, which nothing ever writes to."""
+    import builtins  # noqa: PLC0415 (they must outlive the task)
+
+    os.closerange(3, 1024)
+    kept = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(20)]
+    builtins.kept = kept  # type: ignore[attr-defined]
+
+
+def test_a_task_that_swaps_its_sockets_ends_with_the_reason_and_those_behind_it_run() -> None:
+    async def story(rig: Rig) -> None:
+        swapped, after = rig.submit(swap_its_sockets, ())[0], rig.submit(abs, (-1,))[0]
+        outcome, payload = await rig.outcome(swapped)
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert b"a task may have closed its descriptors" in payload
+        assert await rig.value(after) == 1
+
+    play(story)
+
+
+def leave_a_daemon_behind(place: Path) -> None:
+    """Start a process that is in no group of the worker, has none of its environment, and is not its child."""
+    sleeper = f"exec env -i setsid sh -c 'echo $$ > {place}.part; mv {place}.part {place}; exec sleep 600' &"
+    subprocess.run(["sh", "-c", sleeper], check=True)
+
+
+def test_a_daemon_that_a_task_has_left_behind_lives_until_the_worker_ends(tmp_path: Path) -> None:
+    place = tmp_path / "pid"
+    with (
+        SchedulerClusterCombo(n_workers=1, max_tasks_per_processor=1) as cluster,
+        Client(address=cluster.get_address()) as client,
+    ):
+        client.submit(leave_a_daemon_behind, place).result(RESULT_SECONDS)
+        until(place.exists)
+        daemon = psutil.Process(int(place.read_text()))
+        assert len({client.submit(os.getpid).result(RESULT_SECONDS) for _ in range(3)}) == 3
+        assert daemon.is_running()
+    until(lambda: not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE)
 
 
 def until(condition: Callable[[], bool]) -> None:

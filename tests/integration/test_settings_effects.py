@@ -93,6 +93,9 @@ OF_WORKERS = {
     ),
     "max_tasks_per_processor": MEMORY + "test_a_processor_is_replaced_after_so_many_tasks",
     "max_processor_memory_growth": MEMORY + "test_a_processor_that_grows_is_replaced_between_tasks",
+    "max_suspended_tasks": (
+        "integration/test_client_nested.py::test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so"
+    ),
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
     "preload": CLUSTERS + "test_processors_were_preloaded",
     "io_threads": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",

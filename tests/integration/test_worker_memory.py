@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -89,9 +90,13 @@ def test_large_results_in_shared_memory_do_not_count(address: str) -> None:
         assert [len(each.result(10)) for each in futures] == [40 * MIB] * 10
 
 
+def hold_if_large(size_bytes: int) -> int:
+    return hold_until(Path("/nowhere" if size_bytes > MIB else "/"), size_bytes)
+
+
 def test_the_items_of_a_map_are_sent_one_by_one_when_one_is_too_large(address: str) -> None:
     with Client(address=address) as client:
-        results = client.map(hold, [10, 300 * MIB, 20], chunk_size=3, return_exceptions=True)
+        results = client.map(hold_if_large, [10, 220 * MIB, 20], chunk_size=3, return_exceptions=True)
         assert [results[0], results[2]] == [10, 20]
         assert isinstance(results[1], MemoryLimitError)
 
@@ -146,3 +151,40 @@ def test_a_processor_that_grows_is_replaced_between_tasks() -> None:
         assert await rig.value(rig.submit(keep, (10,))[0]) != first
 
     play(story, max_processor_memory_growth=50 * MIB)
+
+
+@pytest.fixture
+def small_cgroup(tmp_path: Path) -> Iterator[Path]:
+    """A memory cgroup of version 1 or 2 with a limit; skips where this process may not make one."""
+    own = {
+        line.split(":")[1]: line.strip().split(":")[2] for line in Path("/proc/self/cgroup").read_text().splitlines()
+    }
+    base, limit = Path("/sys/fs/cgroup" + own.get("", "/")), "memory.max"
+    if "memory" in own:
+        base, limit = Path("/sys/fs/cgroup/memory" + own["memory"]), "memory.limit_in_bytes"
+    group = base / f"scaler-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(LIMIT))
+    except OSError as error:
+        pytest.skip(f"no cgroup can be made here: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(small_cgroup: Path, tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        (processor,) = await rig.poll(rig.processors)
+        (small_cgroup / "cgroup.procs").write_text(str(processor.pid))
+        killed = rig.submit(hold_until, (tmp_path / "never", 2 * LIMIT))[0]
+        outcome, payload = await rig.outcome(killed)
+        assert outcome is Outcome.OUT_OF_MEMORY
+        text = payload.decode()
+        assert "killed by signal 9 (SIGKILL), with at most" in text
+        assert "the kernel ended it because memory ran out (oom_kill in /" in text
+        assert await rig.value(rig.submit(abs, (-1,))[0]) == 1
+        killed = rig.submit(os.kill, (0, signal.SIGKILL))[0]
+        outcome, payload = await rig.outcome(killed)
+        assert outcome is Outcome.PROCESSOR_DIED, "no process was ended for its memory this time"
+
+    play(story)

@@ -39,6 +39,7 @@ class ProcessorEvent(Enum):
     NESTED_TRAFFIC = "a nested client of it has sent or received a message"
     WORN = "it is to be replaced once its tasks have ended; text: why"
     INVALID_DATAGRAM = "it has broken the protocol; text: how"
+    OUT_OF_MEMORY = "as EXITED: the kernel has killed it, because memory ran out"
     EXITED = "it is gone; its TasksReclaimed came before; text: exit code or signal, and its crash text"
 
 

@@ -1,4 +1,6 @@
-"""Measures the memory of processors, and of what their tasks have started, where there are limits of it."""
+"""Measures the memory of processors, and of what their tasks have started, where there are limits of it.
+
+And tells whether the kernel has ended one of them because memory ran out."""
 
 from __future__ import annotations
 
@@ -12,6 +14,7 @@ from scaler.worker.agent.limits import MemoryLimits
 
 LOAD_SHARE = 0.05
 """Of one CPU, measuring takes no more than this."""
+READ_KILLS_SECONDS = 2.0
 _STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
 _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
 
@@ -55,6 +58,46 @@ class MemoryWatch:
         took = time.monotonic() - began
         pause = max(self._limits.pause_seconds(usage), took / LOAD_SHARE)
         self._timer = self._loop.call_later(pause, self._measure)
+
+
+class KernelKills:
+    """Tells whether the kernel has lately killed a process because memory ran out.
+
+    It counts such kills for each cgroup (version 2), and for the whole machine where it has no such cgroups.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        group = next((line[3:] for line in _lines("/proc/self/cgroup") if line.startswith("0::")), "")
+        self._path = Path(f"/sys/fs/cgroup{group}/memory.events")
+        if not self._path.exists():
+            self._path = Path("/proc/vmstat")
+        self._before = self._last = self._count()
+        """At the last two readings: a processor's exit may be seen after a reading that has its kill."""
+        self._timer = loop.call_later(READ_KILLS_SECONDS, self._read)
+
+    def close(self) -> None:
+        self._timer.cancel()
+
+    def evidence(self) -> str:
+        """Return what the kernel has counted in the last seconds; empty when that is nothing."""
+        new = self._count() - self._before
+        self._before += new > 0
+        return f"the kernel ended it because memory ran out (oom_kill in {self._path} rose by {new})" if new > 0 else ""
+
+    def _read(self) -> None:
+        self._before, self._last = max(self._before, self._last), self._count()
+        self._timer = self._loop.call_later(READ_KILLS_SECONDS, self._read)
+
+    def _count(self) -> int:
+        return next((int(line.split()[1]) for line in _lines(self._path) if line.startswith("oom_kill ")), 0)
+
+
+def _lines(path: Path | str) -> list[str]:
+    try:
+        return Path(path).read_text("ascii", "replace").splitlines()
+    except OSError:
+        return []
 
 
 def counted_bytes(pid: int) -> int:

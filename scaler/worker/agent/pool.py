@@ -50,8 +50,8 @@ LATE_RESULT_SECONDS = 0.005
 SHARE_AFTER_SECONDS = 0.01
 """When a processor idles, it gets the tasks behind one that has run for this long."""
 SPARE_SECONDS = 10.0
-MAX_SUSPENDED = 1000
-"""Suspended processors of one agent. Beyond it slots are not lent: the machine's memory comes first."""
+UNREAD_SECONDS = 5.0
+"""A processor that reads no task for this long, though it has some and runs none, is replaced."""
 PAUSE_AFTER_SECONDS = 0.1
 PAUSE_SECONDS = 1.0
 """How long a suspended processor is paused at a time: its own threads may have something to send."""
@@ -100,6 +100,8 @@ class PooledProcessor:
     """It gives its slot to a waiting one after the task that it runs."""
     is_paused: bool = False
     is_reclaiming: bool = False
+    progress_at: float = 0.0
+    """When it was last seen to have nothing to read, or to have read a task."""
     batch: int = -1
     """The batch of results that was read last, and how many of its rows."""
     rows_taken: int = 0
@@ -187,7 +189,10 @@ class ProcessorPool(ExecutorBase):
             case Event.INVALID_DATAGRAM:
                 self._ban(processor, text)
             case Event.EXITED:
-                self._exited(processor, text, now)
+                self._exited(processor, Outcome.PROCESSOR_DIED, text, now)
+            case Event.OUT_OF_MEMORY:
+                self.memory_kills += 1
+                self._exited(processor, Outcome.OUT_OF_MEMORY, text, now)
 
     def end(self, items: Iterable[Attempt], reason: KillReason) -> None:
         """Give dispatched attempts back, or end them, as the reason says."""
@@ -242,6 +247,8 @@ class ProcessorPool(ExecutorBase):
             processor.snapshot = snapshots.get(processor.number, processor.snapshot)
             if processor.dispatched:
                 self._watch(processor, now)
+            else:
+                processor.progress_at = now
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
                 if len(self._in_state(ProcessorState.SPARE)) > self._successors:
                     self._retire(processor, now)
@@ -344,7 +351,7 @@ class ProcessorPool(ExecutorBase):
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
-        processor = self.processors[self._count] = PooledProcessor(self._count, now, self.take_lane())
+        processor = self.processors[self._count] = PooledProcessor(self._count, now, self.take_lane(), progress_at=now)
         self._act(processor, Verb.SPAWN)
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address)
@@ -352,9 +359,10 @@ class ProcessorPool(ExecutorBase):
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:
         """The running task of a processor waits for tasks of its own: lend its slot."""
-        if len(self._in_state(ProcessorState.SUSPENDED)) >= MAX_SUSPENDED:
-            text = f"{MAX_SUSPENDED} tasks wait for nested ones here (MAX_SUSPENDED): no slot is lent"
-            self.log(text, processor.dispatched[0].id if processor.dispatched else b"")
+        if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
+            # Without its slot, the tasks that it waits for might never run, nor those that all others here wait for.
+            text = f"the task waits for its own tasks, as max_suspended_tasks = {self.config.max_suspended_tasks} tasks"
+            self._kill(processor, KillReason(Outcome.REJECTED, f"{text} of its worker do already"))
             return
         self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False
@@ -405,10 +413,13 @@ class ProcessorPool(ExecutorBase):
             and each.has_capacity()
         ]
         queue = self.queue
+        # Half of what may be suspended is left to tasks of tasks: their parents could not end without them.
+        crowd = self.config.max_suspended_tasks // 2
+        is_crowded = len(self.processors) > crowd and len(self._in_state(ProcessorState.SUSPENDED)) > crowd
         sent: dict[int, DispatchTasks] = {}
         while free and queue.waiting:
             processor = free[0] if len(free) == 1 else min(free, key=_WORK_OF)
-            item = queue.take()
+            item = queue.take_nested() if is_crowded else queue.take()
             if item is None:
                 return
             spec = item.spec
@@ -533,17 +544,19 @@ class ProcessorPool(ExecutorBase):
             text = f"the processor that ran the task was ended: {text}"
             self._kill(processor, KillReason(Outcome.PROCESSOR_DIED, text))
 
-    def _exited(self, processor: PooledProcessor, text: str, now: float) -> None:
-        """A processor is gone; its results and what it had not read were taken in before."""
+    def _exited(self, processor: PooledProcessor, outcome: Outcome, text: str, now: float) -> None:
+        """A processor is gone; its results and what it had not read were taken in before. outcome: of what it ran."""
         dispatched = processor.dispatched
         has_begun = processor.snapshot.begun > processor.results
-        if processor.state is not ProcessorState.ENDING:
+        if processor.state is not ProcessorState.ENDING and processor.is_worn and not has_begun:
+            self.processors_replaced += 1  # it has ended by itself: it must run no other task
+        elif processor.state is not ProcessorState.ENDING:
             if not processor.is_ready:
                 self._count_failed_start(text)
             task = dispatched[0].id if has_begun and dispatched else b""
             what = f"while it ran task {task.hex()}" if task else "while it was idle"
             self.log(f"processor {processor.number} died {what}: {text}", task)
-        died = KillReason(Outcome.PROCESSOR_DIED, f"the processor that ran the task died: {text}")
+        died = KillReason(outcome, f"the processor that ran the task died: {text}")
         reason = processor.kill_reason or died
         # It may have been killed between reading a task and beginning it; what was cancelled is over nevertheless.
         if dispatched and (has_begun or reason.outcome is Outcome.CANCELLED):
@@ -584,8 +597,13 @@ class ProcessorPool(ExecutorBase):
         """Check a busy processor: time limits, and results that wait behind a long task."""
         snapshot = processor.snapshot
         if snapshot.begun <= processor.results or snapshot.begun <= snapshot.finished:
+            if now - max(processor.progress_at, snapshot.begun_at) > UNREAD_SECONDS:
+                self._ban(
+                    processor, f"it read no task for {UNREAD_SECONDS:g} s; a task may have closed its descriptors"
+                )
             self.wake_by(now + BUSY_TICK_SECONDS)
             return
+        processor.progress_at = now
         elapsed = now - snapshot.begun_at
         item = processor.dispatched[0]
         limit = item.spec.limit_seconds

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
+import resource
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
@@ -28,7 +31,7 @@ from scaler.worker.agent.events import (
     TasksReclaimed,
 )
 from scaler.worker.agent.limits import MemoryLimits
-from scaler.worker.agent.memory import MemoryWatch
+from scaler.worker.agent.memory import KernelKills, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays, Sender
@@ -55,6 +58,9 @@ MAX_READ_PER_WAKEUP = 64
 """Datagrams of one processor in one iteration of the loop, so that others get their turn."""
 CRASH_TEXT_BYTES = 4096
 """Of what the interpreter wrote while it crashed, at most this much is shown."""
+DESCRIPTORS_PER_TASK = 8
+"""Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
+_log = logging.getLogger(__name__)
 _END = pack(ToProcessor.END)
 _ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
 """How many descriptors come with a datagram; none with all others."""
@@ -102,12 +108,17 @@ class ProcessorAgent(Agent):
     make_executor = ProcessorPool
 
     def __init__(self, config: WorkerConfig, make_connector: MakeConnector, fork_server: ForkServer) -> None:
+        possible = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_PER_TASK
+        if possible < config.max_suspended_tasks:
+            _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
+            config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector)
         self._fork_server = fork_server
         self._processors: dict[int, _Processor] = {}
         self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
         self._prints = PrintBuffer(self._loop, self.send_output)
+        self._kernel_kills = KernelKills(self._loop)
         self._memory = MemoryWatch(
             self._loop, MemoryLimits.of(config), self._pids, lambda usage: self.take([MemoryMeasured(usage)])
         )
@@ -167,6 +178,7 @@ class ProcessorAgent(Agent):
 
     async def _end_tasks(self) -> None:
         self._memory.close()
+        self._kernel_kills.close()
         self._prints.close()
         self._loop.remove_reader(self._fork_server)
         for each in self._processors.values():
@@ -249,10 +261,14 @@ class ProcessorAgent(Agent):
                 continue
             self.take_soon(*self._read(number))
             self._reclaim(number)
-            text = describe_exit(report.value)
+            event, text = ProcessorEvent.EXITED, describe_exit(report.value)
+            if report.value == -signal.SIGKILL and not processor.is_killed:
+                text += f", with at most {report.peak_bytes} bytes of resident memory"
+                if evidence := self._kernel_kills.evidence():
+                    event, text = ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
             text = f"{text}\n{crash}" if crash else text
-            self.take_soon(ProcessorReported(number, ProcessorEvent.EXITED, text))
+            self.take_soon(ProcessorReported(number, event, text))
 
     def _on_readable(self, number: int) -> None:
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))

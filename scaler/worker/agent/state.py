@@ -133,6 +133,14 @@ class AttemptQueue:
                 return item
         return None
 
+    def take_nested(self) -> Attempt | None:
+        """Return the next one that a task has submitted; the others keep their places."""
+        passed = []
+        while (item := self.take()) is not None and not item.rank[1]:
+            passed.append(item)
+        self.put_back(passed)
+        return item
+
     def put_back(self, items: Iterable[Attempt]) -> None:
         """Put attempts that were dispatched to where they were."""
         for item in items:

@@ -35,6 +35,7 @@ from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
 from scaler.worker.processor.functions import GET_TIMEOUT_SECONDS, FunctionCache, LoadedSpec, StoredObjects
+from scaler.worker.processor.guard import ProcessGuard
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
@@ -200,13 +201,16 @@ class _Processor:
         self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
         context.enter(self._context)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
+        self._guard = ProcessGuard()
+        self._is_spoilt = False
+        """A task has changed this process, so that it must run no other."""
 
     def loop(self) -> None:
         """Work until the agent says END."""
         tasks = self._tasks
         run = self._run
         with teed_streams(self._printing.write):
-            while True:
+            while not self._is_spoilt:
                 try:
                     datagram, _ = receive(tasks, socket.MSG_DONTWAIT)
                 except BlockingIOError:
@@ -224,6 +228,7 @@ class _Processor:
                         run(values[:-1])
                 else:
                     return
+            self._results.flush()
 
     def _learn(self, number: int) -> LoadedSpec:
         """Read announcements until this spec is known: the agent sends them before the first task that needs them."""
@@ -236,6 +241,12 @@ class _Processor:
             kind, *values = unpack(datagram)
             self._announcements[kind](*values)
         return specs[number]
+
+    def _undo(self, error: BaseException | None) -> None:
+        """Undo what the task has done to this process, as far as possible. error: what it has raised."""
+        text = self._guard.undo(error)
+        self._is_spoilt = True
+        self._report_worn(text)
 
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
@@ -270,6 +281,8 @@ class _Processor:
             else:
                 value = self._call(spec, arguments, inputs)
             ended_ns = time.monotonic_ns()
+            if self._guard.is_changed:
+                self._undo(None)
             outcome = 0
             payload = _NONE_PAYLOAD if value is None and spec.serializer is None else b""
             if not payload:
@@ -282,6 +295,8 @@ class _Processor:
                     del parts
         except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
             ended_ns = time.monotonic_ns()
+            if self._guard.is_changed:
+                self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
         if self._printing.has_partial_line:
             self._printing.flush()

@@ -778,3 +778,37 @@ def test_a_shutdown_ends_at_once() -> None:
     story.hear(Shutdown("bye"))
     assert story.ending is not None
     assert story.ending.exit_code == 0
+
+
+def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere() -> None:
+    story = Story()
+    story.run(1)
+    story.work()
+    story.tick(100.0)
+    story.run(2, 3)
+    story.tick(3.0)
+    assert not story.hands[1].killed
+    story.tick(2.5)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert sorted(story.fed(2)) == [2, 3]
+
+
+def test_a_processor_that_goes_on_reading_is_never_too_slow() -> None:
+    story = Story()
+    for number in range(1, 5):
+        story.run(number)
+        story.tick(4.0)
+        story.work()
+    assert not story.hands[1].killed
+
+
+def test_a_kill_by_the_kernel_for_memory_is_reported_as_such() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    story.happened(story.hands[1].reclaim(1), ProcessorReported(1, Event.OUT_OF_MEMORY, "killed by signal 9 (SIGKILL)"))
+    assert story.done() == {1: Outcome.OUT_OF_MEMORY}
+    assert story.pool.memory_kills == 1
+    assert story.fed(2) == [2]

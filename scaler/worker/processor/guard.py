@@ -1,0 +1,83 @@
+"""What a task does to its process that later tasks must not inherit: a copy of it by fork, and lower limits."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import sys
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Never
+
+from scaler.worker.processor.capture import flush_streams
+
+
+class ProcessGuard:
+    """Notices such changes as they are made, so that tasks that make none cost a look at `is_changed`.
+
+    A task that forks returns in both processes. The copy must not: it has the sockets of this processor, and would take
+    its tasks and write to its page. It ends as a program of its own does.
+    """
+
+    def __init__(self) -> None:
+        self.is_changed = False
+        """The running task has changed something, or this is its copy."""
+        self._pid = os.getpid()
+        self._limits: dict[int, tuple[int, int]] = {}
+        """Those that tasks have changed, as they were."""
+        os.register_at_fork(after_in_child=self._note)
+        for name, place in (("setrlimit", 0), ("prlimit", 1)):
+            setattr(resource, name, self._noting(getattr(resource, name), place))
+
+    def undo(self, error: BaseException | None) -> str:
+        """Raise limits again as far as allowed, and return why this processor is to be replaced. Ends a copy.
+
+        error: what the task has raised.
+        """
+        if os.getpid() != self._pid:
+            _end_copy(error)
+        self.is_changed = False
+        names = {number: name for name, number in vars(resource).items() if name.startswith("RLIMIT_")}
+        for which, (soft, _) in self._limits.items():
+            hard = resource.getrlimit(which)[1]
+            with contextlib.suppress(ValueError, OSError):
+                resource.setrlimit.__wrapped__(which, (_lower(soft, hard), hard))  # type: ignore[attr-defined]
+        changed = ", ".join(names.get(which, str(which)) for which in self._limits)
+        return f"a task has changed its limits ({changed})"
+
+    def _note(self) -> None:
+        self.is_changed = True
+
+    def _noting(self, change: Callable[..., Any], place: int) -> Callable[..., Any]:
+        """Return a function that notes the limit before it is changed. place: of the limit among the arguments."""
+
+        @wraps(change)
+        def noting(*args: Any) -> Any:
+            is_own = not place or (args and args[0] in (0, self._pid))
+            if is_own and len(args) == place + 2:
+                with contextlib.suppress(ValueError, TypeError, OSError):  # the call itself raises it again
+                    self._limits.setdefault(args[place], resource.getrlimit(args[place]))
+                    self.is_changed = True
+            return change(*args)
+
+        return noting
+
+
+def _lower(one: int, other: int) -> int:
+    infinity = resource.RLIM_INFINITY
+    return one if other == infinity else other if one == infinity else min(one, other)
+
+
+def _end_copy(error: BaseException | None) -> Never:
+    """End this process as the interpreter ends a program."""
+    code = 0
+    if isinstance(error, SystemExit):
+        code = error.code if isinstance(error.code, int) else error.code is not None
+    elif error is not None:
+        code = 1
+        traceback.print_exception(error)
+    flush_streams()
+    sys.stderr.flush()
+    os._exit(code)
