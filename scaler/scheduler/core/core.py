@@ -446,17 +446,16 @@ class SchedulerCore:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
 
-    def _note_submitted(self, client: ClientRecord, message: messages.Submit) -> None:
+    def _note_submitted(self, changes: Changes, client: ClientRecord, message: messages.Submit) -> None:
         """Have the journal note what a client sent: only the functions while it can take no tasks."""
-        changes = self.state.changes
-        if changes is not None and client.via is None:
-            if self.state.journal_failure:
-                message = messages.Submit(message.functions, [])
-            if message.functions or message.groups:
-                changes.add(Submitted(client.id, message))
+        if self.state.journal_failure:
+            message = messages.Submit(message.functions, [])
+        if message.functions or message.groups:
+            changes.add(Submitted(client.id, message))
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
-        self._note_submitted(client, message)
+        if self.state.changes is not None and client.via is None:
+            self._note_submitted(self.state.changes, client, message)
         for text in self._submission.submit(client, message):
             self._protocol_error(client.id, text)
         if self._submission.repeated:
