@@ -458,8 +458,8 @@ class TaskSession:
         self.cancelling.clear()
         self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
+        # They stay: should the next scheduler end, too, before it has heard of them, the one after it has to know.
         self._clearing = [SessionLost(expired, list(self._workers))]
-        self._workers.clear()
         self._noted = 0
         self._epoch += 1
         for _, missing in self._gated.values():

@@ -17,6 +17,8 @@ from scaler.testing.simulation.world import Actor
 from tests.simulation.whole import WholeWorld
 
 RETURN_SECONDS = 0.02, 0.9
+LAST_KILL_SECONDS = 60.0
+"""What waits for the lease of a worker that is gone ends only when a scheduler lives for that long."""
 
 
 class RestartingWorld(WholeWorld):
@@ -44,6 +46,8 @@ class RestartingWorld(WholeWorld):
         self._given_up.discard(client.id)
 
     def _kill_scheduler(self) -> None:
+        if self.now > LAST_KILL_SECONDS:
+            return
         self.restarts += 1
         self._incarnation += 1
         self.core = SchedulerCore(self._config, Allocation(), self.now)

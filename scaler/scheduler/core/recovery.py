@@ -114,6 +114,12 @@ class Rosters:
         for client in self._state.clients.values():
             self._send(client, [], left)
 
+    def forget(self, client: ClientRecord) -> None:
+        """Tell a client that the workers which have not reported within their lease have none of its tasks any more."""
+        if client.awaited:
+            silent, client.awaited = client.awaited, set()
+            self._send(client, [], [peer for peer in silent if peer not in self._state.workers])
+
     def noted(self, client: ClientRecord, number: int) -> None:
         roster = client.roster
         while roster is not None and roster.unanswered and roster.unanswered[0][0] <= number:
@@ -173,6 +179,8 @@ class Recovery:
             case SessionLost(expired, workers):
                 client.in_doubt = expired and client.id not in self._exact
                 client.awaited = {peer for peer in workers if peer not in self._reported}
+                if client.awaited:
+                    self.next_at = min(self.next_at, self._fenced_at)
 
     def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, int]) -> int:
         """Prepare for the tasks of a client that the journal brings back. Returns the `again` of their Submit.
@@ -337,7 +345,12 @@ class Recovery:
                 owner = owner_of(identifier)
                 if owner not in self._exact and (owner not in clients or not claim.once):
                     self._drop(identifier)
+        if now >= self._fenced_at:
+            for client in self._state.clients.values():
+                self.rosters.forget(client)
         self.next_at = self._batches[0][0] if self._batches else math.inf
+        if now < self._fenced_at and any(client.awaited for client in self._state.clients.values()):
+            self.next_at = min(self.next_at, self._fenced_at)
         if self._later:
             self.next_at = min(self.next_at, now + SWEEP_SECONDS)
         if self.claims and now < self._dropped_at:

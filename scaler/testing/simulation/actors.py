@@ -274,7 +274,6 @@ class SimulatedClient:
         self._number = self._seen = 0
         self._sessions += 1
         self.say(SessionLost(expired, list(self._workers)))
-        self._workers.clear()
         groups: dict[Spec, TaskGroup] = {}
         for identifier, spec in self.expected.items():
             group = groups.setdefault(spec, TaskGroup(spec, [], [], []))

@@ -401,6 +401,8 @@ def test_a_client_that_lost_its_session_names_the_workers_that_may_have_tasks_of
     assert client.send() == []
     client.step(SchedulerRestarted({}, expired=True))
     assert client.send() == [SessionLost(True, [b"worker-2", b"worker-3"])]
+    client.step(SchedulerRestarted({}))
+    assert client.send() == [SessionLost(False, [b"worker-2", b"worker-3"])]
 
 
 def test_a_task_that_is_cancelled_before_it_is_sent_again_is_cancelled_on_its_worker_too() -> None:
