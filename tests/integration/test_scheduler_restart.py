@@ -239,9 +239,11 @@ def test_a_client_that_was_stopped_for_longer_than_its_lease_gets_results_or_is_
         program = subprocess.Popen(
             [sys.executable, "-c", PROGRAM, cluster.address, str(cluster.notes), str(tmp_path / "go")],
             stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
             text=True,
         )
-        with program:
+        with program, contextlib.ExitStack() as stack:
+            stack.callback(program.kill)
             assert program.stdout is not None
             assert program.stdout.readline() == "waits\n"
             assert within(10, lambda: cluster.starts()["once"] == 1)
@@ -250,5 +252,5 @@ def test_a_client_that_was_stopped_for_longer_than_its_lease_gets_results_or_is_
             program.send_signal(signal.SIGCONT)
             assert "may have run" in program.stdout.readline()
             assert program.stdout.readline() == "[0, 1, 2]\n"
-        assert program.returncode == 0
+            assert program.wait(20) == 0
         assert set(cluster.starts().values()) == {1}

@@ -54,8 +54,7 @@ class RestartingWorld(WholeWorld):
         self._inbox.clear()
         self._wake_core(self.now)
         for peer, actor in self._actors.items():
-            if self._links[peer].up:
-                self._links[peer].drop()
+            self._links[peer].drop()  # also one that is broken: its session does not resume
             if actor.alive:
                 self._return_later(actor)
 

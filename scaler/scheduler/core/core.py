@@ -278,7 +278,10 @@ class SchedulerCore:
         worker = self.state.workers.get(peer)
         if worker is not None:
             self._elastic.worker_given_up(worker)
-        self._expel(peer, why)
+        if peer in self.state.clients:  # it may return, and learn what has become of its tasks
+            self._outbox.add(Expel(peer, messages.Goodbye(why)))
+        else:
+            self._expel(peer, why)
         self._forget_peer(peer, why, now, "lost", retain=True)
 
     def _forget_peer(self, peer: bytes, why: str, now: float, kind: str, retain: bool) -> None:
