@@ -44,7 +44,7 @@ class FakeProcessor:
     def begin(self, now: float) -> None:
         """Read on to the next task and begin it."""
         datagram = self.unread.pop(0)
-        _, attempt, _, task, _, _ = unpack(datagram)
+        _, attempt, _, task, *_ = unpack(datagram)
         self.running = (task, attempt)
         self.begun += 1
         self.begun_at = now
