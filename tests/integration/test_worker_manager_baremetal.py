@@ -24,6 +24,7 @@ from scaler.net.listener import SocketListener
 from scaler.processes import usable_memory
 from scaler.protocol.messages import (
     Desired,
+    Drain,
     Hello,
     ManagerDetails,
     ManagerStatus,
@@ -79,6 +80,8 @@ class Scheduler:
                     self.workers.append(details)
                 case Received(message=ManagerStatus() as status):
                     self.status = status
+                case Received(peer, Drain() as drain):
+                    self.listener.send(peer, drain)
         self._changed.set()
 
     def say(self, message: Desired | Shutdown) -> None:

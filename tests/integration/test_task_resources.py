@@ -1,0 +1,60 @@
+"""Resources and blame with real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import PoisonTaskError, UsageError
+
+
+def visible_gpus(start: str, seconds: float = 0.0) -> tuple[str, float, float]:
+    began = time.monotonic()
+    while seconds and time.monotonic() < began + seconds:
+        time.sleep(0.01)
+    return os.environ.get("CUDA_VISIBLE_DEVICES", start), began, time.monotonic()
+
+
+def kill_the_agent() -> None:
+    fork_server = os.getppid()
+    stat = Path(f"/proc/{fork_server}/stat").read_text()
+    os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    time.sleep(60)
+
+
+def work(seconds: float) -> int:
+    time.sleep(seconds)
+    return os.getpid()
+
+
+def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
+    offers = {"gpu": 2.0, "memory": 16e9}
+    with (
+        SchedulerClusterCombo(n_workers=4, per_worker_capabilities=offers) as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        gpus = [client.submit_verbose(visible_gpus, ("none", 0.2), gpu=1) for _ in range(4)]
+        both = client.submit_verbose(visible_gpus, ("none",), gpu=2)
+        assert sorted(future.result()[0] for future in gpus) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
+        assert both.result()[0] == "GPU-a,GPU-b"
+        assert client.submit(visible_gpus, "none").result()[0] == "GPU-a,GPU-b", "restored"
+        times = client.map(visible_gpus, ["none"] * 4, [0.1] * 4, chunk_size=1, memory="8GB")
+        for _, began, _ in times:
+            assert sum(start <= began < end for _, start, end in times) <= 2
+        with pytest.raises(UsageError, match="memory is '8 GX'"):
+            client.submit_verbose(work, (1,), memory="8 GX")
+
+
+def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:
+    with SchedulerClusterCombo(n_workers=4) as cluster, Client(cluster.get_address()) as client:
+        neighbours = [client.submit_verbose(work, (0.3,), retries=1) for _ in range(2)]
+        culprit = client.submit(kill_the_agent)
+        with pytest.raises(PoisonTaskError, match="alone: worker"):
+            culprit.result()
+        assert all(future.result() for future in neighbours)
