@@ -14,7 +14,7 @@ import logging
 import math
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
@@ -75,7 +75,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.serialization import Parts, Serializer, dump_value, own_buffer, parts_of, size_of
+from scaler.serialization import Buffer, Parts, Serializer, dump_value, own_buffer, parts_of, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -110,6 +110,7 @@ _log = logging.getLogger(__name__)
 
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
+_T = TypeVar("_T")
 _Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply, SessionsListed, SessionTasks, SessionEnded)
 
 
@@ -167,7 +168,7 @@ class ClientLoop:
         self._released = self._trimmed = 0
         self._trim_at = 0.0
         self._keeper = Keeper()
-        self._restoring = Restoring(self.futures, self._storage_client, self._upload_again, self._answer)
+        self._restoring = Restoring(self.futures, self._put_again, self._upload_again, self._answer)
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """By content, or by samples of it, while something refers to them: the same bytes go up once.
 
@@ -490,6 +491,9 @@ class ClientLoop:
             return
         is_same = welcome.incarnation in (UNKNOWN_INCARNATION, before.incarnation)
         expired = is_same or 0 < before.lease_seconds * SAFE_LEASE_SHARE < silent
+        if self._storage is not None and self._storage.address != welcome.object_storage_address:
+            moved, self._storage = self._storage, None
+            moved.close()
         with self.futures.condition:
             lost = self.futures.session.lost_values()
         stand_ins = {}
@@ -579,10 +583,23 @@ class ClientLoop:
             self._storage = self._connect_storage(self._welcome, self.futures.ids.owner)
         return self._storage
 
+    async def _with_storage(self, call: Callable[[StorageClient], Awaitable[_T]]) -> _T:
+        """Call the object storage; begin again when a restarted scheduler has one at another address."""
+        while True:
+            storage = self._storage_client()
+            try:
+                return await call(storage)
+            except ClientClosedError:
+                if self._storage is storage:
+                    raise
+
     def _upload_again(self, parts: Parts) -> ObjectUpload:
         upload = self._new_upload(parts)
         self._begin_put(upload, parts)
         return upload
+
+    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> None:
+        await self._with_storage(lambda storage: storage.put(identifier, parts))
 
     def _answer(self, message: ObjectsRestored) -> None:
         if self._connector is not None:
@@ -597,7 +614,7 @@ class ClientLoop:
         """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
         error: ScalerError | None = None
         try:
-            memory = await self._storage_client().put(upload.id, parts)
+            memory = await self._with_storage(lambda storage: storage.put(upload.id, parts))
             if may_change and memory is None:
                 parts = [bytes(part) for part in parts]
             upload.kept = self._keeper.keep(parts, memory)
@@ -620,7 +637,7 @@ class ClientLoop:
         exception: BaseException | None
         try:
             # Without a deadline: the result was whole in the storage before its task was reported as done.
-            parts = await self._storage_client().get(stored.id, 0.0)
+            parts = await self._with_storage(lambda storage: storage.get(stored.id, 0.0))
             if digest := self.cached.take(future.task_id, outcome):
                 await self.cached.put(digest, [*parts])  # before: the user may write to what is loaded
             if outcome == _SUCCESS:

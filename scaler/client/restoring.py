@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
@@ -23,10 +22,7 @@ from scaler.errors import ObjectLostError
 from scaler.grammar import counted
 from scaler.ids import is_result, show, task_of
 from scaler.protocol.messages import ObjectsRestored
-from scaler.serialization import Parts, Serializer, dump_value
-
-if TYPE_CHECKING:
-    from scaler.object_storage.client import StorageClient
+from scaler.serialization import Buffer, Parts, Serializer, dump_value
 
 MAX_RUNS_AGAIN = 3
 """How often one result may be lost, and computed again."""
@@ -38,15 +34,16 @@ class Restoring:
     def __init__(
         self,
         futures: FutureTable,
-        storage: Callable[[], StorageClient],
+        put: Callable[[bytes, Sequence[Buffer]], Awaitable[object]],
         upload: Callable[[Parts], ObjectUpload],
         answer: Callable[[ObjectsRestored], object],
     ) -> None:
-        """upload: begins to put parts into the storage under a new id. answer: sends to the scheduler."""
+        """put: puts parts into the storage under an id. upload: begins to do so under a new id. answer: sends to the
+        scheduler."""
         self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
         """All of this client, by id."""
         self._futures = futures
-        self._storage = storage
+        self._put = put
         self._upload = upload
         self._answer = answer
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
@@ -82,7 +79,7 @@ class Restoring:
                 parts = None if result is None else dump_value(await self._value(result[0]), result[1])
             if parts is None:
                 raise ObjectLostError("its client no longer has the value")
-            await self._storage().put(identifier, parts)
+            await self._put(identifier, parts)
         except Exception as error:  # noqa: BLE001 (no memory, no disk, or a value that cannot be pickled: it is lost)
             self._answer(ObjectsRestored([], [identifier], str(error)))
         else:

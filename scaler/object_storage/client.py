@@ -72,6 +72,7 @@ class StorageClient:
 
         owner_token: a client's, of its Welcome. get_timeout_seconds: see `Requests`.
         """
+        self.address = address
         self._loop = asyncio.get_running_loop()
         self._requests = Requests(address, timeout_seconds, self._loop.time(), get_timeout_seconds)
         self._inputs: list[RequestsInput] = []

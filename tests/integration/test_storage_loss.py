@@ -13,7 +13,7 @@ import pytest
 
 from scaler import Client
 from scaler.errors import UnreachableError
-from tests.integration.settings_rig import command
+from tests.integration.settings_rig import Command, command
 from tests.integration.storage_rig import StorageProcess, storage_process
 
 SIZE = 100_000
@@ -147,3 +147,22 @@ def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_
         with pytest.raises(UnreachableError, match="no object storage"):
             client.submit(len, bytes(SIZE)).result(20)
         assert not any(future.done() for future in results)
+
+
+def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        scheduler = Command("scheduler", ["tcp://127.0.0.1:0"], {}, tmp_path)
+        stack.callback(scheduler.close)
+        address = scheduler.addresses()["scheduler"]
+        workers = stack.enter_context(command("cluster", address, "-n", "2", directory=tmp_path))
+        workers.addresses()
+        client = stack.enter_context(Client(address))
+        go = occupy(client, tmp_path)
+        sent = client.send_object(b"s" * SIZE)
+        futures = [client.submit(lambda a, b: len(a) + len(b), bytes([i]) * LARGE, sent) for i in range(6)]
+        scheduler.process.kill()
+        scheduler.process.wait()
+        restarted = stack.enter_context(command("scheduler", address, directory=tmp_path))
+        restarted.addresses()
+        go.touch()
+        assert [future.result(30) for future in futures] == [SIZE + LARGE] * 6

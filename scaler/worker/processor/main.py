@@ -26,7 +26,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.processes import give_memory_back
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
 from scaler.serialization import dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.worker.credential import own_access
@@ -234,12 +234,8 @@ class _Processor:
         """Read announcements until this spec is known: the agent sends them before the first task that needs them."""
         specs = self._functions.specs
         while number not in specs:
-            try:
-                datagram, _ = receive(self._definitions, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                raise ProtocolError(f"the agent sent a task of spec {number}, which it never announced") from None
-            kind, *values = unpack(datagram)
-            self._announcements[kind](*values)
+            if not self._read_announcement():
+                raise ProtocolError(f"the agent sent a task of spec {number}, which it never announced")
         return specs[number]
 
     def _undo(self, error: BaseException | None) -> None:
@@ -247,6 +243,16 @@ class _Processor:
         text = self._guard.undo(error)
         self._is_spoilt = True
         self._report_worn(text)
+
+    def _read_announcement(self) -> bool:
+        """Take in the next announcement. Returns False when there is none."""
+        try:
+            datagram, _ = receive(self._definitions, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        kind, *values = unpack(datagram)
+        self._announcements[kind](*values)
+        return True
 
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
@@ -298,6 +304,8 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
+            while outcome == Outcome.INPUT_MISSING and self._read_announcement():
+                pass  # the storage may have moved with a restarted scheduler
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns
