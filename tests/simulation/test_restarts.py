@@ -7,8 +7,12 @@ from dataclasses import replace
 import pytest
 
 from scaler.protocol.messages import Outcome
+from scaler.scheduler.core.recovery import Recovery
+from scaler.scheduler.core.tasks import Tasks
 from scaler.testing.simulation import Chances
 from scaler.testing.simulation.actors import CALM
+from scaler.worker.agent.retained import RetainedResults
+from tests.simulation.planting import Fault, plant
 from tests.simulation.restarts import RestartingWorld
 
 ROUGH = Chances(
@@ -25,6 +29,30 @@ ROUGH = Chances(
 STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.0)
 """Nothing goes wrong but that the scheduler is killed."""
 
+NOTICED = "started twice|started 2 times|still wait|more slots than it has"
+
+FAULTS: dict[str, Fault] = {
+    "an agent drops its results when the scheduler was restarted": Fault(
+        RetainedResults,
+        "take_all",
+        "found = [done for done, _ in self._batches.values()]",
+        "found = []",
+        NOTICED,
+    ),
+    "results are released before anything has got them": Fault(Tasks, "settle", "if not batch.left and", "if", NOTICED),
+    "tasks run again before workers had time to report": Fault(
+        Recovery, "hold", "max(self._opens_at, now + SETTLE_SECONDS)", "now", NOTICED
+    ),
+    "a report is forgotten when its client has not come yet": Fault(
+        Recovery,
+        "_reported_all",
+        "self.claims[identifier] = Claim(",
+        "_ = Claim(",
+        NOTICED,
+    ),
+}
+"""Each one makes a task start twice, or never end, in a world where only the scheduler is killed."""
+
 
 def world(seed: int, chances: Chances, rate: float) -> RestartingWorld:
     return RestartingWorld(
@@ -35,7 +63,7 @@ def world(seed: int, chances: Chances, rate: float) -> RestartingWorld:
         tasks=250,
         chances=chances,
         burst=8,
-        slots=1 + seed % 2,
+        slots=2 + seed % 2,
         limit_seconds=900.0,
         settle_seconds=3.0,
     )
@@ -63,3 +91,18 @@ def test_every_future_has_one_right_outcome_when_workers_are_lost_too(soak: bool
         except Exception as error:
             error.add_note(f"in the world of seed {seed}")
             raise
+
+
+def run_all() -> None:
+    for seed in range(4):
+        steady = world(seed, STEADY, 1.0)
+        steady.run()
+        assert set(steady.starts.values()) == {1}, "a task started twice"
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(FAULTS[name], monkeypatch)
+    with pytest.raises(AssertionError, match=FAULTS[name].words):
+        run_all()
