@@ -38,11 +38,13 @@ class Labels:
         self._unsent: list[bytes] = []
         self._run_failed = True
         """The user submits the tasks; False: they are sent again to a scheduler that has forgotten them."""
+        self.has_unsent = False
         self._undelivered: list[bytes] = []
         """Adopted tasks whose results the scheduler was not asked for yet."""
 
     def take(self, found: TasksLabelled | TasksAdopted) -> dict[bytes, ClientTask]:
         """Take in labels, or adopted tasks, which are returned by their ids: they are unfinished from now on."""
+        self.has_unsent = True
         if isinstance(found, TasksLabelled):
             self._labels.update(zip(found.ids, zip(found.keys, found.tags, strict=True), strict=True))
             self._unsent += found.ids
@@ -56,6 +58,7 @@ class Labels:
         self._keep(unfinished)
         self._unsent, self._run_failed = list(self._labels), False
         self._undelivered = adopted
+        self.has_unsent = bool(self._unsent or adopted)
 
     def messages(self, unfinished: Collection[bytes]) -> Iterator[Message]:
         """Yield what is to be sent before the tasks."""
@@ -69,7 +72,7 @@ class Labels:
                 self._keep(unfinished)
         for start in range(0, len(self._undelivered), MAX_ROWS):
             yield Redeliver(self._undelivered[start : start + MAX_ROWS])
-        self._undelivered = []
+        self._undelivered, self.has_unsent = [], False
 
     def _keep(self, unfinished: Collection[bytes]) -> None:
         self._labels = {task: label for task, label in self._labels.items() if task in unfinished}

@@ -199,19 +199,15 @@ class TaskSession:
                 case ObjectPinned() | Roster():
                     self._note(each)
                 case ClientCleared():
-                    # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
-                    self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
-                    for upload in self._objects.values():
-                        upload.is_invalid = True
-                    self._objects.clear()
-                    commands.append(DropTasks(self._take_all(), None))
+                    self._clear(commands)
                 case ClientGaveUp(error, cancel):
                     commands.append(DropTasks(self._take_all(cancel), error))
                 case SchedulerRestarted(stand_ins, expired):
                     self._restart(stand_ins, expired=expired)
                 case _:
                     assert_never(each)
-        self._drop_failed(commands)
+        if self._failed_uploads:
+            self._drop_failed(commands)
         if free_bytes is not None:
             self._send(commands, free_bytes, now)
         return commands
@@ -254,6 +250,14 @@ class TaskSession:
                     self.unsent_bytes += len(task.payload) + _ROW_BYTES
                     self._unsent.append((self.resolved, task))
         upload.waiting.clear()
+
+    def _clear(self, commands: list[SessionCommand]) -> None:
+        # An object is pinned before it is cleared: the scheduler releases only what it knows to be pinned.
+        self._clearing += [*_in_slices(Pin, self._unpinned), Clear()]
+        for upload in self._objects.values():
+            upload.is_invalid = True
+        self._objects.clear()
+        commands.append(DropTasks(self._take_all(), None))
 
     def _drop_failed(self, commands: list[SessionCommand]) -> None:
         """Drop tasks whose uploads had failed. After all tasks were added: later ones may name those that need them."""
@@ -376,7 +380,8 @@ class TaskSession:
             commands.append(RosterNoted(self._noted))
             self._noted = 0
         commands += _in_slices(Pin, self._unpinned)
-        commands += self._labels.messages(self.pending)
+        if self._labels.has_unsent:
+            commands += self._labels.messages(self.pending)
         if self._unsent:
             self._send_tasks(commands, free_bytes, now)
         if now >= self._acknowledge_at:

@@ -306,7 +306,7 @@ class SchedulerCore:
         """
         self._tell_submitted()
         if client.session is not None:
-            if client.session.is_attached:
+            if not client.is_detached:
                 self._outbox.publish(peer_incident(kind, client, why))
                 self._sessions.detach(client, now)
             return
@@ -327,7 +327,7 @@ class SchedulerCore:
 
     def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
         assert client.session is not None
-        if client.session.is_attached:
+        if not client.is_detached:
             self._expel(client.id, f"session {client.session.name!r} {why}")
             self.state.accounts.closed(client.id)
         client.session = None

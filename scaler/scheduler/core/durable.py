@@ -25,7 +25,6 @@ class DurableSession:
     """Host and pid of the client that uses it, or used it last."""
     labels: dict[bytes, Label] = field(default_factory=dict)
     """Of its tasks, in the order of their submission."""
-    is_attached: bool = True
 
     def submitted(self, task: bytes, function: str) -> int:
         """Note a new task. Returns the last attempt of an earlier run, after which its attempts are counted."""

@@ -62,7 +62,7 @@ class Sessions:
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} is that of another client")
         silent = now - record.last_message_at
-        if record.session.is_attached and record.broken_at is None and silent < TAKEOVER_SECONDS:
+        if not record.is_detached and record.broken_at is None and silent < TAKEOVER_SECONDS:
             text = f"session {name!r} is in use by {record.session.client}: end that client first"
             return Refused(RefusalReason.DUPLICATE, text)
         return None
@@ -100,7 +100,7 @@ class Sessions:
             client
             for client in self._state.clients.values()
             if client.session is not None
-            and not client.session.is_attached
+            and client.is_detached
             and not client.tasks
             and now - client.session.used_at > self._retention_seconds
         ]
@@ -141,14 +141,14 @@ class Sessions:
             id=client.id,
             name=session.name,
             key=client.account.key,
-            attached=session.is_attached,
+            attached=not client.is_detached,
             client=session.client,
             unfinished=len(client.tasks),
             ended=len(results),
             failed=sum(result.outcome != Outcome.SUCCESS for result in results),
             size_bytes=sum(len(result.payload) for result in results)
             + sum(len(task.payload) for task in client.tasks.values()),
-            idle_seconds=0.0 if session.is_attached else max(0.0, now - session.used_at),
+            idle_seconds=0.0 if not client.is_detached else max(0.0, now - session.used_at),
         )
 
     def _tasks_of(self, client: ClientRecord, identifier: bytes, first: int) -> messages.SessionTasks:
@@ -172,7 +172,7 @@ class Sessions:
         reply = messages.SessionEnded(identifier, 0)
         if found is None or found.session is None:
             reply.error = "there is no such session"
-        elif remove and found.session.is_attached and found is not client:
+        elif remove and not found.is_detached and found is not client:
             reply.error = f"session {found.session.name!r} is in use by {found.session.client}: end that client first"
         else:
             reply.cancelled = len(found.tasks)

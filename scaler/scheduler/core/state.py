@@ -369,22 +369,19 @@ class ClientRecord(PeerRecord):
     """Requirements of its tasks that nothing here meets, and about which it was warned."""
     session: DurableSession | None = None
     """Set of a client whose tasks and results stay when it leaves."""
-
-    @property
-    def is_detached(self) -> bool:
-        """Tell whether this is a durable session that no client uses now."""
-        return self.session is not None and not self.session.is_attached
+    is_detached: bool = False
+    """This is a durable session that no client uses now."""
 
     def attach(self, where: str) -> None:
         """Note that a client on this host, with this pid, uses the durable session."""
         assert self.session is not None
-        self.session.is_attached, self.session.client = True, where
+        self.is_detached, self.session.client = False, where
         self.name = f"session {self.session.name} ({where})"
 
     def detach(self, now: float) -> None:
         """Note that the client of the durable session has left."""
         assert self.session is not None
-        self.session.is_attached, self.session.used_at = False, now
+        self.is_detached, self.session.used_at = True, now
         self.name = f"session {self.session.name} (detached)"
         self.number = 0
         self.unacknowledged.clear()
