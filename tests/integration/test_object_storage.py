@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
-from scaler.ids import IdFactory, new_peer_id, result_id
+from scaler.ids import IdFactory, cached_id, new_peer_id, result_id
 from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
 from scaler.object_storage.server import EmbeddedStorage, StorageServer
 from scaler.object_storage.shared_memory import SharedMemory
@@ -248,7 +248,7 @@ def unused_address(tmp_path: os.PathLike[str]) -> str:
 
 
 def test_the_limits_of_the_command_line_hold() -> None:
-    flags = ("--memory-limit-bytes", "1000000", "--max-object-bytes", "400000")
+    flags = ("--memory-limit-bytes", "1000000", "--max-object-bytes", "400000", "--cache-limit-bytes", "1000")
     with storage_process("tcp://127.0.0.1:0", *flags) as storage, blocking(storage.address) as client:
         with pytest.raises(LimitError, match="max_object_bytes = 400000"):
             client.put(MADE.object(), [bytes(400_001)])
@@ -256,6 +256,8 @@ def test_the_limits_of_the_command_line_hold() -> None:
         client.put(MADE.object(), [bytes(400_000)])
         with pytest.raises(LimitError, match="memory_limit_bytes = 1000000"):
             client.put(MADE.object(), [bytes(300_000)])
+        with pytest.raises(LimitError, match="larger than cache_limit_bytes"):
+            client.put(cached_id(MADE.owner, bytes(16)), [bytes(1_001)])
 
 
 def test_many_threads_share_one_blocking_client() -> None:

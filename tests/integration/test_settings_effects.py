@@ -132,6 +132,11 @@ EFFECTS: dict[type, dict[str, str]] = {
         "bind_address": STORAGE + "test_a_storage_may_come_up_after_those_who_need_it",
         "memory_limit_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
         "max_object_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
+        "cache_limit_bytes": STORAGE + "test_the_limits_of_the_command_line_hold",
+        **seen_by(
+            STORAGE + "test_a_full_spill_directory_refuses_new_objects_and_loses_none",
+            "spill_directory spill_limit_bytes",
+        ),
         "state_directory": (
             "integration/test_storage_on_disk.py::test_an_answer_comes_only_when_the_disk_has_the_object"
         ),
@@ -165,6 +170,9 @@ EFFECTS: dict[type, dict[str, str]] = {
             ACCOUNTS + "test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_opens_none"
         ),
         "client_timeout_seconds": SILENT_CLIENT,
+        "session_retention_seconds": (
+            "unit/scheduler/test_sessions.py::test_a_session_expires_after_its_last_use_and_not_before_its_last_task"
+        ),
         "worker_timeout_seconds": SCHEDULER + "test_a_silent_worker_is_given_up_after_its_timeout",
         "object_retention_seconds": SILENT_CLIENT,
         **seen_by(BALANCE, "load_balance_seconds load_balance_trigger_times"),
@@ -249,6 +257,8 @@ EFFECTS: dict[type, dict[str, str]] = {
         "insecure_no_auth": WITHOUT_KEYS,
         "unit_id_from": "integration/test_ecs_manager.py::"
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
+        "gpus": "integration/test_task_resources.py::"
+        "test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice",
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {
