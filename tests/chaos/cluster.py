@@ -193,7 +193,7 @@ class Cluster:
             cwd=self.directory,
             check=True,
             stdout=subprocess.DEVNULL,
-            timeout=30,
+            timeout=120,
         )
 
     def new_key(self, name: str, role: str) -> Path:

@@ -91,7 +91,7 @@ FAULTS: dict[str, Fault] = {
         "_settle",
         "if entry.pins or entry.uses:",
         "if entry.pins:",
-        "^b|inputs|is kept until|nothing is lost",
+        "^b|inputs|is kept until|nothing is lost|is there while",
     ),
     "the scheduler keeps what no task uses any more": Fault(
         ObjectTable, "unuse", "self._settle(identifier, entry)", "pass", "is kept for nothing"
@@ -112,7 +112,7 @@ RESTART_FAULTS: dict[str, Fault] = {
     "a restarted scheduler ignores what workers report": Fault(
         Recovery,
         "_reported_all",
-        "self.claims[identifier] = Claim(worker, attempt, once, suspended)",
+        "self.claims[identifier] = Claim(worker, attempt, once, suspended, gpus)",
         "pass",
         "may start once|wait|runs again|starts after",
     ),
@@ -131,7 +131,7 @@ def small_world(
         tasks=200,
         chances=chances,
         burst=10,
-        slots=random.choice((1, 2, 3)),
+        slots=random.choice((2, 3)),  # some tasks need two
         check_every=5,
         settle_seconds=6.0,  # a client acknowledges its last results with its second heartbeat
         limit_seconds=300.0,
@@ -188,7 +188,7 @@ def test_the_simulation_of_restarts_notices(name: str, monkeypatch: pytest.Monke
     fault = RESTART_FAULTS[name]
     plant(fault, monkeypatch)
     with pytest.raises((AssertionError, KeyError), match=fault.words):
-        run_restarts(range(6))
+        run_restarts(range(16))
 
 
 @pytest.mark.parametrize("name", FAULTS)
