@@ -248,7 +248,7 @@ def test_a_client_that_was_stopped_for_longer_than_its_lease_gets_results_or_is_
             assert program.stdout.readline() == "waits\n"
             assert within(10, lambda: cluster.starts()["once"] == 1)
             program.send_signal(signal.SIGSTOP)
-            assert within(20, lambda: "was silent for" in cluster.scheduler.errors())
+            assert within(20, lambda: "was silent for" in cluster.scheduler.output())
             program.send_signal(signal.SIGCONT)
             assert "may have run" in program.stdout.readline()
             assert program.stdout.readline() == "[0, 1, 2]\n"
