@@ -191,10 +191,6 @@ class Recovery:
         self.claims.update((task, Claim(None, attempt, once=True)) for task, attempt in dispatched.items())
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
 
-    @property
-    def has_claims(self) -> bool:
-        return bool(self.claims)
-
     @staticmethod
     def attempts(again: int) -> int:
         return again % MAX_SESSIONS * ATTEMPTS_BETWEEN_SESSIONS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from scaler.ids import TASK_KIND, is_task, owner_of, show
 from scaler.needs import Needs
@@ -50,28 +50,38 @@ class Submission:
                 _note(wrong, f"function id {show(identifier)} does not belong to the function that came with it")
         referencing: list[Task] = []
         # A program that continues a session of before the restart may submit tasks that workers have.
-        is_again = message.again > 0 or (client.session is not None and self._recovery.has_claims)
-        if message.again:
+        claims = self._recovery.claims if client.session is not None else {}
+        is_again = message.again > 0
+        if is_again:
             client.attempt_base = self._recovery.attempts(message.again)
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
-                self._take_in(client, columns, referencing, wrong, is_again=is_again)
+                self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
                 self._reject(unlisted, columns.ids, no_room or "its function or serializer was never defined")
+        held = [task for task in referencing if is_again or task.id in claims]
         for task in referencing:
-            self._tasks.resolve(task, is_held=is_again)
-        if is_again:
-            self._recovery.hold(client, referencing, self._state.own_time(self._state.now))
+            self._tasks.resolve(task, is_held=is_again or task.id in claims)
+        if held:
+            self._recovery.hold(client, held, self._state.own_time(self._state.now))
         self._tasks.acknowledge(client, message.acknowledged)
         return wrong
 
     def _take_in(
-        self, client: ClientRecord, columns: TaskGroup, referencing: list[Task], wrong: list[str], *, is_again: bool
+        self,
+        client: ClientRecord,
+        columns: TaskGroup,
+        referencing: list[Task],
+        wrong: list[str],
+        claims: Container[bytes],
+        *,
+        is_again: bool,
     ) -> None:
         """Make the tasks of one group.
 
-        referencing: collects those that reference others, or that are submitted again; they are in no queue yet.
+        referencing: collects those that reference others, or that are submitted again or claimed; they are in no
+        queue yet.
         """
         account = client.account
         accounts = self._state.accounts
@@ -106,7 +116,7 @@ class Submission:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
             tasks[identifier] = task
-            if task.references or is_again:
+            if task.references or is_again or identifier in claims:
                 referencing.append(task)
             else:
                 ready.append(task)

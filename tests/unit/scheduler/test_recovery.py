@@ -121,6 +121,21 @@ def test_what_no_worker_has_waits_for_their_reports_and_runs_after_that(cluster:
     assert {attempt for _, attempt, _ in cluster.runs("w")} == {1025}
 
 
+def test_a_new_program_of_a_durable_session_has_the_tasks_that_workers_have_and_starts_others(
+    cluster: Restarted,
+) -> None:
+    cluster.client("s", session="nightly")
+    running, other, new = (cluster.task_id("s") for _ in range(3))
+    cluster.returning("w", (running, 1), (other, 1), slots=3)
+    cluster.say("s", SessionLost(True, [cluster.peer("gone")]))
+    cluster.submit("s", ids=[running, new], retries=0)
+    cluster.wait(AFTER, alive=["w", "s"])
+    cluster.say("s", RosterNoted(1))
+    cluster.finish("w", running)
+    assert cluster.outcomes("s") == {running: (Outcome.SUCCESS, VALUE)}
+    assert [task for task, _, _ in cluster.runs("w")] == [new]
+
+
 def test_new_tasks_do_not_wait(cluster: Restarted) -> None:
     cluster.client()
     cluster.worker("w")
