@@ -34,6 +34,9 @@ class ProtocolError(ScalerError):
 class LimitError(ScalerError):
     """A named limit was reached; the text names it and its value."""
 
+    may_pass = False
+    """True when the same call may succeed later although nothing else changes: a disk is full, say."""
+
 
 class ComponentError(ScalerError, RuntimeError):
     """A process of the platform failed: the text says which, how it ended, and what it wrote last."""
@@ -87,7 +90,7 @@ class ObjectLostError(TaskError):
 
 
 class SchedulerLostError(TaskError):
-    """The scheduler was gone for longer than the client's lease."""
+    """The scheduler was gone for longer than ten leases of the client."""
 
 
 class ClientDisconnectedError(TaskError):

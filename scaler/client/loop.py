@@ -83,6 +83,10 @@ if TYPE_CHECKING:
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
+LOST_LEASES = 10.0
+"""A client gives up a scheduler that was gone for this many of its leases. A scheduler that forgot the client after one
+is sent everything again, so a client that waits for longer loses nothing.
+"""
 SAFE_LEASE_SHARE = 2 / 3
 """A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
 UNKNOWN_INCARNATION = 0
@@ -450,11 +454,11 @@ class ClientLoop:
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
-        lease = self._welcome.lease_seconds
+        seconds = LOST_LEASES * self._welcome.lease_seconds
         if self.futures.has_unfinished() or self._questions:
-            self._say_lost(f"tasks that wait for it fail after {lease:g} s")
-        if self._broken_at is not None and self._loop.time() - self._broken_at > lease:
-            self._lose(f"the scheduler at {self.address} was gone for more than {lease:g} s")
+            self._say_lost(f"tasks that wait for it fail after {seconds:g} s")
+        if self._broken_at is not None and now - self._broken_at > seconds:
+            self._lose(f"the scheduler at {self.address} was gone for more than {seconds:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
 

@@ -339,7 +339,7 @@ class StorageCore:
             case ObjectNotPersisted(object_id, text, requests):
                 self._miss(self._objects.drop(object_id), text)
                 for peer, request in requests:
-                    self._commands.append(SendToPeer(peer, StorageReply(request, StorageResult.FULL, text)))
+                    self._commands.append(SendToPeer(peer, StorageReply(request, StorageResult.UNWRITABLE, text)))
             case DiskChanged(failure):
                 self._objects.disk_failure = failure
 

@@ -353,7 +353,7 @@ class StorageTable:
         if message.id in self._forgotten:
             return StorageResult.MISSING, "the object was forgotten before it was put"
         if self.disk_failure:
-            return StorageResult.FULL, self.disk_failure
+            return StorageResult.UNWRITABLE, self.disk_failure
         if message.offset:
             return StorageResult.MISSING, "the frames before these were refused or forgotten"
         if len(message.parts) > MAX_PARTS or min(message.parts, default=0) < 0:

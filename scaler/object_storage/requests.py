@@ -297,8 +297,10 @@ def _error(object_id: bytes, reply: StorageReply) -> ScalerError:
     shown = show(object_id)
     if reply.result is StorageResult.MISSING:
         return _lost(object_id, f"object {shown} is not in the object storage: {reply.text}")
-    if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE}:
-        return LimitError(f"the object storage does not take object {shown}: {reply.text}")
+    if reply.result in {StorageResult.FULL, StorageResult.TOO_LARGE, StorageResult.UNWRITABLE}:
+        error = LimitError(f"the object storage does not take object {shown}: {reply.text}")
+        error.may_pass = reply.result is StorageResult.UNWRITABLE
+        return error
     return ProtocolError(f"the object storage does not understand object {shown}: {reply.text}")
 
 

@@ -772,6 +772,7 @@ class StorageResult(StrEnum):
     TOO_LARGE = "too_large"
     INVALID = "invalid"
     UNSHARED = "unshared"  # the descriptor of a shared PutObject did not arrive: put the object again with attachments
+    UNWRITABLE = "unwritable"  # the disk of a durable storage takes nothing now: put the object again later
 
 
 @message(from_storage=OBJECT_PEERS, attachments=True)

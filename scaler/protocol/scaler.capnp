@@ -334,7 +334,7 @@ struct Finished {
 struct RunGroup {
   # Attempts at tasks of one spec, in columns.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   inputCounts @2 :List(UInt32);  # entries of each row, or empty
   inputSizes @3 :List(UInt32);   # in bytes
   inputs @4 :Data;               # the payloads of each task's references, in their order; one behind the other
@@ -362,7 +362,7 @@ struct Recall {
   # Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done.
   # scheduler -> worker.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   kill @2 :Bool;                 # true: kill the started ones. False: they run on
 }
 
@@ -370,7 +370,7 @@ struct Returned {
   # Answers Recall, or gives attempts back unasked because the worker drains.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   started @2 :List(UInt8);       # false: never started, and forgotten. True: it runs on and will be in a Done; 0 or 1
 }
 
@@ -378,7 +378,7 @@ struct Suspended {
   # Started attempts that now wait for tasks of their own and take no slot, or that go on.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   suspended @2 :List(UInt8);     # false: it goes on, and takes a slot again; 0 or 1
 }
 
@@ -386,7 +386,7 @@ struct Done {
   # Attempts that ended. The profile columns are as in Finished.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   outcomes @2 :List(UInt8);      # of Outcome
   durationUs @3 :List(UInt64);   # wall time; microseconds
   cpuUs @4 :List(UInt64);        # CPU time in microseconds; empty when no task of the batch has it
@@ -644,6 +644,7 @@ enum StorageResult {
   tooLarge @3;
   invalid @4;
   unshared @5;                   # the descriptor of a shared PutObject did not arrive: put the object again with attachments
+  unwritable @6;                 # the disk of a durable storage takes nothing now: put the object again later
 }
 
 struct StorageReply {
@@ -832,7 +833,7 @@ struct WorkerReport {
   # The Done of those that have ended follow it.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
-  attempts @1 :List(UInt16);     # from 1 to 65534
+  attempts @1 :List(UInt16);     # from 1 to 65533
   suspended @2 :List(UInt8);     # as in Suspended; 0 or 1
   once @3 :List(UInt8);          # 1: the task has retries=0; 0 or 1
   deviceCounts @4 :List(UInt32);  # entries of each row, or empty

@@ -333,13 +333,13 @@ def test_submit_waits_for_room_and_names_the_limit() -> None:
 # -- schedulers come and go
 
 
-def test_futures_end_when_the_scheduler_is_gone_for_longer_than_the_lease() -> None:
-    with RigScheduler(lease_seconds=0.3) as scheduler:
+def test_futures_end_when_the_scheduler_is_gone_for_longer_than_ten_leases() -> None:
+    with RigScheduler(lease_seconds=0.1) as scheduler:
         client = Client(scheduler.address)
         future = client.submit(abs, 1)
         scheduler.next_tasks(1)
         scheduler.close()
-        with pytest.raises(SchedulerLostError, match=r"gone for more than 0\.3 s"):
+        with pytest.raises(SchedulerLostError, match="gone for more than 1 s"):
             future.result(10)
         client.disconnect()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scaler.errors import ObjectLostError
+from scaler.errors import LimitError, ObjectLostError
 from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import Buffer, Serializer, load_function, load_retry_on, load_serializer, parts_of, size_of
@@ -17,6 +18,9 @@ if TYPE_CHECKING:  # most processors never need it
 
 GET_TIMEOUT_SECONDS = 1.0
 """A task whose input cannot be fetched, because the storage has been away for this long, frees its slot."""
+DISK_SECONDS = 300.0
+"""How long a result waits for a storage whose disk is full or has failed."""
+DISK_PAUSE_SECONDS = 0.5
 _T = TypeVar("_T")
 CACHE_BYTES = 256 * 1024 * 1024
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
@@ -66,9 +70,20 @@ class StoredObjects:
         return found
 
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
-        """Store an object and return the payload that points to it. Raises what the storage's client raises."""
-        self._open().put(identifier, parts)
-        return stored_reference(identifier, size_of(parts))
+        """Store an object and return the payload that points to it. Raises what the storage's client raises.
+
+        Tries again for DISK_SECONDS while the storage's disk takes nothing: a task that has run must not lose its
+        result for that, and its processor makes no others meanwhile.
+        """
+        until = time.monotonic() + DISK_SECONDS
+        while True:
+            try:
+                self._open().put(identifier, parts)
+                return stored_reference(identifier, size_of(parts))
+            except LimitError as error:
+                if not error.may_pass or time.monotonic() >= until:
+                    raise
+            time.sleep(DISK_PAUSE_SECONDS)
 
     def clear(self) -> None:
         """Empty the cache."""

@@ -3,9 +3,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import pytest
+
+from scaler.errors import LimitError
 from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import stored_reference
 from scaler.serialization import Buffer
+from scaler.worker.processor import functions
 from scaler.worker.processor.functions import StoredObjects
 
 IDENTIFIER = b"client-A" + bytes(8)
@@ -18,9 +22,11 @@ class Storage:
     def __init__(self, is_shared: bool) -> None:
         self.is_shared = is_shared
         self.gets = 0
+        self.refusals: list[LimitError] = []
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> None:
-        raise NotImplementedError
+        if self.refusals:
+            raise self.refusals.pop()
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
         assert object_id == IDENTIFIER
@@ -63,3 +69,28 @@ def test_arguments_that_came_as_frames_are_cached_as_they_cannot_be_altered() ->
     for _ in range(2):
         assert list(map(bytes, known.parts(REFERENCE, is_own=True))) == [b"unaltered"]
     assert storage.gets == 1
+
+
+def refusal(*, may_pass: bool) -> LimitError:
+    error = LimitError("no space")
+    error.may_pass = may_pass
+    return error
+
+
+def test_a_result_waits_for_a_disk_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(functions, "DISK_PAUSE_SECONDS", 0.0)
+    storage = Storage(is_shared=False)
+    storage.refusals = [refusal(may_pass=True) for _ in range(3)]
+    assert objects(storage).put(IDENTIFIER, [b"unaltered"]) == REFERENCE
+    assert not storage.refusals
+
+
+def test_a_result_waits_neither_without_end_nor_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = Storage(is_shared=False)
+    storage.refusals = [refusal(may_pass=False)]
+    with pytest.raises(LimitError, match="no space"):
+        objects(storage).put(IDENTIFIER, [b"unaltered"])
+    monkeypatch.setattr(functions, "DISK_SECONDS", 0.0)
+    storage.refusals = [refusal(may_pass=True)]
+    with pytest.raises(LimitError, match="no space"):
+        objects(storage).put(IDENTIFIER, [b"unaltered"])
