@@ -45,6 +45,10 @@ class Walk(CoreRig):
         super().__init__(replace(config, hard_processor_suspend=self.random.random() < 0.5))
         self.came: set[tuple[bytes, int]] = set()
         self.ended: Counter[tuple[bytes, int]] = Counter()
+        """Ends that this scheduler was told."""
+        self.outcomes: dict[tuple[bytes, int], int] = {}
+        """Of attempts, as any scheduler was told."""
+        self.incarnation = 1
         self.begun: set[tuple[bytes, int]] = set()
         self.finished: set[tuple[bytes, int]] = set()
         self.lost: set[tuple[bytes, int]] = set()
@@ -71,12 +75,16 @@ class Walk(CoreRig):
             if isinstance(message, Done):
                 for identifier, attempt, outcome in zip(message.ids, message.attempts, message.outcomes, strict=True):
                     self.ended[identifier, attempt] += 1
+                    known = self.outcomes.setdefault((identifier, attempt), outcome)
+                    assert known == outcome, "an attempt has two outcomes"
                     if outcome != Outcome.SUCCESS:
                         self.lost.add((identifier, attempt))
             elif isinstance(message, Returned):
                 for identifier, attempt, started in zip(message.ids, message.attempts, message.started, strict=True):
                     if not started:
                         self.ended[identifier, attempt] += 1
+                        known = self.outcomes.setdefault((identifier, attempt), Outcome.NOT_STARTED)
+                        assert known == Outcome.NOT_STARTED, "what had ended was given back"
                         assert (identifier, attempt) not in self.begun, "what had begun was given back as not started"
         for text in self.logged:
             assert "is ended" not in text or "read no task" in text, "a processor was banned"
@@ -95,8 +103,8 @@ class Walk(CoreRig):
         return {number: each for number, each in self.hands.processors.items() if not each.released}
 
     def walk(self) -> None:
-        steps = [self.run, self.work, self.wait, self.read, self.die, self.recall, self.pass_time, self.forget]
-        self.random.choices(steps, weights=[20, 50, 10, 5, 8, 10, 10, 1])[0]()
+        steps = [self.run, self.work, self.wait, self.read, self.die, self.recall, self.pass_time]
+        self.random.choices([*steps, self.forget, self.restart], weights=[20, 50, 10, 5, 8, 10, 10, 1, 1])[0]()
 
     def run(self) -> None:
         count = self.random.randint(1, 12)
@@ -184,13 +192,19 @@ class Walk(CoreRig):
 
     def forget(self) -> None:
         """The scheduler has forgotten the worker."""
-        self.turn(Welcomed(Welcome(False, 2, 1e9, 2.0)))
+        self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
         self.came = set()
+
+    def restart(self) -> None:
+        """Another scheduler has taken the place of this one: it is told what runs, and the results again."""
+        self.incarnation += 1
+        self.ended.clear()
+        self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
 
     def run_out(self) -> None:
         """Let everything come to its end: then every attempt that came has ended."""
         for _ in range(10_000):
-            if self.came <= set(self.ended):
+            if self.came <= set(self.outcomes):
                 return
             self.now += 0.6
             self.turn(TimeElapsed(self.snapshots()))
