@@ -20,7 +20,7 @@ from tests.properties.test_codec_properties import EVERY, RICH
 from tests.unit.protocol.test_codec import Body
 
 RAGGED = {"references": ("referenceCounts",), "inputs": ("inputCounts", "inputSizes")}
-PAYLOADS = {"payloads": "payloadSizes", "texts": "textSizes"}
+PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
 
 
 def camel(name: str) -> str:
@@ -38,9 +38,9 @@ def wire(value: Any) -> Any:
     for field in fields(value):
         name, part = field.name, getattr(value, field.name)
         match name:
-            case "ids":
+            case "ids" | "lost":
                 found[name] = b"".join(part)
-            case "payloads" | "texts":
+            case _ if name in PAYLOADS:
                 found[PAYLOADS[name]], found[name] = list(map(len, part)), b"".join(part)
             case "references":
                 found["referenceCounts"] = list(map(len, part))
@@ -55,11 +55,13 @@ def wire(value: Any) -> Any:
                 found[name] = [{"name": need, "amount": amount} for need, amount in part]
             case "capabilities":
                 found[name] = [{"name": offer, "amount": amount or 0.0} for offer, amount in part.items()]
-            case "drained" | "joined":
+            case "devices":
+                found["deviceCounts"], found[name] = list(map(len, part)), list(chain.from_iterable(part))
+            case "drained" | "joined" | "workers" | "left":
                 found[name] = [{"id": unit} for unit in part]
             case "details":
                 found |= {} if part is None else {name_of(part): wire(part)}
-            case "started" | "suspended" | "are_stderr" | "outcomes" if isinstance(part, list):
+            case "started" | "suspended" | "once" | "are_stderr" | "outcomes" if isinstance(part, list):
                 found[camel(name)] = list(map(int, part))
             case _ if isinstance(part, list):
                 found[camel(name)] = [wire(each) for each in part]

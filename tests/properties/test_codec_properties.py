@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
+from scaler.ids import MAX_ATTEMPT
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.texts import escaped_lines
@@ -32,7 +33,7 @@ LIMIT = st.integers(-1, 2**62)
 AMOUNT = st.floats(0, 1e9, exclude_min=True)
 OFFERS = st.dictionaries(NAME, st.none() | AMOUNT, max_size=4)
 NEEDS = st.dictionaries(NAME, st.just(0.0) | AMOUNT, max_size=4).map(lambda needs: tuple(sorted(needs.items())))
-ATTEMPT = st.integers(1, 65_534)
+ATTEMPT = st.integers(1, MAX_ATTEMPT)
 U16 = st.integers(0, 65_535)
 FUNCTIONS = st.lists(st.tuples(ID, DATA), max_size=3)
 SPEC = st.builds(
@@ -84,6 +85,7 @@ DETAILS = (
 PROCESSOR = st.builds(
     m.ProcessorStatus, U32, PERCENT, U64, st.booleans(), st.booleans(), OPTIONAL_ID, running_seconds=SECONDS
 )
+SESSION = st.builds(m.SessionRow, PEER, TEXT, TEXT, st.booleans(), TEXT, U64, U64, U64, U64, SECONDS)
 UNIT = st.builds(m.UnitStatus, TEXT, st.sampled_from(m.UnitState), U32, SECONDS, TEXT)
 
 EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
@@ -151,6 +153,24 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.FindTasks: st.builds(m.FindTasks, TEXT),
     m.TasksFound: st.builds(m.TasksFound, TEXT, DATA),
     m.Notice: st.builds(m.Notice, TEXT),
+    m.LabelTasks: st.builds(
+        lambda drawn, run_failed: m.LabelTasks(**drawn, run_failed=run_failed),
+        columns(keys=DATA, tags=DATA),
+        st.booleans(),
+    ),
+    m.Redeliver: st.builds(m.Redeliver, IDS),
+    m.ListSessions: st.builds(m.ListSessions),
+    m.SessionsListed: st.builds(m.SessionsListed, st.lists(SESSION, max_size=3)),
+    m.ListSessionTasks: st.builds(m.ListSessionTasks, PEER, U64),
+    m.SessionTasks: st.builds(
+        lambda session, first, total, drawn: m.SessionTasks(session, first, total, **drawn),
+        PEER,
+        U64,
+        U64,
+        columns(outcomes=st.integers(0, 255), names=DATA, keys=DATA, tags=DATA),
+    ),
+    m.EndSession: st.builds(m.EndSession, PEER, st.booleans()),
+    m.SessionEnded: st.builds(m.SessionEnded, PEER, U64, TEXT),
     m.ObjectsMissing: st.builds(m.ObjectsMissing, IDS),
     m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
