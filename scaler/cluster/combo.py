@@ -83,6 +83,7 @@ class SchedulerClusterCombo:
         client_timeout_seconds: float = 60.0,
         worker_timeout_seconds: float = 60.0,
         object_retention_seconds: float = 60.0,
+        session_retention_seconds: float = 604_800.0,
         load_balance_seconds: float = 1.0,
         load_balance_trigger_times: int = 2,
         status_report_interval_seconds: float = 1.0,

@@ -365,9 +365,8 @@ class StorageTable:
         if not self._has_room(peer.account, size):
             text = f"there is no room for size {size}: {self.used_bytes} of memory_limit_bytes = {limit} are used"
             if self.used_bytes + size <= limit:
-                text = (
-                    f"uploads that have not come yet reserve {self._reserved[peer.account]} bytes for this key already"
-                )
+                reserved = self._reserved[peer.account]
+                text = f"uploads that have not come yet reserve a size of {reserved} for this key already"
             return StorageResult.FULL, text + self.spilling.why_not
         if self._records_bytes > max(MIN_RECORDS_BYTES, MAX_RECORDS_SHARE * limit):
             text = (

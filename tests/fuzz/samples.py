@@ -71,6 +71,8 @@ class Sampler:
             return [(content_id(self.data), self.data)]
         if mark.element is m.UnitId:
             return [self.text]
+        if mark.element is m.PeerName:
+            return [self.peer]
         return ((self.text, 1.0),) if mark.from_wire is f.needs_of else {self.text: 1.0}
 
 
@@ -78,6 +80,7 @@ _SPECIAL: dict[Any, Callable[[Sampler], Any]] = {
     f.Ids: lambda made: [made.id(number) for number in range(made.rows)],
     f.Payloads: lambda made: [made.data] * made.rows,
     f.RaggedIds: lambda made: [(made.id(),)] * made.rows,
+    f.Devices: lambda made: [(1,)] * made.rows,
     f.RaggedPayloads: lambda made: [(made.data,)] * made.rows,
 }
 

@@ -167,7 +167,7 @@ def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client:
 def test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so() -> None:
     with SchedulerClusterCombo(n_workers=1, max_suspended_tasks=5) as combo, Client(combo.get_address()) as client:
         assert client.submit(depth, client, 5).result(SECONDS) == 5
-        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 5 tasks of its worker"):
+        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 5"):
             client.submit(depth, client, 50).result(SECONDS)
         assert client.submit(depth, client, 5).result(SECONDS) == 5
 
@@ -180,8 +180,12 @@ def test_many_tasks_that_wait_for_their_own_all_end_with_few_suspended_at_a_time
 
 @pytest.mark.long
 @pytest.mark.timeout(600)
-def test_five_thousand_levels_end_at_the_limit_and_the_worker_goes_on() -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
-        with pytest.raises(TaskRejectedError, match="max_suspended_tasks = 1000 tasks"):
+def test_five_thousand_levels_end_at_the_limit_and_the_worker_goes_on(soak: bool) -> None:
+    limit = 1000 if soak else 20
+    with (
+        SchedulerClusterCombo(n_workers=1, max_suspended_tasks=limit) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        with pytest.raises(TaskRejectedError, match=f"max_suspended_tasks = {limit}"):
             client.submit(depth, client, 5000).result(500)
         assert client.submit(abs, -1).result(SECONDS) == 1

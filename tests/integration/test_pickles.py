@@ -77,6 +77,8 @@ def details_of(role: Role, sampler: Sampler) -> m.Details:
     assert isinstance(hello, m.Hello)
     if isinstance(hello.details, m.WorkerDetails | m.ManagerDetails):
         hello.details.capabilities = {}  # whose names a greeting must not have
+    if isinstance(hello.details, m.ClientDetails):
+        hello.details.session = ""  # of which there is one of each name
     return hello.details
 
 
@@ -106,7 +108,7 @@ def test_a_bomb_in_any_message_to_the_servers_does_nothing(
     role: Role, cluster: SchedulerClusterCombo, marker: Path
 ) -> None:
     doors = [(cluster.get_address(), Server.SCHEDULER), (cluster.get_object_storage_address(), Server.OBJECT_STORAGE)]
-    ends = {m.Hello, m.Goodbye, m.ShutdownCluster}
+    ends = {m.Hello, m.Goodbye, m.ShutdownCluster, m.EndSession}
     with Client(cluster.get_address()) as client:
         for address, server in doors:
             kinds = [kind for kind in m.MESSAGES if kind in m.MAY_SEND[server][role] - ends]

@@ -7,6 +7,7 @@ docs/design.md. A task that names a result which is no longer retained, or was n
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -34,6 +35,7 @@ from scaler.protocol.messages import (
     Message,
     Pin,
     Release,
+    SessionLost,
     Spec,
     Submit,
     TaskGroup,
@@ -47,7 +49,9 @@ PAYLOAD = bytes(SPLIT_BATCH_BYTES)
 class Scheduler:
     """Runs nothing; ends tasks on demand."""
 
-    def __init__(self) -> None:
+    def __init__(self, earlier: AbstractSet[bytes] = frozenset()) -> None:
+        """earlier: tasks that the schedulers before this one received; workers may still have them."""
+        self.earlier = earlier
         self.functions: set[bytes] = set()
         self.alive: dict[bytes, tuple[bytes, ...]] = {}
         self.retained: dict[bytes, int] = {}
@@ -72,12 +76,12 @@ class Scheduler:
             case AcknowledgeResults(seen):
                 self.see(seen)
             case Cancel(ids):
-                assert set(ids) <= set(self.received), "it cancels what it never submitted"
+                assert set(ids) <= self.earlier | set(self.received), "it cancels what it never submitted"
                 self.cancelled.update(ids)
             case Release(ids):
                 self.released.update(ids)
                 self.functions.difference_update(ids)
-            case Pin():
+            case Pin() | SessionLost():
                 pass
             case _:
                 raise AssertionError(f"a client does not send {message}")
@@ -217,7 +221,7 @@ class ClientMachine(RuleBasedStateMachine):
             return  # seldom: it ends what took many steps to build up
         self._step()
         self.released_before |= self.scheduler.released
-        self.scheduler = Scheduler()
+        self.scheduler = Scheduler(self.scheduler.earlier | set(self.scheduler.received))
         self.reported.clear()
         self._step(SchedulerRestarted({lost: self._upload() for lost in self.session.lost_values()}))
 

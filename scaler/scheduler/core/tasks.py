@@ -388,7 +388,7 @@ class Tasks:
         lost = self._isolate(task, worker)
         if was_alone and lost >= POISON_WORKERS:
             errors.texts.append(f"attempt {task.number}, alone: {text}")
-            why = f"the task was running on {lost} workers that were lost: " + "; ".join(errors.texts)
+            why = f"the task was running on {counted(lost, 'worker')} that were lost: " + "; ".join(errors.texts)
             self.end(task, Outcome.POISON, why.encode())
         else:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)

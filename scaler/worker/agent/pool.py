@@ -361,8 +361,9 @@ class ProcessorPool(ExecutorBase):
         """The running task of a processor waits for tasks of its own: lend its slot."""
         if len(self._in_state(ProcessorState.SUSPENDED)) >= self.config.max_suspended_tasks:
             # Without its slot, the tasks that it waits for might never run, nor those that all others here wait for.
-            text = f"the task waits for its own tasks, as max_suspended_tasks = {self.config.max_suspended_tasks} tasks"
-            self._kill(processor, KillReason(Outcome.REJECTED, f"{text} of its worker do already"))
+            limit = f"max_suspended_tasks = {self.config.max_suspended_tasks}"
+            text = f"the task waits for its own tasks, and as many of its worker as it may have do already: {limit}"
+            self._kill(processor, KillReason(Outcome.REJECTED, text))
             return
         self._enter(processor, ProcessorState.SUSPENDED, now)
         processor.is_yielding = False

@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
+from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Relay, Welcome
@@ -263,7 +264,7 @@ class ProcessorAgent(Agent):
             self._reclaim(number)
             event, text = ProcessorEvent.EXITED, describe_exit(report.value)
             if report.value == -signal.SIGKILL and not processor.is_killed:
-                text += f", with at most {report.peak_bytes} bytes of resident memory"
+                text += f", with at most {counted(report.peak_bytes, 'byte')} of resident memory"
                 if evidence := self._kernel_kills.evidence():
                     event, text = ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
