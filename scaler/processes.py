@@ -119,11 +119,11 @@ def end_others_born_with(*names: str) -> None:
 
 def end_descendants() -> None:
     """Kill all descendants of this process, which has called `adopt_orphans`."""
-    _end_processes(_children)
+    _end_processes(_children, are_own=True)
 
 
-def _end_processes(find: Callable[[], Iterator[int]]) -> None:
-    """Kill the processes whose pidfds are found, until none is."""
+def _end_processes(find: Callable[[], Iterator[int]], *, are_own: bool = False) -> None:
+    """Kill the processes whose pidfds are found, until none is. are_own: they are children that nothing else awaits."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
@@ -140,8 +140,9 @@ def _end_processes(find: Callable[[], Iterator[int]]) -> None:
             while count and (left := deadline - time.monotonic()) > 0:
                 for pidfd, _ in waiting.poll(left * 1000):
                     waiting.unregister(pidfd)
-                    with contextlib.suppress(ChildProcessError):  # it is the child of another process
-                        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+                    if are_own:
+                        with contextlib.suppress(ChildProcessError):  # the kernel has, because SIGCHLD is ignored
+                            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
                     count -= 1
 
 

@@ -294,7 +294,8 @@ def load_outcome(
 ) -> tuple[object, BaseException | None]:
     """Return value and exception of a task, one of them None. parts: of a payload that was stored.
 
-    Never raises: the error of a payload that cannot be loaded is the future's exception.
+    The error of a payload that cannot be loaded is the future's exception. Raises KeyboardInterrupt alone, when Ctrl-C
+    interrupts the main thread: the next reader loads the value again.
     """
     if outcome != Outcome.SUCCESS:
         return None, _exception(Outcome(outcome), bytes(payload))
@@ -304,7 +305,10 @@ def load_outcome(
         return load_value(parts_of(payload) if parts is None else parts, serializer), None
     except ScalerError as error:
         return None, error
-    except BaseException as error:  # noqa: BLE001 (this is the client's thread: a user's code must not end it)
+    except BaseException as error:
+        # Elsewhere, as in the client's thread, code of the user must not end the thread.
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
         return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
 
 
