@@ -77,10 +77,12 @@ class CachedResults:
         task = self._futures.ids.task()
         self.wanted[task] = digest
         try:
-            return self._futures.submit(template, args, kwargs, task)
+            future = self._futures.submit(template, args, kwargs, task)
         except BaseException:
             del self.wanted[task]
             raise
+        future.add_done_callback(lambda _: self.wanted.pop(task, None))  # a cancelled task has no result to take
+        return future
 
     def _ended(self, template: TaskTemplate, parts: Parts) -> TaskFuture:
         return self._futures.ended(template, *load_outcome(Outcome.SUCCESS, parts[0], template.serializer, parts))
