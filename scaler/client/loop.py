@@ -265,8 +265,13 @@ class ClientLoop:
         A client of a durable session first waits, up to its timeout, until the scheduler has all its tasks.
         """
         is_connected = self._welcome is not None and self.futures.closed is None
-        if self._is_durable and is_connected and threading.current_thread() is not self._thread:
-            self._hand_over()
+        try:
+            if self._is_durable and is_connected and threading.current_thread() is not self._thread:
+                self._hand_over()
+        finally:  # Ctrl-C ends the wait, and the client all the same
+            self._end(why)
+
+    def _end(self, why: str) -> None:
         self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
         self._questions.close(ClientClosedError(why))
         self._call(self._loop.stop)

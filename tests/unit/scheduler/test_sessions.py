@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     AcknowledgeResults,
     EndSession,
     Finished,
+    ForgetOwner,
     LabelTasks,
     ListSessions,
     ListSessionTasks,
@@ -173,7 +174,7 @@ def test_a_removed_session_leaves_nothing() -> None:
     assert cluster.recalls("w", kill=True) == [running]
     cluster.finish("w", running, outcome=Outcome.CANCELLED)
     assert not ask(cluster, "other", ListSessions(), SessionsListed).sessions
-    assert any(isinstance(command, SendToStorage) for command in cluster.commands)
+    assert SendToStorage(ForgetOwner(cluster.peer("s"))) in cluster.commands
 
 
 def test_a_session_that_is_in_use_is_cancelled_and_not_removed_by_another_client() -> None:
