@@ -110,8 +110,9 @@ class ObjectJournal:
     ) -> None:
         """Lock the directory. Raises UsageError when that is not possible.
 
-        on_stored: is told of a peer and its request that the disk has confirmed. on_lost: is told which object could
-        not be written, why, and the requests. on_failure: is told why no new object can be taken; empty: it can again.
+        on_stored: called with a peer and its request that the disk has confirmed. on_lost: called with an object that
+        could not be written, the reason, and the requests. on_failure: called with the reason why the disk takes no new
+        object; an empty one when it does again.
         """
         self._journal = Journal(path, "scaler.object_storage.durable", self._on_change)
         self._path = path

@@ -66,7 +66,7 @@ PUT_WAIT_SECONDS = 5.0
 HEARTBEAT_SECONDS = 2.0
 TRIM_BYTES = 64 * 1024 * 1024
 TRIM_SECONDS = 1.0
-"""When objects of so many bytes were forgotten, their memory is returned to the system this much later."""
+"""Delay in seconds from forgetting the bytes above to returning their memory to the system."""
 
 _log = logging.getLogger(__name__)
 

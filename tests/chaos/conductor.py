@@ -202,7 +202,7 @@ def _restore(process: psutil.Process, limits: tuple[int, int]) -> None:
 
 
 def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], report: Callable[[str], None]) -> Result:
-    """Run a cluster in the directory, strike it for so many seconds, and judge."""
+    """Run a cluster in the directory, inject faults for `seconds`, and check the history."""
     cluster = Cluster(directory, seed)
     report(f"the cluster has {'a' if cluster.is_durable else 'no'} state directory")
     try:

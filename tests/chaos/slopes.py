@@ -12,7 +12,7 @@ WARM_UP = 0.25
 BLOCKS = 24
 """Samples that follow each other are alike, so single ones would give too small an error: blocks are fitted."""
 ERRORS = 3.0
-"""A slope is above a limit when it is by so many standard errors."""
+"""Standard errors by which a slope must exceed its limit to fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,7 +141,7 @@ class AgentCore:
         return self.executor.queue.waiting + self.executor.unstarted
 
     def may_be_given_up(self, now: float) -> bool:
-        """Tell whether the scheduler has not been heard for so long that it may have given this worker up."""
+        """Return True when the scheduler has been silent long enough to have given this worker up."""
         return now - self._heard_at >= self._lease_seconds * KILL_ONCE_AT
 
     def check(self) -> None:
