@@ -152,7 +152,7 @@ class Recovery:
         self.rosters = Rosters(state, outbox)
         self._touched = touched
         self._relayed = relayed
-        self._opens_at = state.now + RECOVERY_SECONDS
+        self._opens_at = tasks.recovers_until = state.now + RECOVERY_SECONDS
         self._fenced_at = state.now + config.worker_timeout_seconds
         self._dropped_at = state.now + config.client_timeout_seconds
         self.claims: dict[bytes, Claim] = {}

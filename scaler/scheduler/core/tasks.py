@@ -98,6 +98,8 @@ class Tasks:
         """The Done that is taken in."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
+        self.recovers_until = 0.0
+        """Until then, another worker may report a later attempt at a task that was submitted again."""
         self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
         """Takes in a result that is none of a task on its worker; False: it is of no use."""
 
@@ -487,7 +489,9 @@ class Tasks:
 
     def _requeue(self, task: Task, delay: float, now: float) -> None:
         self._note_given_back(task)
-        task.attempt = max(task.attempt, task.group.client.attempt_base)
+        if task.group.client.attempt_base:
+            task.attempt = max(task.attempt, task.group.client.attempt_base)
+            delay = max(delay, self.recovers_until - now)
         if task.attempt >= MAX_ATTEMPT:
             self.end(task, Outcome.REJECTED, f"MAX_ATTEMPT is {MAX_ATTEMPT}, and it was sent as often".encode())
         elif task.references and self._lacks_inputs(task):

@@ -49,8 +49,15 @@ class Restarted(Cluster):
         ids = [task for task, _ in attempts]
         self.say(name, WorkerReport(ids, [number for _, number in attempts], [False] * count, [once] * count))
 
-    def result(self, name: str, task: bytes, attempt: int = 1, payload: bytes = VALUE) -> None:
-        self.say(name, Done([task], [attempt], [Outcome.SUCCESS], [payload], [1000]))
+    def result(
+        self,
+        name: str,
+        task: bytes,
+        attempt: int = 1,
+        payload: bytes = VALUE,
+        outcome: Outcome = Outcome.SUCCESS,
+    ) -> None:
+        self.say(name, Done([task], [attempt], [outcome], [payload], [1000]))
 
     def ids(self, count: int) -> list[bytes]:
         self.client()
@@ -172,6 +179,30 @@ def test_of_two_workers_that_report_a_task_the_later_attempt_counts(cluster: Res
     cluster.again(task)
     assert cluster.on("new") == [task]
     assert cluster.recalls("old", kill=True) == [task]
+
+
+@pytest.mark.parametrize("outcome", [Outcome.PROCESSOR_DIED, Outcome.NOT_STARTED])
+def test_an_attempt_that_failed_is_followed_by_the_one_that_a_worker_reports_later(
+    cluster: Restarted, outcome: Outcome
+) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("old", (task, 1))
+    cluster.result("old", task, 1, b"killed by signal 11", outcome)
+    cluster.again(task)
+    cluster.wait(RECOVERY_SECONDS / 2, alive=["old", "client"])
+    cluster.returning("new", (task, 2))
+    assert cluster.on("new") == [task]
+    cluster.wait(AFTER, alive=["old", "new", "client"])
+    assert cluster.runs("old") == cluster.runs("new") == []
+
+
+def test_an_attempt_that_failed_is_followed_by_another_when_no_worker_reports_one(cluster: Restarted) -> None:
+    (task,) = cluster.ids(1)
+    cluster.returning("old", (task, 1))
+    cluster.result("old", task, 1, b"killed by signal 11", Outcome.PROCESSOR_DIED)
+    cluster.again(task)
+    cluster.wait(AFTER, alive=["old", "client"])
+    assert [identifier for identifier, *_ in cluster.runs("old")] == [task]
 
 
 def test_tasks_that_run_once_wait_for_all_workers_that_may_have_them(cluster: Restarted) -> None:
