@@ -19,6 +19,7 @@ from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
+from scaler.needs import task_needs
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -47,11 +48,15 @@ class ScalerExecutor(Executor):
         credentials: str | None = None,
         insecure_no_auth: bool | None = None,
         session: str | None = None,
+        memory: float | str | None = None,
+        cpus: float | None = None,
+        gpu: float | None = None,
     ) -> None:
-        """Use `client`, which stays open at `shutdown`, or make one: all arguments but max_workers are `Client`'s.
+        """Use `client`, which stays open at `shutdown`, or make one with the arguments that are `Client`'s.
 
         max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
-        CPUs here. It limits nothing. Raises UsageError, and what `Client` raises.
+        CPUs here. It limits nothing. memory, cpus, gpu: what each call takes of its worker, as in `submit_verbose`; the
+        calls of one chunk of `map` run one after the other. Raises UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
@@ -65,13 +70,15 @@ class ScalerExecutor(Executor):
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
+        self._resources = memory, cpus, gpu
+        needs = task_needs(None, memory, cpus, gpu).items
         self._owns_client = client is None
         client = client or Client(**options)
         self._client: Client | None = client
         self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
-        self._options = client._options._replace(owner=object())  # it is another face of its client
+        self._options = client._options._replace(owner=object(), needs=needs)  # it is another face of its client
         """Name the owner of this executor's tasks: not the executor itself, for the client refers to it."""
         self._futures = client._loop.futures
 
@@ -80,7 +87,9 @@ class ScalerExecutor(Executor):
         return f"<ScalerExecutor {state}, {len(self._unfinished())} unfinished, on {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(ScalerExecutor, max_workers=self._max_workers), (self._open_client(),)
+        memory, cpus, gpu = self._resources
+        copy = partial(ScalerExecutor, max_workers=self._max_workers, memory=memory, cpus=cpus, gpu=gpu)
+        return copy, (self._open_client(),)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.

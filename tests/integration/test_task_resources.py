@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler import Client, SchedulerClusterCombo
+from scaler import Client, ScalerExecutor, SchedulerClusterCombo
 from scaler.errors import PoisonTaskError, UsageError
 
 
@@ -25,6 +25,11 @@ def kill_the_agent() -> None:
     stat = Path(f"/proc/{fork_server}/stat").read_text()
     os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
     time.sleep(60)
+
+
+def call_again(executor: ScalerExecutor) -> str:
+    gpu: str = executor.submit(visible_gpus, "none").result()[0]
+    return gpu
 
 
 def work(seconds: float) -> int:
@@ -49,6 +54,13 @@ def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeyp
             assert sum(start <= began < end for _, start, end in times) <= 2
         with pytest.raises(UsageError, match="memory is '8 GX'"):
             client.submit_verbose(work, (1,), memory="8 GX")
+        with ScalerExecutor(client, gpu=1) as executor:
+            for chunk_size in (1, 2):
+                found = [gpu for gpu, _, _ in executor.map(visible_gpus, ["none"] * 2, [0.2] * 2, chunksize=chunk_size)]
+                assert sorted(set(found)) == ["GPU-a", "GPU-b"][: 3 - chunk_size]
+            assert client.submit(call_again, executor).result() == "GPU-a", "its copy in a task takes the same"
+        with pytest.raises(UsageError, match="cpus is 0"):
+            ScalerExecutor(client, cpus=0)
 
 
 def test_a_task_that_kills_its_agent_is_poison_and_its_neighbours_are_not() -> None:
