@@ -6,7 +6,7 @@ import argparse
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -108,17 +108,18 @@ class LocalRequest:
     def config(self, free_address: str) -> LauncherConfig:
         """Return the components; without an address of the user's, the scheduler listens at the free one."""
 
-        def load(model: type[M], key: str, **implied: object) -> M:
-            flags = {key: self.flags[key]} if key in self.flags else {}
+        def load(model: type[M], **implied: object) -> M:
+            keys = {item.name for item in fields(model)}
+            flags = {key: value for key, value in self.flags.items() if key in keys}
             return resolve(model, Sources(flags, self.environment, implied={"logging_level": "WARNING", **implied}))
 
-        scheduler = load(SchedulerConfig, "bind_address", bind_address=free_address)
+        scheduler = load(SchedulerConfig, bind_address=free_address)
         address, monitor_address = local_address(scheduler.bind_address), local_address(scheduler.monitor_address)
-        workers = load(ClusterConfig, "num_of_workers", scheduler_address=address, worker_manager_id=LOCAL)
+        workers = load(ClusterConfig, scheduler_address=address, worker_manager_id=LOCAL)
         return LauncherConfig(
             scheduler=scheduler,
             worker_managers=(workers.as_worker_manager(),),
-            webui=load(WebUiConfig, "web_port", monitor_address=monitor_address),
+            webui=load(WebUiConfig, monitor_address=monitor_address),
             name=str(self.flags.get("name", LOCAL)),
         )
 
@@ -329,6 +330,7 @@ def parse_local(program: str, arguments: Sequence[str], environment: Environment
         (("--name",), "name", "NAME", "for Client(NAME) and the commands [default: local, or the next free local-2]"),
         (("--address",), "bind_address", "ADDRESS", "where the scheduler listens [default: any free port, loopback]"),
         (("--web-port", "--port"), "web_port", "PORT", "of the web page, or the next free one [default: 50001]"),
+        (("--state-directory",), "state_directory", "PATH", "where tasks and results outlive it all [default: none]"),
     ):
         parser.add_argument(*names, dest=key, metavar=metavar, default=argparse.SUPPRESS, help=text)
     parser.epilog = (

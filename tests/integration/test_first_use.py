@@ -455,3 +455,17 @@ def test_a_cluster_keeps_its_name_over_a_restart_and_loses_it_when_its_scheduler
     with pytest.raises(UnreachableError):
         find("local")
     assert running() == []
+
+
+def test_tasks_of_a_local_cluster_outlive_it_in_its_state_directory(
+    command: Callable[..., Program], tmp_path: Path
+) -> None:
+    found: list[object] = []
+    for _ in range(2):
+        program = command("local", "-n", "1", "--state-directory", str(tmp_path / "state"))
+        line_with(program, "connect with")
+        with Client("local", session="nightly") as client:
+            found.append(client.submit(uuid.uuid4, key="one").result(SECONDS))
+        program.process.kill()
+        program.end()
+    assert found[0] == found[1], "the second cluster has the result of the first"
