@@ -229,6 +229,7 @@ class SchedulerCore:
                     record = ClientRecord(peer, title or name, now, None, identity)
                     if details is not None and details.session:
                         record = self._sessions.attach(record, details.session, name, identity, now)
+                        self._recovery.rosters.client_came_back(record)
                     is_new = peer not in self.state.clients
                     self._client_joined(record, account)
                     if self.state.changes is not None and is_new:
@@ -264,6 +265,7 @@ class SchedulerCore:
         client.identity = identity._replace(is_admin=hello.role is messages.Role.ADMIN)
         client.received(now)
         self.state.accounts.opened(peer, identity, now)
+        self._recovery.rosters.client_came_back(client)
         for message in client.unacknowledged:  # it may never have had them
             self._outbox.send_to_client(client, message)
         self._outbox.publish(peer_incident("joined", client))
@@ -309,6 +311,7 @@ class SchedulerCore:
             if not client.is_detached:
                 self._outbox.publish(peer_incident(kind, client, why))
                 self._sessions.detach(client, now)
+                self._recovery.rosters.client_detached(client)
             return
         del self.state.clients[client.id]
         if retain:

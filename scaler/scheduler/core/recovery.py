@@ -95,6 +95,18 @@ class Rosters:
             client.roster = ClientRoster()
             self._send(client, list(self._state.workers), [])
 
+    def client_came_back(self, client: ClientRecord) -> None:
+        """Call when a program continues what another one has submitted: it knows no workers yet."""
+        if client.roster is not None:
+            client.roster = None
+            self.begin(client)
+
+    def client_detached(self, client: ClientRecord) -> None:
+        """Call when a durable session has no client any more, so that nothing answers."""
+        if client.roster is not None:
+            client.roster.known.update(*(joined for _, joined in client.roster.unanswered))
+            client.roster.unanswered.clear()
+
     def worker_joined(self, worker: Worker) -> None:
         for client in self._state.clients.values():
             self._send(client, [worker.id], [])
@@ -127,7 +139,11 @@ class Rosters:
 
     def _send(self, client: ClientRecord, joined: list[bytes], left: list[bytes]) -> None:
         roster = client.roster
-        if roster is not None and (joined or left):
+        if roster is None:
+            return
+        if client.is_detached or client.is_recovered:  # nothing answers, and nothing submits its tasks elsewhere
+            roster.known.update(joined)
+        elif joined or left:
             roster.number += 1
             roster.unanswered.append((roster.number, {*joined}))
             self._outbox.send_to_client(client, Roster(roster.number, joined, left))
@@ -161,7 +177,7 @@ class Recovery:
         self._exact: set[bytes] = set()
         """Clients whose claims tell which of their tasks may have run: no others may."""
         self._reported: set[bytes] = set()
-        """Workers that came from an earlier scheduler."""
+        """Workers that came from an earlier scheduler within their lease."""
         self._batches: deque[tuple[float, list[Task]]] = deque()
         """Held tasks, and when they are opened."""
         self._later: dict[Task, None] = {}
@@ -264,7 +280,8 @@ class Recovery:
 
     def _reported_all(self, worker: Worker, message: WorkerReport, now: float) -> None:
         worker.has_reported()
-        self._reported.add(worker.id)
+        if now < self._fenced_at:  # later, no client waits for a worker
+            self._reported.add(worker.id)
         for client in self._state.clients.values():
             if client.awaited is not None:
                 client.awaited.discard(worker.id)

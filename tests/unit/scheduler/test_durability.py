@@ -168,6 +168,15 @@ def test_a_task_that_may_start_once_runs_when_it_had_not_been_sent_to_a_worker(
     assert b"may have run" in outcomes[started][1]
 
 
+def test_a_task_that_may_start_once_runs_although_its_client_came_after_the_workers(cluster: JournaledCluster) -> None:
+    (task,) = cluster.submit("client", retries=0)
+    after = cluster.killed()
+    after.worker("early")
+    after.client()
+    after.wait(AFTER, alive=["early", "client"])
+    assert after.on("early") == [task]
+
+
 def test_a_task_that_may_start_once_goes_on_where_it_runs_and_is_lost_where_nothing_is_known_of_it(
     cluster: JournaledCluster, compacted: bool
 ) -> None:

@@ -18,6 +18,8 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Redeliver,
+    Roster,
+    RosterNoted,
     SessionEnded,
     SessionsListed,
     SessionTasks,
@@ -50,6 +52,35 @@ def told(cluster: Cluster, client: str, kind: type[M]) -> list[M]:
 def ask(cluster: Cluster, client: str, question: Message, kind: type[M]) -> M:
     cluster.say(client, question)
     return told(cluster, client, kind)[-1]
+
+
+def test_tasks_that_may_start_once_go_to_workers_that_join_while_no_client_uses_their_session() -> None:
+    cluster = with_session()
+    task, other = cluster.submit("s", 2, retries=0, needs=(("gpu", 1.0),))
+    cluster.leave("s")
+    for number in range(20):
+        cluster.worker(f"w{number}")
+        cluster.leave(f"w{number}")
+    roster = cluster.state.clients[cluster.peer("s")].roster
+    assert roster is not None
+    assert roster.known == {cluster.peer("w")}
+    assert not roster.unanswered
+    cluster.worker("new", {"gpu": 2.0}, slots=2)
+    assert cluster.on("new") == [task, other]
+
+
+def test_a_program_that_continues_a_session_learns_of_the_workers_of_its_tasks_that_may_start_once() -> None:
+    cluster = with_session()
+    cluster.submit("s", 4, retries=0)
+    cluster.leave("s")
+    cluster.worker("x")
+    cluster.clients_answer = False
+    come_back(cluster)
+    assert [sorted(each.joined) for each in told(cluster, "s", Roster)] == [[cluster.peer("w"), cluster.peer("x")]]
+    (task,) = cluster.submit("s", retries=0)
+    assert task not in [*cluster.on("w"), *cluster.on("x")]
+    cluster.say("s", RosterNoted(1))
+    assert cluster.on("x") == [task]
 
 
 def test_tasks_continue_and_their_results_are_kept_when_the_client_leaves() -> None:
