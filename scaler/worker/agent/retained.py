@@ -24,6 +24,8 @@ class RetainedResults:
 
     def __init__(self) -> None:
         self._batches: dict[int, tuple[Done, int]] = {}
+        self._dropped: dict[int, list[bytes]] = {}
+        """Tasks with retries=0 of batches that were too much, by their numbers."""
         self._number = 0
         self.size_bytes = 0
         self.once: dict[bytes, int] = {}
@@ -38,15 +40,17 @@ class RetainedResults:
             self._batches[self._number] = part, size
             self.size_bytes += size
         while self.size_bytes > MAX_RETAINED_BYTES:
-            self._drop(next(iter(self._batches)))
+            number = next(iter(self._batches))
+            if once := [identifier for identifier in self._drop(number) if identifier in self.once]:
+                self._dropped[number] = once
         return parts
 
     def release(self, numbers: Iterable[int]) -> None:
         """Forget results that the scheduler needs no more."""
         for number in numbers:
-            done = self._drop(number)
-            if self.once and done is not None:
-                for identifier in done.ids:
+            ids = self._dropped.pop(number, None) or self._drop(number)
+            if self.once:
+                for identifier in ids:
                     self.once.pop(identifier, None)
 
     def take_all(self) -> list[Done]:
@@ -60,11 +64,15 @@ class RetainedResults:
             count, attempts = len(lost), [self.once[identifier] for identifier in lost]
             found.append(Done([*lost], attempts, [Outcome.WORKER_LOST] * count, [_DROPPED] * count, [0] * count))
         self._batches.clear()
+        self._dropped.clear()
         self.once = {}
         self._number = self.size_bytes = 0
         return found
 
-    def _drop(self, number: int) -> Done | None:
-        done, size = self._batches.pop(number, (None, 0))
+    def _drop(self, number: int) -> list[bytes]:
+        """Forget a batch. Returns the ids of its tasks; empty when it is not here."""
+        if number not in self._batches:
+            return []
+        done, size = self._batches.pop(number)
         self.size_bytes -= size
-        return done
+        return done.ids

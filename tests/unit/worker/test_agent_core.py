@@ -687,6 +687,22 @@ def test_results_beyond_the_limit_are_dropped_but_never_run_a_task_twice_that_ma
     assert lost.outcomes == [Outcome.WORKER_LOST]
 
 
+def test_a_task_whose_result_was_dropped_is_forgotten_when_the_result_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(retained, "MAX_RETAINED_BYTES", 0)
+    story = Story()
+    story.run(1, retries=0)
+    story.run(2, retries=0)
+    for _ in range(2):
+        story.work()
+    story.hear(ReleaseResults([1]))
+    report, lost = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert isinstance(lost, Done)
+    assert report.ids == lost.ids == [task_id(2)]
+
+
 def test_what_was_about_to_be_sent_to_the_scheduler_that_ended_comes_after_the_report() -> None:
     story = Story()
     story.run(1)
