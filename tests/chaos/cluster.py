@@ -115,6 +115,7 @@ class Cluster:
         ports = ReservedPorts(5)
         storage, scheduler, monitor, page = (int(ports.address(n).rpartition(":")[2]) for n in (1, 0, 2, 3))
         self.address = f"tcp://127.0.0.1:{scheduler}"
+        self.page = f"http://127.0.0.1:{page}"
         self.proxies = {
             "proxy of the scheduler": Proxy(scheduler, seed),
             "proxy of the object storage": Proxy(storage, seed + 1),
@@ -210,9 +211,10 @@ class Cluster:
         key = str(self.new_key(name, "client")) if is_far or self._storage_is_far else None
         return Order(name, address, str(self.history), self._seed, until, key, keeps_objects, session)
 
-    def start_client(self, order: Order) -> None:
-        process = self._popen(order.name, ("-m", "tests.chaos.workload", json.dumps(asdict(order))))
+    def start_client(self, order: Order, program: str = "tests.chaos.workload") -> subprocess.Popen[bytes]:
+        process = self._popen(order.name, ("-m", program, json.dumps(asdict(order))))
         self.clients.append(ClientProcess(order, process))
+        return process
 
     def find(self, target: str) -> list[psutil.Process]:
         """Return the living processes that a target of the fault script names, in a steady order."""

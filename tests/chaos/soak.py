@@ -1,7 +1,8 @@
 """A soak: `python -m tests.chaos.soak --seconds 3600`, which is `make endure`.
 
-Clients, workers and objects come and go for an hour without any fault, while the memory, descriptors and threads of
-every lasting process are sampled. A figure whose slope is significantly above its limit is a leak, and the exit code 1.
+First the histories of all processes are filled (see `filling`). Then clients, workers and objects come and go for an
+hour without any fault, while the memory, descriptors and threads of every lasting process are sampled. A figure whose
+slope is significantly above its limit is a leak, and the exit code 1.
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ import signal
 import sys
 import tempfile
 from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from time import sleep
+from urllib.request import ProxyHandler, build_opener
 
 import psutil
 
@@ -25,8 +28,13 @@ from tests.chaos.slopes import slope
 SAMPLE_SECONDS = 2.0
 CLIENT_SECONDS = 20.0
 """How long a client lives. One more stays for the whole soak."""
+FILLING_SECONDS = 900.0
+"""How long filling the histories may take; it takes about 30 s on a quiet machine."""
 AGENT_SECONDS = 30.0
 """How often a worker is asked to end; the manager starts another one."""
+PAGE_SECONDS = 10.0
+"""How often the documents of the page are read."""
+PAGE_DOCUMENTS = ("metrics", "api/status", "api/tasks", "api/failures", "api/timeline", "api/series")
 LASTING = 8
 """How many processes last."""
 MIB = 1024 * 1024
@@ -57,11 +65,34 @@ def measure(process: psutil.Process) -> dict[str, float]:
     }
 
 
+def read_page(page: str, until: float) -> None:
+    """Follow the page as a browser does, and read its documents now and then, until the time is over."""
+    opener = build_opener(ProxyHandler({}))
+    next_at = now()
+    with opener.open(f"{page}/events", timeout=60) as events:
+        for _ in events:
+            if now() >= until:
+                return
+            if now() >= next_at:
+                next_at += PAGE_SECONDS
+                for name in PAGE_DOCUMENTS:
+                    with opener.open(f"{page}/{name}", timeout=60) as document:
+                        document.read()
+    raise RuntimeError("the page has ended its stream of events")
+
+
 def soak(cluster: Cluster, seconds: float) -> Samples:
     """Let everything come and go, and sample."""
     samples: Samples = defaultdict(list)
+    filled_from = now()
+    filling = cluster.start_client(cluster.order("filling", is_far=False, until=filled_from), "tests.chaos.filling")
+    if filling.wait(FILLING_SECONDS):
+        raise RuntimeError(f"filling the histories ended with exit code {filling.returncode}")
     began = now()
+    print(f"the histories are full after {began - filled_from:.0f} s", flush=True)
     until = began + seconds
+    reader = ThreadPoolExecutor(1, "browser")
+    reading = reader.submit(read_page, cluster.page, until)
     cluster.start_client(cluster.order("lasting", is_far=False, until=until, keeps_objects=False))
     number, next_client, next_agent = 0, began, began + AGENT_SECONDS
     sleep(SAMPLE_SECONDS)
@@ -83,6 +114,7 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
                 for figure, value in measure(process).items():
                     samples[name, figure].append((now() - began, value))
         sleep(SAMPLE_SECONDS)
+    reading.result(60)
     return samples
 
 

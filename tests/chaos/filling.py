@@ -1,0 +1,39 @@
+"""Fills the histories of a cluster: `python -m tests.chaos.filling` with a JSON document of settings.
+
+Until a history is full it grows, as a leak does. So a soak begins when those are full that hold as many tasks or steps
+as a constant says. What fills in hours instead (figures by time, names of peers, ids of forgotten objects) holds a few
+megabytes, and adds less to a slope than the limits of a soak allow.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import wait
+
+from scaler import Client
+from scaler.monitor import model
+from scaler.recorder import MAX_RECORDED_STEPS
+from scaler.scheduler.core import failures
+from scaler.scheduler.core.facts import MAX_REMEMBERED
+from tests.chaos import tasks
+from tests.chaos.workload import Order
+
+STEPS_OF_A_TASK = 2
+"""Of the scheduler, at least, for a task that is submitted alone: it comes, and it ends."""
+LONE_TASKS = max(MAX_RECORDED_STEPS // STEPS_OF_A_TASK, MAX_REMEMBERED, model.MAX_TASKS)
+FAILING_TASKS = max(failures.MAX_FAILURES, model.MAX_FAILURES)
+
+
+def main() -> None:
+    """Run the tasks one after the other, then those that fail together."""
+    order = Order(**json.loads(sys.argv[1]))
+    with Client(order.address, name=order.name, credentials=order.credentials) as client:
+        for number in range(LONE_TASKS):
+            client.submit(abs, number).result()
+        names = [f"{order.name}-{number}" for number in range(FAILING_TASKS)]
+        wait([client.submit(tasks.failing, order.directory, name) for name in names])
+
+
+if __name__ == "__main__":
+    main()
