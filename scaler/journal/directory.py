@@ -106,7 +106,10 @@ class JournalDirectory:
         replay.last = covered
 
     def repair(self, replay: Replay) -> None:
-        """Remove what a crash left behind the last record that counts. Raises OSError."""
+        """Remove what a crash left behind the last record that counts, and have the disk confirm the others.
+
+        A process that was killed has left records that the disk had not confirmed. Raises OSError.
+        """
         lost = 0
         is_behind = not replay.end_name
         for number in self.segments():
@@ -114,12 +117,13 @@ class JournalDirectory:
             if is_behind:
                 lost += max(0, len(path.read_bytes().rstrip(b"\0")) - HEADER_BYTES)
                 path.unlink()
-            elif str(path) == replay.end_name:
-                is_behind = True
-                lost += len(path.read_bytes()[replay.end :].rstrip(b"\0"))
-                with path.open("rb+") as file:
+                continue
+            with path.open("rb+") as file:
+                if str(path) == replay.end_name:
+                    is_behind = True
+                    lost += len(path.read_bytes()[replay.end :].rstrip(b"\0"))
                     file.truncate(replay.end)
-                    os.fsync(file.fileno())
+                os.fsync(file.fileno())
         for path in self.path.glob(f"*{_TEMPORARY}"):
             path.unlink()
         if lost:

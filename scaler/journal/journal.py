@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.records import HEADER_BYTES, Replay, pack
@@ -78,8 +79,8 @@ class Journal:
         self._offset = 0
         self._is_broken = False
         """The present segment cannot be written to any more: everything in `_pending` goes to the next one."""
-        self._retired: list[int] = []
-        """Descriptors of earlier segments that the disk has not confirmed."""
+        self._retired: dict[int, int] = {}
+        """Descriptors of earlier segments that the disk has not confirmed, with their last records."""
         self._is_syncing = False
         self._sync_seconds = math.inf
         """How long the disk took the last time."""
@@ -91,14 +92,17 @@ class Journal:
     def recover(self) -> Iterator[bytes]:
         """Yield the bodies of all records, then begin a new segment. To be used up before the first `append`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        Raises JournalError when the journal is damaged, and UsageError when the disk is full or fails.
         """
-        yield from self._directory.bodies(self._replay)
-        self._directory.repair(self._replay)
-        self._written = self._durable = self._replay.last
-        self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
-        self._begin_segment()
-        self._directory.remove_replaced()
+        try:
+            yield from self._directory.bodies(self._replay)
+            self._directory.repair(self._replay)
+            self._written = self._durable = self._replay.last
+            self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
+            self._begin_segment()
+            self._directory.remove_replaced()
+        except OSError as error:
+            raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
         self._thread.start()
 
     @property
@@ -152,7 +156,7 @@ class Journal:
         if self._is_broken:
             os.close(earlier)
         else:
-            self._retired.append(earlier)
+            self._retired[earlier] = self._written
             with contextlib.suppress(OSError):
                 os.ftruncate(earlier, end)
         was_broken, self._is_broken = self._is_broken, False
@@ -193,7 +197,7 @@ class Journal:
         descriptors = [*self._retired, self._descriptor]
         is_lone = len(self._pending) == 1 and len(self._pending[0][1]) <= LONE_BYTES
         if is_lone and self._sync_seconds < QUICK_SECONDS:
-            self._confirmed(descriptors, self._written, *_synced(descriptors))
+            self._confirmed(self._written, *_synced(descriptors))
             self._loop.call_soon(self._on_change)
         else:
             self._is_syncing = True
@@ -203,17 +207,17 @@ class Journal:
         while (request := self._requests.get()) is not None:
             descriptors, number = request
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._on_synced, descriptors, number, *_synced(descriptors))
+                self._loop.call_soon_threadsafe(self._on_synced, number, *_synced(descriptors))
 
-    def _on_synced(self, descriptors: list[int], number: int, seconds: float, failure: OSError | None) -> None:
+    def _on_synced(self, number: int, seconds: float, failure: OSError | None) -> None:
         if self._descriptor < 0:
             return
         self._is_syncing = False
-        self._confirmed(descriptors, number, seconds, failure)
+        self._confirmed(number, seconds, failure)
         self._sync()
         self._on_change()
 
-    def _confirmed(self, descriptors: list[int], number: int, seconds: float, failure: OSError | None) -> None:
+    def _confirmed(self, number: int, seconds: float, failure: OSError | None) -> None:
         self._sync_seconds = seconds
         if failure is not None:
             # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
@@ -222,9 +226,9 @@ class Journal:
             self._retired.clear()
             self._fail(failure, is_broken=True)
             return
-        for descriptor in descriptors:
-            if descriptor in self._retired:
-                self._retired.remove(descriptor)
+        for descriptor, last in list(self._retired.items()):
+            if last <= number:
+                del self._retired[descriptor]
                 os.close(descriptor)
         self._durable = number
         while self._pending and self._pending[0][0] <= number:

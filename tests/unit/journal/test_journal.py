@@ -209,6 +209,69 @@ def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
     assert sorted(confirmed) == segments
 
 
+def test_records_that_are_written_while_the_disk_confirms_others_are_confirmed_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when the segment is full meanwhile: the confirmation that was under way does not cover its end."""
+    real, begun, may_end = os.fdatasync, threading.Event(), threading.Event()
+    first = tmp_path / "segment-00000001.journal"
+    confirmed = b""
+
+    def fdatasync(descriptor: int) -> None:
+        nonlocal confirmed
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == first:
+            written = first.read_bytes()
+            begun.set()
+            assert may_end.wait(10)
+            confirmed = written
+        real(descriptor)
+
+    async def test(journal: Journal) -> None:
+        monkeypatch.setattr(os, "fdatasync", fdatasync)
+        journal.append(b"one")
+        await until(begun.is_set)
+        journal.append(b"two" * SEGMENT_BYTES)
+        may_end.set()
+        await until(lambda: journal.durable == 2)
+        assert b"twotwo" in confirmed
+
+    run(test, tmp_path)
+
+
+def test_the_disk_confirms_what_a_killed_process_has_written_before_it_is_called_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(journal: Journal) -> None:
+        for _ in range(100):
+            journal.append(bytes(500))
+
+    run(test, tmp_path)
+    segments = sorted(path.name for path in tmp_path.glob("segment-*"))
+    real, confirmed = os.fsync, set[str]()
+
+    def fsync(descriptor: int) -> None:
+        real(descriptor)
+        confirmed.add(Path(f"/proc/self/fd/{descriptor}").readlink().name)
+
+    async def next_one() -> None:
+        monkeypatch.setattr(os, "fsync", fsync)
+        journal, found = open_journal(tmp_path)
+        assert len(found) == journal.durable == 100
+        journal.close()
+
+    asyncio.run(next_one())
+    assert len(segments) > 2
+    assert confirmed.issuperset(segments)
+
+
+def test_a_disk_that_is_full_at_the_start_is_a_clear_error(tmp_path: Path) -> None:
+    async def start() -> None:
+        with no_room(), pytest.raises(UsageError, match=f"cannot use {tmp_path}: File too large"):
+            open_journal(tmp_path)
+
+    asyncio.run(start())
+
+
 def test_a_lone_record_is_confirmed_without_another_thread_while_the_disk_is_quick(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
