@@ -64,6 +64,7 @@ from scaler.scheduler.core.commands import (
     Send,
     SendToStorage,
     Stop,
+    StorageConnected,
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
@@ -436,6 +437,7 @@ class SchedulerServer:
                     self._step([ObjectLinked(number, sum(parts))])
                 case Welcomed():
                     self._storage_asked = False
+                    self._step([StorageConnected()])
 
     # -- monitors
 

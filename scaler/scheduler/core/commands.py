@@ -43,7 +43,20 @@ class ObjectLinked(NamedTuple):
     size_bytes: int
 
 
-Input = ListenerEvent | PolicyAnswered | MonitoringChanged | ObjectLinked | Recovered | ClientsGone | JournalChanged
+class StorageConnected(NamedTuple):
+    """The storage has opened a new session: what was on the way to it may be lost."""
+
+
+Input = (
+    ListenerEvent
+    | PolicyAnswered
+    | MonitoringChanged
+    | ObjectLinked
+    | StorageConnected
+    | Recovered
+    | ClientsGone
+    | JournalChanged
+)
 
 
 @dataclass(slots=True)

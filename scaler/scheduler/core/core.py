@@ -34,6 +34,7 @@ from scaler.scheduler.core.commands import (
     PolicyAnswered,
     SendToStorage,
     Stop,
+    StorageConnected,
 )
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import UNKNOWN, explain
@@ -59,6 +60,8 @@ JOINING_SECONDS = 2.0
 MAX_WARNED = 100
 """Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
+MAX_GONE = 1_000
+"""Clients that have left and are remembered: a storage that was restarted is told again."""
 MAX_NUMBERS = 100_000
 """Numbers in one ReleaseResults."""
 REPEAT_SECONDS = 60.0
@@ -96,6 +99,8 @@ class SchedulerCore:
         """Peers that did something wrong lately: until when it is counted only, how often, and what was the last."""
         self._retained_until: dict[bytes, float] = {}
         """Clients that were given up, and when the storage forgets their objects."""
+        self._gone: dict[bytes, None] = {}
+        """Clients that left last: their objects may still be on the storage's disk."""
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""
@@ -183,6 +188,10 @@ class SchedulerCore:
                 self._recover(item, now)
             case ClientsGone(ids):
                 for gone in ids:
+                    self._forget_owner(gone)
+            case StorageConnected():
+                returned = self.state.clients.keys() | self._retained_until.keys()
+                for gone in [each for each in self._gone if each not in returned]:
                     self._outbox.add(SendToStorage(messages.ForgetOwner(gone)))
             case JournalChanged(failure):
                 self.state.journal_failure = failure
@@ -325,8 +334,15 @@ class SchedulerCore:
         if retain:
             self._retained_until[client.id] = now + self._config.object_retention_seconds
         else:
-            self._outbox.add(SendToStorage(messages.ForgetOwner(client.id)))
+            self._forget_owner(client.id)
         self._outbox.publish(peer_incident(kind, client, why))
+
+    def _forget_owner(self, client: bytes) -> None:
+        """Have the storage forget the objects of a client that does not return."""
+        self._gone[client] = None
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
+        self._outbox.add(SendToStorage(messages.ForgetOwner(client)))
 
     def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
         assert client.session is not None
@@ -371,7 +387,7 @@ class SchedulerCore:
         for owner in [owner for owner, until in self._retained_until.items() if until <= now]:
             del self._retained_until[owner]
             self._recovery.client_left(owner)
-            self._outbox.add(SendToStorage(messages.ForgetOwner(owner)))
+            self._forget_owner(owner)
         self._recovery.rosters.send_left()
         for worker in state.workers.values():
             released = worker.take_released() if worker.released else []

@@ -23,7 +23,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.commands import Command, Input, JournalChanged, SendToStorage, WriteJournal
+from scaler.scheduler.core.commands import Command, Input, JournalChanged, SendToStorage, StorageConnected, WriteJournal
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Ready, Waiting
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
@@ -202,6 +202,18 @@ def test_everything_of_a_client_that_has_left_is_gone(cluster: JournaledCluster,
     assert not after.state.clients
     # The former scheduler may have ended before the storage heard of it.
     assert SendToStorage(ForgetOwner(after.peer("client"))) in after.commands
+
+
+def test_a_storage_that_was_restarted_is_told_again_which_clients_have_left(cluster: JournaledCluster) -> None:
+    cluster.leave("client")
+    cluster.client("other")
+    cluster.leave("other")
+    cluster.client("other")
+    cluster.commands.clear()
+    cluster.step(StorageConnected())
+    assert [each for each in cluster.commands if isinstance(each, SendToStorage)] == [
+        SendToStorage(ForgetOwner(cluster.peer("client")))
+    ]
 
 
 def test_the_objects_of_a_client_that_left_and_came_back_are_kept(cluster: JournaledCluster, compacted: bool) -> None:
