@@ -1,7 +1,7 @@
 # make demo   starts the platform and runs an example on it
 # make test   runs the tests
 # make check  format, lint, types, import rules and tests: what CI runs
-# make soak   the long simulations
+# make soak   SEEDS (10000) simulated worlds, and other long tests; `python -m tests.simulation.soak -h` has more
 # make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
 # make chaos  a cluster at work while processes are killed, connections break and disks fill, for CHAOS_SECONDS (1800)
 # make endure  a cluster at work for SOAK_SECONDS (an hour); fails when the memory of a process grows
@@ -38,7 +38,9 @@ check: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(TESTS)
 
+SEEDS ?= 10000
 soak: $(VENV)/.installed-dev
+	$(BIN)/python -m tests.simulation.soak --seeds $(SEEDS)
 	$(BIN)/python -m pytest -m long --soak
 
 # Coverage guides it where atheris can be installed.

@@ -1,10 +1,11 @@
-"""Plants a fault in a method: its source with one line changed."""
+"""Plants a fault in a method or function: its source with one line changed."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import textwrap
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 class Fault(NamedTuple):
     """What is changed, and the words of the assertion that notices it. true: a piece of the method's source."""
 
-    kind: type
+    kind: type | ModuleType
     method: str
     true: str
     faulty: str
@@ -21,11 +22,12 @@ class Fault(NamedTuple):
 
 
 def plant(fault: Fault, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the fault in the place of the method."""
+    """Put the fault in the place of the method. It sees what is changed in its module later."""
     kind, method, true, faulty, _ = fault
     source = textwrap.dedent(inspect.getsource(getattr(kind, method)))
     true, faulty = (textwrap.dedent(text).replace("\n            ", "\n        ") for text in (true, faulty))
     assert source.count(true) == 1, f"{kind.__name__}.{method} reads otherwise now: mend this fault"
-    namespace: dict[str, Any] = dict(vars(sys.modules[kind.__module__]))
-    exec(compile(source.replace(true, faulty), f"<faulty {method}>", "exec"), namespace)
-    monkeypatch.setattr(kind, method, namespace[method])
+    module = kind if isinstance(kind, ModuleType) else sys.modules[kind.__module__]
+    found: dict[str, Any] = {}
+    exec(compile(source.replace(true, faulty), f"<faulty {method}>", "exec"), vars(module), found)
+    monkeypatch.setattr(kind, method, found[method])

@@ -1,38 +1,208 @@
-"""The whole world with a scheduler that is killed and started again, without a journal.
+"""The whole world with servers that end and start again: killed, or by a power loss, with journals or without.
 
-What is on the way is lost. A new core knows nothing; living peers come back one after the other.
+What is on the way is lost. Living peers come back to a scheduler one after the other. Without journals, a new core
+knows nothing. With them, the servers run on a simulated machine, whose disk may tear, be full, or fail; `DurableSteps`
+and `ObjectJournal` decide what they say.
+
+    with Machine(Random(1)) as machine:
+        RestartingWorld(faults=Faults(scheduler_kills=0.3), machine=machine, ...).run()
 """
 
 from __future__ import annotations
 
-from functools import partial
+import errno
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from random import Random
 from typing import Any
 
-from scaler.net.connection import Opened
+from scaler.errors import UsageError
+from scaler.net.connection import Closed, Opened
 from scaler.policy.view import Allocation
-from scaler.scheduler.core.commands import Input
+from scaler.scheduler.core.changes import Changes, Recovered
+from scaler.scheduler.core.commands import Command, Input, JournalChanged, Send
 from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.durable import DurableSteps
 from scaler.testing.simulation.actors import SimulatedClient
-from scaler.testing.simulation.world import Actor
-from tests.simulation.whole import WholeWorld
+from scaler.testing.simulation.world import Actor, SimulationReport
+from tests.simulation.machine import Machine, SimulatedProcess
+from tests.simulation.storage import START_AGAIN_SECONDS, SimulatedStorage
+from tests.simulation.whole import StoringClient, WholeWorld
 
 RETURN_SECONDS = 0.02, 0.9
-LAST_KILL_SECONDS = 60.0
+LAST_FAULT_SECONDS = 60.0
 """What waits for the lease of a worker that is gone ends only when a scheduler lives for that long."""
+DISK_FAILS_SECONDS = 0.05, 3.0
+LEAVE_SECONDS = 4.0
+"""By then, a disk that failed is well again, and a client has come that takes the place of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """How often servers and their disk fail: rates a second. The last three need a machine."""
+
+    scheduler_kills: float = 0.0
+    storage_kills: float = 0.0
+    power_losses: float = 0.0
+    full_disks: float = 0.0
+    disk_errors: float = 0.0
 
 
 class RestartingWorld(WholeWorld):
-    """scheduler_restarts_per_second: how often the scheduler is killed. `starts` counts those of each task."""
+    """A WholeWorld whose servers fail. machine: on which they keep journals; None: they keep none.
 
-    def __init__(self, *, scheduler_restarts_per_second: float, **others: Any) -> None:
+    `starts` counts how often each task started.
+    """
+
+    def __init__(self, *, faults: Faults, machine: Machine | None = None, **others: Any) -> None:
+        self._machine = machine
         self._given_up: set[bytes] = set()
         """Clients that the scheduler has given up and that have not come back."""
-        self.restarts = 0
+        self._is_down = self._is_over = False
+        self._process: SimulatedProcess | None = None
+        self._durable: DurableSteps | None = None
+        if machine is not None:
+            machine.now = lambda: self.now
+            machine.later = self.later
         super().__init__(**others)
         self.starts = self._starts
-        self._sometimes(scheduler_restarts_per_second, self._kill_scheduler)
+        self._config = replace(self._config, object_retention_seconds=LEAVE_SECONDS / 2)
+        self._start_scheduler()
+        for name, rate, misfortune in (
+            ("scheduler killed", faults.scheduler_kills, self._kill_scheduler),
+            ("storage killed", faults.storage_kills, self._storage.restart),
+            ("power lost", faults.power_losses, self._lose_power),
+            ("disk full", faults.full_disks, partial(self._fail_disk, errno.ENOSPC)),
+            ("disk error", faults.disk_errors, partial(self._fail_disk, errno.EIO)),
+        ):
+            if rate:
+                self._sometimes(rate, partial(self._strike, name, misfortune))
+
+    @cached_property
+    def _storage(self) -> SimulatedStorage:
+        return SimulatedStorage(self, Random(self._seed + 1), self._chances.delay_seconds, self._machine)
+
+    def run(self) -> SimulationReport:
+        report = super().run()
+        if self._machine is not None:
+            self._judge_disk(self._machine)
+        return report
+
+    def _judge_disk(self, machine: Machine) -> None:
+        """When all clients have left, the disk has nothing of them."""
+        self._is_over = True
+        for seconds in (LEAVE_SECONDS, LEAVE_SECONDS):
+            until = self.now + seconds
+            while self.now < until or self._is_down:
+                self._advance()
+            for client in self._clients:
+                if isinstance(client, StoringClient) and client.alive:
+                    client.close()
+                    client.alive = False
+                self._arrive(Closed(client.id, "its program has ended"))
+        until = self.now + LEAVE_SECONDS
+        while self.now < until:
+            self._advance()
+        machine.lose_power()
+        process = machine.start()
+        found = process.run(partial(self._recover, machine))
+        assert not [item for item in found if isinstance(item, Recovered)], "the journal has clients that have left"
+        left = process.run(self._storage.on_disk)
+        assert not left, f"the disk has objects of clients that have left: {[each.hex() for each in left]}"
+
+    # -- misfortune
+
+    def _strike(self, name: str, misfortune: Callable[[], None]) -> None:
+        if self.now <= LAST_FAULT_SECONDS and not self._is_over:
+            self._report.happened[name] += 1
+            misfortune()
+
+    def _lose_power(self) -> None:
+        """The machine of both servers is off for a moment; workers and clients are on others."""
+        assert self._machine is not None, "only a machine loses power"
+        self._machine.lose_power()
+        self._storage.restart()
+        self._kill_scheduler()
+
+    def _fail_disk(self, failure: int) -> None:
+        machine = self._machine
+        assert machine is not None, "only a machine has a disk"
+        machine.failure = failure
+
+        def mend() -> None:
+            machine.failure = 0
+
+        self.later(self.now + self._random.uniform(*DISK_FAILS_SECONDS), mend)
+
+    # -- the scheduler
+
+    def _kill_scheduler(self) -> None:
+        if self._is_down:
+            return
+        self._is_down = True
+        self._incarnation += 1
+        self._inbox.clear()
+        if self._process is not None:
+            self._process.end()
+        for link in self._links.values():
+            link.drop()  # also one that is broken: its session does not resume
+        self._start_scheduler()
+
+    def _start_scheduler(self) -> None:
+        """Start a scheduler with what its journal has. It cannot begin while its disk is full."""
+        found: Sequence[Input] = ()
+        machine = self._machine
+        if machine is not None:
+            self._process = machine.start()
+            try:
+                found = self._process.run(partial(self._recover, machine))
+            except UsageError:
+                if not machine.failure:
+                    raise
+                self._process.end()
+                self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
+                return
+        changes = None if machine is None else Changes()
+        self.core = SchedulerCore(self._config, Allocation(), self.now, changes=changes)
+        self._is_down = False
+        self._inbox[:0] = found
+        self._step_at = math.inf
+        self._wake_core(self.now)
+        for actor in self._actors.values():
+            if actor.alive and self._incarnation > 1:
+                self._return_later(actor)
+
+    def _recover(self, machine: Machine) -> list[Input]:
+        def failed(failure: str) -> None:
+            self._arrive(JournalChanged(failure))
+
+        self._durable = DurableSteps(machine.path / "scheduler", self._perform, failed)
+        return self._durable.recover()
+
+    def _step(self) -> None:
+        if self._is_down:
+            self._step_at = math.inf
+        else:
+            super()._step()
+
+    def _stepped(self, inputs: Sequence[Input], commands: list[Command]) -> None:
+        if self._process is None or self._durable is None:
+            self._perform(commands)
+        else:
+            self._process.run(partial(self._durable.add, inputs, commands))
+
+    def _perform(self, commands: Sequence[Command]) -> None:
+        # What was held back for an earlier session of a peer: its next one is not known to the core yet.
+        opened = {item.peer for item in self._inbox if isinstance(item, Opened)}
+        super()._perform([each for each in commands if not (isinstance(each, Send) and each.peer in opened)])
+
+    # -- peers
 
     def _arrive(self, item: Input) -> None:
+        if self._is_down:
+            return
         if isinstance(item, Opened):
             item.hello.resume = self._incarnation > 1
         super()._arrive(item)
@@ -42,21 +212,21 @@ class RestartingWorld(WholeWorld):
         super()._expelled(peer)
 
     def _client_returns(self, client: SimulatedClient) -> None:
-        super()._client_returns(client)
-        self._given_up.discard(client.id)
+        if not self._is_down:
+            super()._client_returns(client)
+            self._given_up.discard(client.id)
 
-    def _kill_scheduler(self) -> None:
-        if self.now > LAST_KILL_SECONDS:
-            return
-        self.restarts += 1
-        self._incarnation += 1
-        self.core = SchedulerCore(self._config, Allocation(), self.now)
-        self._inbox.clear()
-        self._wake_core(self.now)
-        for peer, actor in self._actors.items():
-            self._links[peer].drop()  # also one that is broken: its session does not resume
-            if actor.alive:
-                self._return_later(actor)
+    def _connect(self, actor: Actor) -> None:
+        if not self._is_down:
+            super()._connect(actor)
+        elif actor.id not in self._links:  # the others come back when there is a scheduler
+            self.later(self.now + START_AGAIN_SECONDS, partial(self._join, actor))
+
+    def _join(self, actor: Actor) -> None:
+        if actor.alive:
+            self._connect(actor)
+            if isinstance(actor, SimulatedClient) and actor.id in self._links:
+                actor.restart(expired=False)
 
     def _return_later(self, actor: Actor) -> None:
         seconds = self._random.uniform(*RETURN_SECONDS)

@@ -9,28 +9,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from random import Random
 from typing import Any
 
+from scaler.errors import LimitError
 from scaler.ids import result_id
-from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
-from scaler.object_storage.core import MeasureOutbox, OutboxMeasured, SendToPeer, StorageCore, StorageInput
-from scaler.object_storage.requests import (
-    CallEnded,
-    GetCall,
-    PutCall,
-    Requests,
-    RequestsInput,
-    SendRequest,
-    StorageCall,
-)
-from scaler.object_storage.requests import (
-    Outcome as CallOutcome,
-)
-from scaler.policy.view import Allocation
+from scaler.net.connection import Closed, Received, Welcomed
+from scaler.object_storage.requests import GetCall, PutCall
+from scaler.object_storage.requests import Outcome as CallOutcome
 from scaler.protocol.messages import (
-    ClientDetails,
     Finished,
     ForgetObjects,
     ForgetOwner,
@@ -44,16 +32,13 @@ from scaler.protocol.messages import (
     Run,
     Spec,
     Welcome,
-    WorkerDetails,
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.commands import Command, SendToStorage
-from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.commands import Command, SendToStorage, StorageConnected
 from scaler.testing.simulation import World
 from scaler.testing.simulation.actors import ActorWorld, Chances, SimulatedClient, SimulatedWorker, value_of
-from scaler.testing.simulation.stepping import hello
-from scaler.testing.simulation.world import RECONNECT_SECONDS, Actor
+from scaler.testing.simulation.world import Actor
 from scaler.worker.agent.core import AgentCore
 from scaler.worker.agent.events import (
     ActOnProcessor,
@@ -70,113 +55,13 @@ from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.frames import Results
+from tests.simulation.storage import SCHEDULER, SimulatedStorage, StoragePort, large_value
 from tests.unit.worker.worker_fakes import CoreRig, FakeProcessor, FakeProcessors, worker_config
 
 LEASE_SECONDS = 60.0
 SPAWN_SECONDS = 0.005
-SCHEDULER = b"schedulr"
-
-
-def large_value(identifier: bytes) -> bytes:
-    """Return the content of a stored result: of no other one."""
-    return b"large " + identifier
-
-
-class StoragePort:
-    """The requests of one peer, and what is called when each ends."""
-
-    def __init__(self, storage: SimulatedStorage, peer: bytes, role: Role) -> None:
-        self.peer = peer
-        self._storage = storage
-        self._requests = Requests("simulated", 1e9, storage.now)
-        self._waiting: dict[StorageCall, Callable[[CallOutcome], None]] = {}
-        details = WorkerDetails("simulated", peer.hex(), 1, 1, {}) if role is Role.WORKER else ClientDetails("")
-        self._hello = hello(role, details)
-        storage.ports[peer] = self
-        self._connect()
-
-    def _connect(self) -> None:
-        self._storage.arrive(Opened(self.peer, self._hello))
-        self.step(Welcomed(Welcome(False, 1 + self._storage.restarts, 1e9, 2.0)))
-
-    def lose_connection(self) -> None:
-        self.step(Broken(SCHEDULER))
-        self._storage.later_in_order((self.peer, True), self._reconnect)
-
-    def _reconnect(self) -> None:
-        if self._storage.ports.get(self.peer) is self:
-            self._connect()
-
-    def call(self, call: StorageCall, ended: Callable[[CallOutcome], None]) -> None:
-        self._waiting[call] = ended
-        self.step(call)
-
-    def step(self, item: RequestsInput) -> None:
-        for command in self._requests.step([item], self._storage.now):
-            match command:
-                case SendRequest(message, attachments):
-                    arrived = Received(self.peer, message, [memoryview(bytes(frame)) for frame in attachments])
-                    self._storage.later_in_order((self.peer, True), partial(self._storage.arrive, arrived))
-                case CallEnded(call, outcome):
-                    self._waiting.pop(call)(outcome)
-
-    def close(self) -> None:
-        """The peer ends: what it has sent still arrives, and no answer does."""
-        self._waiting.clear()
-        self._storage.ports.pop(self.peer, None)
-        self._storage.later_in_order((self.peer, True), lambda: self._storage.arrive(Closed(self.peer, "")))
-
-
-class SimulatedStorage:
-    """The storage's core, and wires to it that keep their order."""
-
-    def __init__(self, world: ActorWorld, random: Random, delay_seconds: float) -> None:
-        self.ports: dict[bytes, StoragePort] = {}
-        self._core = StorageCore(1 << 40, lease_seconds=1e9, tick_seconds=1e9)
-        self._world = world
-        self._random = random
-        self._delay_seconds = delay_seconds
-        self._clear_at: dict[tuple[bytes, bool], float] = {}
-        self.restarts = 0
-
-    def restart(self) -> None:
-        """End, with all objects and all that is on its way, and start again."""
-        self.restarts += 1
-        self._core = StorageCore(1 << 40, lease_seconds=1e9, tick_seconds=1e9)
-        for port in list(self.ports.values()):
-            port.lose_connection()
-
-    @property
-    def now(self) -> float:
-        return self._world.now
-
-    @property
-    def used_bytes(self) -> int:
-        return self._core.used_bytes
-
-    def later_in_order(self, wire: tuple[bytes, bool], action: Callable[[], None]) -> None:
-        at = max(self.now + self._random.expovariate(1 / self._delay_seconds), self._clear_at.get(wire, 0.0))
-        self._clear_at[wire] = at
-        restarts = self.restarts
-        self._world.later(at, lambda: action() if self.restarts == restarts else None)
-
-    def arrive(self, item: StorageInput) -> None:
-        inputs: list[StorageInput] = [item]
-        while inputs:
-            commands = self._core.step(inputs, self.now)
-            self._core.check()
-            inputs = [OutboxMeasured(each.peer, 0) for each in commands if isinstance(each, MeasureOutbox)]
-            for command in commands:
-                if isinstance(command, SendToPeer):
-                    received = Received(SCHEDULER, command.message, list(command.attachments))
-                    self.later_in_order((command.peer, False), partial(self._answer, command.peer, received))
-        if self._core.wake_at < math.inf:
-            self._world.later(self._core.wake_at, lambda: None)
-
-    def _answer(self, peer: bytes, received: Received) -> None:
-        port = self.ports.get(peer)
-        if port is not None:
-            port.step(received)
+DISK_PAUSE_SECONDS = 0.25
+"""When a result is put again that the disk of the storage did not take."""
 
 
 class ValueProcessor(FakeProcessor):
@@ -362,16 +247,22 @@ class SimulatedAgent(SimulatedWorker):
             elif chance < chances.processor_deaths + chances.exceptions:
                 self._end(number, processor, Outcome.EXCEPTION, b"\x80 its own exception", seconds)
             elif chance > 1 - chances.stored_results:
-                name = result_id(*attempt)
-                put = PutCall(name, [memoryview(large_value(name))])
-                self._port.call(put, partial(stored, name))
+                put(result_id(*attempt))
             else:
                 self._end(number, processor, Outcome.SUCCESS, value_of(task), seconds)
 
-        def stored(name: bytes, outcome: CallOutcome) -> None:
-            assert outcome is None, "the storage takes every result"
+        def put(name: bytes) -> None:
             if self._is_running(processor, attempt):
-                self._end(number, processor, Outcome.SUCCESS, stored_reference(name, 100_000), seconds)
+                self._port.call(PutCall(name, [memoryview(large_value(name))]), partial(stored, name))
+
+        def stored(name: bytes, outcome: CallOutcome) -> None:
+            if not self._is_running(processor, attempt):
+                return
+            if isinstance(outcome, LimitError) and outcome.may_pass:
+                self._soon(DISK_PAUSE_SECONDS, partial(put, name))
+                return
+            assert outcome is None, f"the storage takes every result: {outcome!r}"
+            self._end(number, processor, Outcome.SUCCESS, stored_reference(name, 100_000), seconds)
 
         self._soon(seconds, finish)
 
@@ -397,8 +288,8 @@ class StoringClient(SimulatedClient):
     ) -> None:
         super().__init__(identifier, tasks, world, random, chances)
         self.fetched = 0
-        self.delivered: set[bytes] = set()
-        """Tasks that ended with their own outcome."""
+        self.delivered: dict[bytes, tuple[int, bytes]] = {}
+        """Outcome and payload of the tasks that ended."""
         self._port = StoragePort(storage, identifier, Role.CLIENT)
         self._storage = storage
         self._was_given_up = False
@@ -413,9 +304,7 @@ class StoringClient(SimulatedClient):
                 self._restore(identifier)
             return
         if isinstance(message, Finished):
-            own = (Outcome.SUCCESS, Outcome.EXCEPTION)
-            ended = zip(message.ids, message.outcomes, strict=True)
-            self.delivered.update(identifier for identifier, outcome in ended if outcome in own)
+            message = self._new_rows(message)
         said: list[Message] = []
         say, self.say = self.say, said.append
         super().hear(message)
@@ -427,12 +316,28 @@ class StoringClient(SimulatedClient):
             else:
                 say(each)
 
+    def _new_rows(self, message: Finished) -> Finished:
+        """Return a Finished without what a restarted scheduler delivers again: that is the same as before."""
+        new: list[int] = []
+        for row, identifier in enumerate(message.ids):
+            outcome, payload = message.outcomes[row], message.payloads[row]
+            if identifier not in self.delivered:
+                self.delivered[identifier] = outcome, payload
+                new.append(row)
+                continue
+            assert self._storage.is_durable, f"task {identifier.hex()} ended twice"
+            assert self.delivered[identifier] == (outcome, payload), f"task {identifier.hex()} has two outcomes"
+            if is_stored(payload):
+                self.say(Release([payload[1:17]]))
+        columns = (message.ids, message.outcomes, message.payloads, message.duration_us)
+        return Finished(message.number, *([column[row] for row in new] for column in columns))  # type: ignore[arg-type]
+
     def close(self) -> None:
         self._port.close()
 
     def _restore(self, identifier: bytes) -> None:
         """Put an object again: a client has the value, or has it computed again."""
-        assert self._storage.restarts, f"a stored result is there while a task needs it: {identifier.hex()}"
+        assert self._storage.may_lose, f"a stored result is there while a task needs it: {identifier.hex()}"
 
         def restored(_outcome: CallOutcome) -> None:
             if self.alive:
@@ -445,9 +350,8 @@ class StoringClient(SimulatedClient):
             assert b"".join(map(bytes, outcome)) == large_value(identifier), "a client gets its own large value"
             self.fetched += 1
         else:
-            assert self._was_given_up or self._storage.restarts, (
-                f"a result is kept until its client releases it: {outcome}"
-            )
+            is_due = self._was_given_up or self._storage.may_lose
+            assert is_due, f"a result is kept until its client releases it: {outcome}"
         if self.alive:
             self.say(Release([identifier]))
 
@@ -455,8 +359,7 @@ class StoringClient(SimulatedClient):
 class WholeWorld(World):
     """A world with agents and a storage. Raises AssertionError as World does.
 
-    storage_restarts_per_second: how often the storage loses everything. scheduler_restarts_per_second: how often the
-    scheduler does; it has no journal.
+    storage_restarts_per_second: how often the storage loses everything.
     """
 
     def __init__(
@@ -468,44 +371,27 @@ class WholeWorld(World):
         tasks: int,
         chances: Chances,
         storage_restarts_per_second: float = 0.0,
-        scheduler_restarts_per_second: float = 0.0,
         **others: Any,
     ) -> None:
         self._incarnation = 1
-        self._storage = SimulatedStorage(self, Random(seed + 1), chances.delay_seconds)
+        self._seed = seed
         super().__init__(seed=seed, workers=workers, clients=clients, tasks=tasks, chances=chances, **others)
-        StoragePort(self._storage, SCHEDULER, Role.SCHEDULER)
+        self._scheduler_port = StoragePort(
+            self._storage, SCHEDULER, Role.SCHEDULER, lambda: self._arrive(StorageConnected())
+        )
         if storage_restarts_per_second:
             self._sometimes(storage_restarts_per_second, self._storage.restart)
-        if scheduler_restarts_per_second:
-            self._sometimes(scheduler_restarts_per_second, self._restart_scheduler)
+
+    @cached_property
+    def _storage(self) -> SimulatedStorage:
+        return SimulatedStorage(self, Random(self._seed + 1), self._chances.delay_seconds, None)
 
     def started(self, task: bytes) -> None:
         super().started(task)
+        own = Outcome.SUCCESS, Outcome.EXCEPTION
         for client in self._clients:
-            if isinstance(client, StoringClient):
-                assert task not in client.delivered, f"task {task.hex()} starts after its outcome was delivered"
-
-    def _restart_scheduler(self) -> None:
-        """A scheduler that knows nothing takes the place of the present one, and all peers come to it."""
-        self._incarnation += 1
-        self.core = SchedulerCore(self._config, Allocation(), self.now)
-        self._inbox.clear()
-        for link in self._links.values():
-            if link.up:
-                link.drop()
-        for actor in self._actors.values():
-            if actor.alive:
-                delay = self._random.expovariate(1 / RECONNECT_SECONDS)
-                self.later(self.now + delay, partial(self._come_back, actor, self._incarnation))
-
-    def _come_back(self, actor: Actor, incarnation: int) -> None:
-        if not actor.alive or incarnation != self._incarnation:
-            return
-        self._connect(actor)
-        if isinstance(actor, SimulatedClient):
-            actor.restart(expired=False)
-            self._said_again.update(actor.expected)
+            if isinstance(client, StoringClient) and task in client.delivered:
+                assert client.delivered[task][0] not in own, f"task {task.hex()} starts after its outcome was delivered"
 
     def _add_worker(self, gpu: bool) -> None:
         agent = SimulatedAgent(
@@ -536,10 +422,7 @@ class WholeWorld(World):
         super()._perform(commands)
         for command in commands:
             if isinstance(command, SendToStorage) and isinstance(command.message, ForgetObjects | ForgetOwner):
-                message = command.message
-                self._storage.later_in_order(
-                    (SCHEDULER, True), partial(self._storage.arrive, Received(SCHEDULER, message))
-                )
+                self._scheduler_port.forget(command.message)
 
     def _die(self, actor: Actor, goodbye: float) -> None:
         super()._die(actor, goodbye)

@@ -63,8 +63,13 @@ class SteppedCore:
         self._steps += 1
         if self._check_every and self._steps % self._check_every == 0:
             check(self.core.state)
-        self._perform(commands)
+        self._stepped(inputs, commands)
         self._wake_core(max(self.core.next_step_at(self.now), self.now + self._step_seconds))
+
+    def _stepped(self, inputs: Sequence[Input], commands: list[Command]) -> None:
+        """Take what a step has returned."""
+        del inputs
+        self._perform(commands)
 
     def _perform(self, commands: Sequence[Command]) -> None:
         raise NotImplementedError

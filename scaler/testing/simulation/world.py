@@ -63,6 +63,8 @@ class SimulationReport:
     worker_losses: int = 0
     client_losses: int = 0
     forgotten_objects: int = 0
+    happened: Counter[str] = field(default_factory=Counter)
+    """Other misfortunes, by their names."""
 
 
 Actor = SimulatedWorker | SimulatedClient

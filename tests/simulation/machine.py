@@ -1,0 +1,383 @@
+"""A machine in simulated time, on which the real journals run: its loop, its threads, and a disk that can tear.
+
+The journals write real files. A `Machine` puts simulated functions of the system in the place of those that they call,
+so it knows which bytes the disk has confirmed. The *kill* of a process leaves its files as they are. A *power loss*
+ends all processes, and any part of what was not confirmed is lost.
+
+    with Machine(Random(1)) as machine:
+        process = machine.start()
+        durable = process.run(lambda: DurableSteps(machine.path / "scheduler", perform, on_failure))
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import importlib
+import math
+import os
+import queue
+import subprocess
+import tempfile
+import threading
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any, NamedTuple, TypeVar
+from unittest import mock
+
+import scaler.journal.directory
+import scaler.journal.journal
+import scaler.object_storage.durable
+import scaler.scheduler.durable
+from scaler.journal.journal import Journal
+
+SECTOR_BYTES = 512
+SEGMENT_BYTES = COMPACT_BYTES = 8 * 1024
+MIN_FILE_BYTES = 64
+"""Objects of this size and more have files of their own."""
+SYNC_SECONDS = 0.0002, 0.05
+COMPACTION_SECONDS = 0.05, 1.0
+
+_Result = TypeVar("_Result")
+
+
+class Write(NamedTuple):
+    """Bytes of a file that the disk has not confirmed. number: counts the writes to the disk."""
+
+    number: int
+    path: str
+    start: int
+    end: int
+
+
+class _Blocked(Exception):  # noqa: N818 (no error)
+    """A simulated thread waits. It begins again from its top, which is a queue, when there may be something for it."""
+
+
+class _Module:
+    """A module with some simulated functions."""
+
+    def __init__(self, real: ModuleType, **simulated: Any) -> None:
+        self._real = real
+        vars(self).update(simulated)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._real, name)
+
+
+class _Timer:
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
+class SimulatedProcess:
+    """A process, and what its journals see of a loop and of threads."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.is_alive = True
+        self.descriptors: set[int] = set()
+        self.compactions: list[_Compaction] = []
+        self._machine = machine
+        self._threads: list[_Thread] = []
+
+    def run(self, function: Callable[[], _Result]) -> _Result:
+        """Call a function as code of this process."""
+        machine = self._machine
+        before, machine.current = machine.current, self
+        try:
+            return function()
+        finally:
+            machine.current = before
+
+    def end(self) -> None:
+        """End it now. Again: does nothing."""
+        self.is_alive = False
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors.clear()
+        while self.compactions:
+            self.compactions.pop().cut_off()
+
+    # -- its loop
+
+    def time(self) -> float:
+        return self._machine.now()
+
+    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> _Timer:
+        return self.call_later(0.0, callback, *arguments)
+
+    def call_soon_threadsafe(self, callback: Callable[..., object], *arguments: Any) -> _Timer:
+        return self.call_later(0.001 * self._machine.random.random(), callback, *arguments)
+
+    def call_later(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> _Timer:
+        timer = _Timer()
+
+        def fire() -> None:
+            if self.is_alive and not timer.is_cancelled:
+                self.run(partial(callback, *arguments))
+
+        self._machine.later(self._machine.now() + seconds, fire)
+        return timer
+
+    # -- its threads
+
+    def begin(self, thread: _Thread) -> None:
+        self._threads.append(thread)
+        self.call_soon(self.run_threads)
+
+    def run_threads(self) -> None:
+        """Have each thread do what there is for it."""
+        for thread in list(self._threads):
+            try:
+                thread.target(*thread.arguments)
+            except _Blocked:
+                continue
+            finally:
+                self._machine.confirms_until = math.inf
+            self._threads.remove(thread)
+
+
+class _Thread:
+    def __init__(
+        self, target: Callable[..., None], args: tuple[Any, ...] = (), name: str = "", daemon: bool = False
+    ) -> None:
+        del name, daemon
+        self.target = target
+        self.arguments = args
+
+    def start(self) -> None:
+        Machine.running().begin(self)
+
+
+class _Queue:
+    """The queue of a thread that needs a while for each item."""
+
+    def __init__(self) -> None:
+        self._process = Machine.running()
+        self._items: deque[tuple[float, int, Any]] = deque()
+
+    def put(self, item: Any) -> None:
+        machine = Machine.active()
+        begun = self._items[-1][0] if self._items else machine.now()
+        ended = begun + machine.random.uniform(*SYNC_SECONDS)
+        self._items.append((ended, machine.writes, item))
+        self._process.call_later(ended - machine.now(), self._process.run_threads)
+
+    def get(self) -> Any:
+        machine = Machine.active()
+        if not self._items or self._items[0][0] > machine.now() + 1e-9:
+            raise _Blocked
+        # The disk confirms what had been written when it was asked to.
+        _, machine.confirms_until, item = self._items.popleft()
+        return item
+
+
+class _Compaction:
+    """A compacting process: does everything at its end. One that is cut off leaves the beginning of a snapshot."""
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        machine = Machine.active()
+        module, path, number = command[2:]
+        self.returncode = 0
+        self._compact = importlib.import_module(module).compact
+        self._path = Path(path)
+        self._number = int(number)
+        self._process = Machine.running()
+        self._process.compactions.append(self)
+        seconds = machine.random.uniform(*COMPACTION_SECONDS)
+        self._ends_at = machine.now() + seconds
+        self._process.call_later(seconds, self._process.run_threads)
+
+    def communicate(self) -> tuple[None, str]:
+        machine = Machine.active()
+        if machine.now() < self._ends_at - 1e-9:
+            raise _Blocked
+        self._process.compactions.remove(self)
+        try:
+            machine.check()
+            self._compact(self._path, self._number)
+            machine.compactions += 1
+        except OSError as error:
+            self.cut_off()
+            self.returncode = 1
+            return None, str(error)
+        return None, ""
+
+    def cut_off(self) -> None:
+        (self._path / f"{self._number:08d}.new").write_bytes(b"the beginning of a snapshot")
+
+
+class Machine:
+    """One machine. Enter it to have journals run on it; `now` and `later` are those of the simulated world."""
+
+    _active: Machine | None = None
+
+    def __init__(self, random: Random) -> None:
+        self.random = random
+        self.now: Callable[[], float] = lambda: 0.0
+        self.later: Callable[[float, Callable[[], None]], None] = lambda _at, _action: None
+        self.current: SimulatedProcess | None = None
+        self.failure = 0
+        """What the disk fails with: ENOSPC for more space, EIO for anything; 0 while it does not."""
+        self.writes = 0
+        """Writes so far."""
+        self.confirms_until: float = math.inf
+        """Number of the last write that the disk is asked to confirm."""
+        self.compactions = self.torn_bytes = 0
+        self._waited_seconds = 0.0
+        self._unconfirmed: list[Write] = []
+        self._processes: list[SimulatedProcess] = []
+        self._context = ExitStack()
+
+    def __enter__(self) -> Machine:
+        memory = Path("/dev/shm")
+        directory = tempfile.TemporaryDirectory(prefix="scaler-simulated-", dir=memory if memory.is_dir() else None)
+        self.path = Path(self._context.enter_context(directory))
+        system = _Module(
+            os,
+            open=self._open,
+            close=self._close,
+            pwrite=self._pwrite,
+            fdatasync=self._confirm,
+            fsync=self._confirm,
+            posix_fallocate=self._reserve,
+        )
+        shell = {
+            "os": system,
+            "asyncio": _Module(asyncio, get_running_loop=Machine.running),
+            "threading": _Module(threading, Thread=_Thread),
+            "queue": _Module(queue, SimpleQueue=_Queue),
+        }
+        timed = {
+            "subprocess": _Module(subprocess, Popen=_Compaction),
+            "time": _Module(time, perf_counter=lambda: self._waited_seconds),
+        }
+        small = {"Journal": partial(Journal, segment_bytes=SEGMENT_BYTES, compact_bytes=COMPACT_BYTES)}
+        patches: list[tuple[ModuleType, dict[str, Any]]] = [
+            (scaler.journal.directory, {"os": system}),
+            (scaler.journal.journal, {**shell, **timed}),
+            (scaler.object_storage.durable, {**shell, **small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
+            (scaler.scheduler.durable, small),
+        ]
+        for module, replaced in patches:
+            self._context.enter_context(mock.patch.multiple(module, **replaced))
+        Machine._active = self
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in self._processes:
+            process.end()
+        Machine._active = None
+        self._context.close()
+
+    @classmethod
+    def active(cls) -> Machine:
+        assert cls._active is not None, "there is no simulated machine"
+        return cls._active
+
+    @classmethod
+    def running(cls) -> SimulatedProcess:
+        """Return the process whose code runs."""
+        process = cls.active().current
+        assert process is not None, "called outside of a simulated process"
+        return process
+
+    def start(self) -> SimulatedProcess:
+        """Start a process."""
+        process = SimulatedProcess(self)
+        self._processes = [*(each for each in self._processes if each.is_alive), process]
+        return process
+
+    # -- its disk
+
+    def lose_power(self) -> None:
+        """End all processes; of what the disk has not confirmed, all, what came last, or any sectors are lost."""
+        for process in self._processes:
+            process.end()
+        writes = [write for write in self._unconfirmed if Path(write.path).exists()]
+        self._unconfirmed.clear()
+        match self.random.choice(("all", "last", "sectors")):
+            case "all":
+                lost = writes
+            case "last":
+                lost = self._last_of(writes)
+            case _:
+                lost = self._sectors_of(writes)
+        for _, path, start, end in lost:
+            with Path(path).open("rb+") as file:
+                file.seek(start)
+                file.write(bytes(end - start))
+            self.torn_bytes += end - start
+
+    def _last_of(self, writes: list[Write]) -> list[Write]:
+        kept = self.random.randint(0, sum(write.end - write.start for write in writes))
+        lost = []
+        for write in writes:
+            size = write.end - write.start
+            if size > kept:
+                # A header is whole or not there: it lies in one sector.
+                lost.append(write._replace(start=write.start + (kept if write.start else 0)))
+            kept = max(0, kept - size)
+        return lost
+
+    def _sectors_of(self, writes: list[Write]) -> list[Write]:
+        """Return parts of writes: a sector has the first so many of the writes to it."""
+        sectors: defaultdict[tuple[str, int], list[Write]] = defaultdict(list)
+        for write in writes:
+            for sector in range(write.start // SECTOR_BYTES, (write.end - 1) // SECTOR_BYTES + 1):
+                start, end = max(write.start, sector * SECTOR_BYTES), min(write.end, (sector + 1) * SECTOR_BYTES)
+                sectors[write.path, sector].append(write._replace(start=start, end=end))
+        return [part for parts in sectors.values() for part in parts[self.random.randint(0, len(parts)) :]]
+
+    def check(self) -> None:
+        """Raise the error of a disk that has no more space."""
+        if self.failure:
+            raise OSError(self.failure, os.strerror(self.failure))
+
+    def _open(self, path: str | Path, flags: int, mode: int = 0o777) -> int:
+        if flags & os.O_EXCL:
+            self._unconfirmed = [write for write in self._unconfirmed if write.path != str(path)]
+        descriptor = os.open(path, flags, mode)
+        self.running().descriptors.add(descriptor)
+        return descriptor
+
+    def _close(self, descriptor: int) -> None:
+        os.close(descriptor)
+        self.running().descriptors.discard(descriptor)
+
+    def _pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
+        if self.failure == errno.EIO:
+            self.check()
+        self.writes += 1
+        size = os.pwrite(descriptor, data, offset)
+        self._unconfirmed.append(Write(self.writes, _path_of(descriptor), offset, offset + size))
+        return size
+
+    def _confirm(self, descriptor: int) -> None:
+        self._waited_seconds += self.random.choice((0.0002, 0.005))
+        if self.failure == errno.EIO:
+            self.check()
+        path, until = _path_of(descriptor), self.confirms_until
+        self._unconfirmed = [write for write in self._unconfirmed if write.path != path or write.number > until]
+
+    def _reserve(self, descriptor: int, start: int, size: int) -> None:
+        self.check()
+        os.posix_fallocate(descriptor, start, size)
+        path = _path_of(descriptor)
+        if not path.endswith(
+            ".journal"
+        ):  # the file of an object: what is written to it takes no call that is seen here
+            self._unconfirmed.append(Write(0, path, start, start + size))
+
+
+def _path_of(descriptor: int) -> str:
+    return str(Path(f"/proc/self/fd/{descriptor}").readlink())

@@ -1,0 +1,78 @@
+"""Runs thousands of simulated worlds on all cores: `python -m tests.simulation.soak --seeds 10000`.
+
+The seeds are dealt to the kinds of worlds in turn. Prints the seeds that fail, and what all worlds came to. A failing
+one runs again, alone, with `--kind NAME --first SEED --seeds 1`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import os
+import sys
+import time
+from collections import Counter
+
+from tests.simulation.worlds import KINDS
+
+NICENESS = 10
+
+
+def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
+    """Run one world. Returns its kind and seed, what happened in it, and why it failed; empty when it did not."""
+    before = time.process_time()
+    try:
+        report = KINDS[name](seed)
+    except Exception as error:  # noqa: BLE001 (whatever it is, the seed has found it)
+        return name, seed, Counter(), f"{type(error).__name__}: {error}"
+    found = report.happened + Counter(
+        {
+            "tasks": sum(report.outcomes.values()),
+            "connections broken": report.breaks,
+            "workers lost": report.worker_losses,
+            "clients lost": report.client_losses,
+            "simulated seconds": round(report.simulated_seconds),
+            "milliseconds of CPU": round(1000 * (time.process_time() - before)),
+        }
+    )
+    return name, seed, found, ""
+
+
+def _begin() -> None:
+    os.nice(NICENESS)
+    logging.disable()  # of disks that are full
+
+
+def main() -> int:
+    """Return 0 when no world failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10_000, help="how many worlds (default: 10000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one a core)")
+    parser.add_argument("--kind", choices=KINDS, help="only worlds of this kind")
+    arguments = parser.parse_args()
+    kinds = [arguments.kind] if arguments.kind else list(KINDS)
+    worlds = [(kinds[number % len(kinds)], arguments.first + number) for number in range(arguments.seeds)]
+    total: dict[str, Counter[str]] = {name: Counter() for name in kinds}
+    failures = 0
+    os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in the processes that are started now
+    with multiprocessing.get_context("spawn").Pool(arguments.jobs, _begin) as pool:
+        for name, seed, found, why in pool.imap_unordered(_run, worlds, chunksize=4):
+            total[name] += found
+            total[name]["worlds"] += 1
+            if why:
+                failures += 1
+                print(f"{name}, seed {seed}: {why}", flush=True)
+    for name, counts in total.items():
+        print(f"{name}: " + ", ".join(f"{key} {count:,}" for key, count in sorted(counts.items())))
+    print(f"{len(worlds):,} worlds, {failures} failed")
+    return int(failures > 0)
+
+
+def _run(world: tuple[str, int]) -> tuple[str, int, Counter[str], str]:
+    return run(*world)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

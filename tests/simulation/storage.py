@@ -1,0 +1,229 @@
+"""The object storage of the simulated world: its core, the wires of its peers, and its disk if it has one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from scaler.errors import UsageError
+from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
+from scaler.object_storage.core import (
+    DiskChanged,
+    ForgetPersisted,
+    MeasureOutbox,
+    ObjectNotPersisted,
+    OutboxMeasured,
+    PersistObject,
+    SendToPeer,
+    StorageCore,
+    StorageInput,
+)
+from scaler.object_storage.durable import ObjectJournal
+from scaler.object_storage.requests import CallEnded, Requests, RequestsInput, SendRequest, StorageCall
+from scaler.object_storage.requests import Outcome as CallOutcome
+from scaler.protocol.messages import (
+    ClientDetails,
+    ForgetObjects,
+    ForgetOwner,
+    Role,
+    StorageReply,
+    StorageResult,
+    Welcome,
+    WorkerDetails,
+)
+from scaler.testing.simulation.actors import ActorWorld
+from scaler.testing.simulation.stepping import hello
+from tests.simulation.machine import Machine, SimulatedProcess
+
+SCHEDULER = b"schedulr"
+START_AGAIN_SECONDS = 0.5
+"""When a server whose disk is full is started again."""
+
+
+def large_value(identifier: bytes) -> bytes:
+    """Return the content of a stored result: of no other one. Some are large enough for a file."""
+    return b"large " + identifier * (1 + 7 * (identifier[-1] % 2))
+
+
+class StoragePort:
+    """The requests of one peer, and what is called when each ends."""
+
+    def __init__(
+        self, storage: SimulatedStorage, peer: bytes, role: Role, connected: Callable[[], None] = lambda: None
+    ) -> None:
+        """connected: called when the storage has opened a session."""
+        self.peer = peer
+        self._connected = connected
+        self._storage = storage
+        self._requests = Requests("simulated", 1e9, storage.now)
+        self._waiting: dict[StorageCall, Callable[[CallOutcome], None]] = {}
+        details = WorkerDetails("simulated", peer.hex(), 1, 1, {}) if role is Role.WORKER else ClientDetails("")
+        self._hello = hello(role, details)
+        storage.ports[peer] = self
+        if not storage.is_down:
+            self._connect()
+
+    def _connect(self) -> None:
+        self._storage.arrive(Opened(self.peer, self._hello))
+        self.step(Welcomed(Welcome(False, 1 + self._storage.restarts, 1e9, 2.0)))
+        self._connected()
+
+    def lose_connection(self) -> None:
+        self.step(Broken(SCHEDULER))
+
+    def come_back(self) -> None:
+        self._storage.later_in_order((self.peer, True), self._reconnect)
+
+    def _reconnect(self) -> None:
+        if self._storage.ports.get(self.peer) is self:
+            self._connect()
+
+    def call(self, call: StorageCall, ended: Callable[[CallOutcome], None]) -> None:
+        self._waiting[call] = ended
+        self.step(call)
+
+    def forget(self, message: ForgetObjects | ForgetOwner) -> None:
+        """Send what the scheduler sends. It is lost with a storage that ends."""
+        arrived = Received(self.peer, message)
+        self._storage.later_in_order((self.peer, True), partial(self._storage.arrive, arrived))
+
+    def step(self, item: RequestsInput) -> None:
+        for command in self._requests.step([item], self._storage.now):
+            match command:
+                case SendRequest(message, attachments):
+                    arrived = Received(self.peer, message, [memoryview(bytes(frame)) for frame in attachments])
+                    self._storage.later_in_order((self.peer, True), partial(self._storage.arrive, arrived))
+                case CallEnded(call, outcome):
+                    self._waiting.pop(call)(outcome)
+
+    def close(self) -> None:
+        """The peer ends: what it has sent still arrives, and no answer does."""
+        self._waiting.clear()
+        self._storage.ports.pop(self.peer, None)
+        self._storage.later_in_order((self.peer, True), lambda: self._storage.arrive(Closed(self.peer, "")))
+
+
+class SimulatedStorage:
+    """The storage's core, and wires to it that keep their order. machine: has its disk; None: it has none."""
+
+    def __init__(self, world: ActorWorld, random: Random, delay_seconds: float, machine: Machine | None) -> None:
+        self.ports: dict[bytes, StoragePort] = {}
+        self.restarts = 0
+        self.is_down = False
+        self._world = world
+        self._random = random
+        self._delay_seconds = delay_seconds
+        self._machine = machine
+        self._clear_at: dict[tuple[bytes, bool], float] = {}
+        self._process: SimulatedProcess | None = None
+        self._journal: ObjectJournal | None = None
+        self._start()
+
+    @property
+    def is_durable(self) -> bool:
+        return self._machine is not None
+
+    @property
+    def may_lose(self) -> bool:
+        """Tell whether objects may be gone."""
+        return self.restarts > 0 and not self.is_durable
+
+    @property
+    def now(self) -> float:
+        return self._world.now
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of all objects, also of those on disk."""
+        return self._core.used_bytes + self._core.disk_bytes
+
+    # -- its process
+
+    def _start(self) -> None:
+        self._core = StorageCore(1 << 40, lease_seconds=1e9, tick_seconds=1e9, is_durable=self._machine is not None)
+        if self._machine is not None:
+            self._process = self._machine.start()
+            try:
+                self._process.run(partial(self._recover, self._machine))
+            except UsageError:
+                if not self._machine.failure:
+                    raise
+                self._process.end()
+                self._world.later(self.now + START_AGAIN_SECONDS, self._start)
+                return
+        self.is_down = False
+        for port in list(self.ports.values()):
+            port.come_back()
+
+    def _recover(self, machine: Machine) -> None:
+        self._journal = self._open(machine)
+        for found, body in self._journal.recover():
+            self._core.restore(found.id, body, found.putter, found.key)
+
+    def _open(self, machine: Machine) -> ObjectJournal:
+        path = machine.path / "objects"
+        return ObjectJournal(path, self._stored, self._lost, lambda failure: self.arrive(DiskChanged(failure)))
+
+    def on_disk(self) -> list[bytes]:
+        """Return the objects that the next process would find. For a process of its own."""
+        assert self._machine is not None, "it has no disk"
+        return [found.id for found, _ in self._open(self._machine).recover()]
+
+    def restart(self) -> None:
+        """End, with what was in memory and all that is on its way, and start again."""
+        if self.is_down:
+            return
+        self.restarts += 1
+        self.is_down = True
+        if self._process is not None:
+            self._process.end()
+        for port in list(self.ports.values()):
+            port.lose_connection()
+        self._start()
+
+    # -- messages
+
+    def later_in_order(self, wire: tuple[bytes, bool], action: Callable[[], None]) -> None:
+        at = max(self.now + self._random.expovariate(1 / self._delay_seconds), self._clear_at.get(wire, 0.0))
+        self._clear_at[wire] = at
+        restarts = self.restarts
+        self._world.later(at, lambda: action() if self.restarts == restarts and not self.is_down else None)
+
+    def arrive(self, item: StorageInput) -> None:
+        if self._process is None:
+            self._step(item)
+        else:
+            self._process.run(partial(self._step, item))
+
+    def _step(self, item: StorageInput) -> None:
+        inputs: list[StorageInput] = [item]
+        while inputs:
+            commands = self._core.step(inputs, self.now)
+            self._core.check()
+            inputs = [OutboxMeasured(each.peer, 0) for each in commands if isinstance(each, MeasureOutbox)]
+            for command in commands:
+                match command:
+                    case SendToPeer(peer, message, attachments):
+                        self._send(peer, Received(SCHEDULER, message, list(attachments)))
+                    case PersistObject() if self._journal is not None:
+                        self._journal.put(command)
+                    case ForgetPersisted() if self._journal is not None:
+                        self._journal.forget(command)
+        if self._core.wake_at < math.inf:
+            self._world.later(self._core.wake_at, lambda: None)
+
+    def _stored(self, peer: bytes, request: int) -> None:
+        self._send(peer, Received(SCHEDULER, StorageReply(request, StorageResult.OK)))
+
+    def _lost(self, identifier: bytes, text: str, requests: list[tuple[bytes, int]]) -> None:
+        self.arrive(ObjectNotPersisted(identifier, text, requests))
+
+    def _send(self, peer: bytes, received: Received) -> None:
+        self.later_in_order((peer, False), partial(self._answer, peer, received))
+
+    def _answer(self, peer: bytes, received: Received) -> None:
+        port = self.ports.get(peer)
+        if port is not None:
+            port.step(received)

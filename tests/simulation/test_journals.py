@@ -1,0 +1,115 @@
+"""Servers with journals that end at random times, on a disk that tears, is full, or fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.journal import records
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.journal import Journal
+from scaler.journal.records import JournalError
+from scaler.object_storage.durable import ObjectJournal
+from scaler.scheduler.core.core import SchedulerCore
+from scaler.scheduler.core.tasks import Tasks
+from scaler.scheduler.durable import DurableSteps
+from scaler.scheduler.journal import Ledger
+from tests.simulation.planting import Fault, plant
+from tests.simulation.worlds import run
+
+STEADY, ROUGH = "servers with journals lose power", "disks and workers fail, too"
+LOST = (
+    "two outcomes|starts after|runs again|start once|started twice|is there while|is kept until|still wait|"
+    "is damaged at byte|is not one of this version|clients that have left|own value|^b"
+)
+
+FAULTS: dict[str, tuple[str, Fault]] = {
+    "commands are performed before the disk has what led to them": (
+        ROUGH,
+        Fault(
+            DurableSteps, "add", "if self._held or self._journal.durable < self._journal.written:", "if False:", LOST
+        ),
+    ),
+    "a torn record counts": (
+        STEADY,
+        Fault(
+            records,
+            "_record_at",
+            "if crc32(body, crc32(data[at + _SUMMED : body_at])) != checksum:",
+            "if False:",
+            "^",  # whatever its bytes are taken for
+        ),
+    ),
+    "records that the disk was not asked for count as confirmed": (
+        STEADY,
+        Fault(Journal, "_confirmed", "if last <= number:", "if True:", LOST),
+    ),
+    "what a killed process has written counts as confirmed": (
+        STEADY,
+        Fault(JournalDirectory, "repair", "os.fsync(file.fileno())", "pass", LOST),
+    ),
+    "a disk that failed to confirm is believed": (
+        ROUGH,
+        Fault(Journal, "_confirmed", "if failure is not None:", "if False:", LOST),
+    ),
+    "records that a disk lost are not written again": (
+        ROUGH,
+        Fault(Journal, "_advance", "list(self._pending) if was_broken else ()", "()", LOST),
+    ),
+    "a snapshot replaces a segment too many": (
+        STEADY,
+        Fault(
+            JournalDirectory,
+            "remove_replaced",
+            "if number < first:\n                self.segment",
+            "if number <= first:\n                self.segment",
+            LOST,
+        ),
+    ),
+    "a snapshot forgets which tasks may have run": (
+        ROUGH,
+        Fault(Ledger, "snapshot", "yield [Dispatched(*item) for item in client.dispatched.items()]", "yield []", LOST),
+    ),
+    "outcomes are not read back": (
+        STEADY,
+        Fault(Ledger, "apply", "self._clients[client].end(message)", "pass", LOST),
+    ),
+    "the placement of a task that may start once is not journaled": (
+        ROUGH,
+        Fault(Tasks, "_note_dispatched", "changes.add(Dispatched(task.id, task.attempt))", "pass", LOST),
+    ),
+    "a client that left is not journaled": (
+        STEADY,
+        Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft(client.id))", "pass", LOST),
+    ),
+    "an object counts as stored before the disk has it": (
+        STEADY,
+        Fault(
+            ObjectJournal,
+            "_append",
+            "self._unconfirmed.append((self._journal.written, writing))",
+            "self._confirm(writing)",
+            LOST,
+        ),
+    ),
+    "the file of an object is not confirmed before its record": (
+        STEADY,
+        Fault(ObjectJournal, "_write_files", "os.fsync(file.fileno())", "pass", LOST),
+    ),
+    "forgotten objects come back": (
+        STEADY,
+        Fault(ObjectJournal, "forget", 'self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))', "pass", LOST),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", [STEADY, ROUGH])
+def test_nothing_that_was_said_is_lost(kind: str) -> None:
+    run(range(3), kind)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, fault = FAULTS[name]
+    plant(fault, monkeypatch)
+    with pytest.raises((AssertionError, KeyError, JournalError), match=fault.words):
+        run(range(24), kind)
