@@ -58,9 +58,11 @@ def main() -> int:
     failures = 0
     os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in the processes that are started now
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, _begin) as pool:
-        for name, seed, found, why in pool.imap_unordered(_run, worlds, chunksize=4):
+        for number, (name, seed, found, why) in enumerate(pool.imap_unordered(_run, worlds, chunksize=4), 1):
             total[name] += found
             total[name]["worlds"] += 1
+            if number % 1000 == 0:
+                print(f"{number:,} worlds", flush=True)
             if why:
                 failures += 1
                 print(f"{name}, seed {seed}: {why}", flush=True)

@@ -31,7 +31,7 @@ QUIET = replace(CALM, breaks_per_second=5.0, repeats=0.1, processor_deaths=0.05,
 """Nothing ends that could leave a result behind: the storage must be empty at the end."""
 FAITHFUL = replace(ROUGH, once=0.4, worker_crashes_per_second=0.6, worker_freezes_per_second=0.1)
 """Workers are lost, and processors."""
-STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.2)
+STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.5)
 """Nothing goes wrong but that servers end."""
 
 KILLS = Faults(scheduler_kills=1.0)
@@ -88,9 +88,7 @@ def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0) -> W
     )
 
 
-def restarting_world(
-    seed: int, chances: Chances, faults: Faults, machine: Machine | None = None, tasks: int = 120
-) -> RestartingWorld:
+def restarting_world(seed: int, chances: Chances, faults: Faults, machine: Machine | None = None) -> RestartingWorld:
     """A world whose servers end and start again. machine: on which they have journals."""
     return RestartingWorld(
         faults=faults,
@@ -98,7 +96,7 @@ def restarting_world(
         seed=seed,
         workers=4,
         clients=2,
-        tasks=tasks,
+        tasks=80,
         chances=chances,
         burst=8,
         slots=2 + seed % 2,

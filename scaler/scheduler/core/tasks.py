@@ -639,7 +639,9 @@ class Tasks:
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state
         ended = TasksEnded([task.id], [outcome], *profile, {0: record}, state.now, [0], [group], [where])
-        has_run = task.state is not TERMINATED and not group.client.terminated
+        # A task that was submitted again to a restarted scheduler may have run although what it depends on has not.
+        has_inputs = not any(is_task(each) and each not in group.client.retained for each in task.references)
+        has_run = task.state is not TERMINATED and not group.client.terminated and has_inputs
         state.failures.add(task, ended, self.inputs_of(task) if has_run else None, state.logs)
 
     def drop_group(self, group: Group) -> None:

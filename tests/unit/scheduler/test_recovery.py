@@ -290,6 +290,15 @@ def test_an_inner_value_that_was_used_is_not_computed_again(cluster: Restarted) 
     assert not cluster.state.held
 
 
+def test_a_task_that_fails_on_its_worker_may_depend_on_what_runs_again(cluster: Restarted) -> None:
+    inner, last = cluster.ids(2)
+    cluster.returning("w", (last, 1))
+    cluster.again(inner, deliver=False)
+    cluster.again(last, references=((inner,),))
+    cluster.result("w", last, 1, b"\x04 raised", Outcome.EXCEPTION)
+    assert cluster.outcome("client", last) is Outcome.EXCEPTION
+
+
 def test_an_inner_value_is_computed_again_when_what_used_it_is_lost(cluster: Restarted) -> None:
     inner, last = cluster.ids(2)
     cluster.returning("w", (last, 1))
