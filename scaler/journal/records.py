@@ -102,17 +102,19 @@ class Replay:
 
     def __init__(self, last: int = 0) -> None:
         self.last = last
-        self.has_gap = False
-        """Records are missing that the disk never confirmed: nothing behind them counts."""
         self.end_name = ""
         self.end = 0
         """The segment of the last record that counts, and where it ends there. Later bytes are to be removed."""
 
     def read(self, name: str, data: bytes) -> Iterator[Record]:
-        """Yield the records of the next segment that count. Raises JournalError when a confirmed one is missing."""
-        mark = read_mark(name, data)
+        """Yield the records of the next segment that count. Raises JournalError when a confirmed one is missing.
+
+        Nothing in a segment counts behind a record that is missing. What the disk failed to confirm is in the next
+        segment once more, which goes on from there.
+        """
+        mark, has_gap = read_mark(name, data), False
         for record in records(data, mark) if mark else ():
-            if not self.has_gap and record.sequence <= self.last + 1:
+            if not has_gap and record.sequence <= self.last + 1:
                 self.end_name, self.end = name, record.end
                 if record.sequence > self.last:  # otherwise it was written again after a failure of the disk
                     self.last = record.sequence
@@ -120,7 +122,7 @@ class Replay:
             elif record.durable > self.last:
                 raise damaged(self.end_name or name, self.end)
             else:
-                self.has_gap = True
+                has_gap = True
 
 
 def damaged(name: str, at: int) -> JournalError:

@@ -71,6 +71,17 @@ def test_records_that_are_written_again_after_a_failure_count_once(
     assert replayed(broken, segment(len(first) + 1, again + more)) == first + again + more
 
 
+@given(st.lists(bodies, max_size=3), st.lists(bodies, min_size=2, max_size=4), st.lists(bodies, max_size=3), st.data())
+def test_records_that_are_written_again_count_whatever_is_left_of_them_in_the_segment_before(
+    first: list[bytes], again: list[bytes], more: list[bytes], data: st.DataObject
+) -> None:
+    whole, confirmed = segment(1, first + again, lambda number: min(number - 1, len(first))), len(segment(1, first))
+    at = data.draw(st.integers(confirmed, len(whole) - 1), "place of the wrong byte")
+    broken = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+    later = segment(len(first) + 1, again + more, lambda number: number - 1)
+    assert replayed(broken, later) == first + again + more
+
+
 @given(st.lists(bodies, min_size=2, max_size=5))
 def test_nothing_counts_behind_a_gap_that_the_disk_had_not_confirmed(contents: list[bytes]) -> None:
     assert replayed(segment(1, contents[:1]), segment(3, contents[1:])) == contents[:1]
