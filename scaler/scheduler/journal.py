@@ -47,7 +47,7 @@ from scaler.scheduler.core.changes import (
 )
 
 _ENTRY = struct.Struct("<B16sI")
-_ATTEMPT = struct.Struct("<I")
+_SIZE = struct.Struct("<I")
 _ROW_BYTES = 64
 MAX_LEFT = 1_000
 """Clients that have left and are remembered: the storage is told again that their objects are not needed."""
@@ -76,17 +76,15 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
         match change:
             case ClientJoined(about, hello, identity):
                 key = json.dumps([identity.key, sorted(identity.roles), identity.is_admin]).encode()
-                content = _ATTEMPT.pack(len(key)) + key + encode(hello)
+                content = _SIZE.pack(len(key)) + key + encode(hello)
             case Submitted(about, message) | Ended(about, message):
                 content = encode(message)
-            case ValueRetained(about, content):
+            case ValueRetained(about, content) | Dispatched(about, content):
                 pass
             case FailedInput(about, function, failed):
                 content = failed + function.encode()
             case Dropped(ids):
                 content = b"".join(ids)
-            case Dispatched(about, attempt):
-                content = _ATTEMPT.pack(attempt)
             case Labelled(about, ids, keys, tags, functions):
                 names = [function.encode() for function in functions] or [b""] * len(ids)
                 content = encode(SessionTasks(about, 0, 0, ids, [UNFINISHED] * len(ids), names, keys, tags))
@@ -115,8 +113,8 @@ def from_bytes(body: bytes) -> Iterator[Change]:
 def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
     client = about[:8]
     if kind is ClientJoined:
-        size = _ATTEMPT.unpack_from(content)[0] + _ATTEMPT.size
-        key, roles, is_admin = json.loads(content[_ATTEMPT.size : size])
+        size = _SIZE.unpack_from(content)[0] + _SIZE.size
+        key, roles, is_admin = json.loads(content[_SIZE.size : size])
         hello = decode(content[size:])
         assert isinstance(hello, Hello)
         return ClientJoined(client, hello, Identity(key, frozenset(map(Role, roles)), is_admin))
@@ -141,7 +139,7 @@ def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
         assert isinstance(labels, SessionTasks)
         return Labelled(client, labels.ids, labels.keys, labels.tags, [name.decode() for name in labels.names])
     if kind is Dispatched:
-        return Dispatched(about, _ATTEMPT.unpack(content)[0])
+        return Dispatched(about, content)
     return GivenBack(about)
 
 
@@ -156,7 +154,7 @@ class _Client:
     """Outcome, payload, duration, CPU time and peak memory."""
     values: dict[bytes, bytes] = field(default_factory=dict)
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
-    dispatched: dict[bytes, int] = field(default_factory=dict)
+    dispatched: dict[bytes, bytes] = field(default_factory=dict)
     labels: dict[bytes, tuple[str, bytes, bytes]] = field(default_factory=dict)
     """Of a durable session: function, key and tag of its tasks, in the order in which they came."""
 
@@ -278,8 +276,8 @@ class Ledger:
                 client.values[task] = payload
             case FailedInput(task, function, failed):
                 client.failed_inputs[task] = function, failed
-            case Dispatched(task, attempt):
-                client.dispatched[task] = attempt
+            case Dispatched(task, worker):
+                client.dispatched[task] = worker
             case GivenBack(task):
                 client.dispatched.pop(task, None)
 

@@ -47,6 +47,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage, WriteJournal
 from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.core.state import Assigned, Recalled
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from scaler.scheduler.status import ServerStatus, status
 from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
@@ -176,8 +177,9 @@ class JudgedCluster(Cluster):
             assert recovered.failed_inputs == failed
             functions = {function for submit in recovered.submits for function, _ in submit.functions}
             assert functions >= {function for spec in client.groups for function in functions_of(spec)}
-            once = [task for task in client.tasks.values() if not task.group.spec.retries and not task.is_queued]
-            assert recovered.dispatched == {task.id: task.attempt for task in once}
+            once = {task.id: task.state for task in client.tasks.values() if not task.group.spec.retries}
+            placed = {task: state for task, state in once.items() if isinstance(state, Assigned | Recalled)}
+            assert recovered.dispatched == {task: state.worker.id for task, state in placed.items()}
 
 
 class SchedulerAndPeers(RuleBasedStateMachine):

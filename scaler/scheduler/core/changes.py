@@ -63,10 +63,10 @@ class Dropped(NamedTuple):
 
 
 class Dispatched(NamedTuple):
-    """An attempt at a task that may start once only was sent to a worker."""
+    """A task that may start once only was sent to a worker."""
 
     task: bytes
-    attempt: int
+    worker: bytes
 
 
 class GivenBack(NamedTuple):
@@ -102,7 +102,7 @@ Change = (
 class Recovered(NamedTuple):
     """Input: what the journal has of one client. results: of tasks that ended. submits: the tasks that did not.
 
-    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: attempts by task. labels: of
+    values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: workers by task. labels: of
     a durable session, function, key and tag of its tasks, in the order of their submission.
     """
 
@@ -113,7 +113,7 @@ class Recovered(NamedTuple):
     results: list[Finished]
     values: dict[bytes, bytes]
     failed_inputs: dict[bytes, tuple[str, bytes]]
-    dispatched: dict[bytes, int]
+    dispatched: dict[bytes, bytes]
     labels: dict[bytes, tuple[str, bytes, bytes]]
 
 

@@ -6,8 +6,9 @@ report whose task is not here yet is a *claim*, and waits for the client. When b
 on that worker, in that attempt, or has its result.
 
 After RECOVERY_SECONDS the held tasks are opened, and run again, with two exceptions. A task with retries=0 waits until
-every worker that its client names has reported; a worker that has not by the end of its lease has ended such tasks by
-itself, and they end as lost. A task whose value only other tasks need stays held while none of them waits for it.
+every worker that its client names has reported, or that to which it was sent by the journal; a worker that has not by
+the end of its lease has ended such tasks by itself, and they end as lost. A task whose value only other tasks need
+stays held while none of them waits for it.
 
 The same claims tell a client that was given up, and returns, which of its tasks with retries=0 may have run.
 """
@@ -74,6 +75,8 @@ class Claim:
     batch: ResultBatch | None = None
     relays: list[Relay] = field(default_factory=list)
     """What the nested clients of the task have sent."""
+    sent_to: bytes = b""
+    """The worker to which it was sent, by the journal."""
 
     @property
     def is_known(self) -> bool:
@@ -198,13 +201,13 @@ class Recovery:
                 if client.awaited:
                     self.next_at = min(self.next_at, self._fenced_at)
 
-    def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, int]) -> int:
+    def recovered(self, client: ClientRecord, dispatched: Mapping[bytes, bytes]) -> int:
         """Prepare for the tasks of a client that the journal brings back. Returns the `again` of their Submit.
 
-        dispatched: attempts at those with retries=0 that may have started; they wait for the reports of workers.
+        dispatched: those with retries=0 that may have started, with their workers, for whose reports they wait.
         """
         self._exact.add(client.id)
-        self.claims.update((task, Claim(None, attempt, once=True)) for task, attempt in dispatched.items())
+        self.claims.update((task, Claim(None, 0, once=True, sent_to=worker)) for task, worker in dispatched.items())
         return 1 + int(self._state.now) % (MAX_SESSIONS - 1)
 
     @staticmethod
@@ -397,7 +400,8 @@ class Recovery:
     def _may_be_elsewhere(self, task: Task) -> bool:
         client = task.group.client
         if client.id in self._exact:
-            return task.id in self.claims and (client.awaited is None or len(client.awaited) > 0)
+            claim = self.claims.get(task.id)
+            return claim is not None and claim.sent_to not in self._reported
         return bool(client.awaited)
 
     def _is_needed(self, task: Task) -> bool:

@@ -162,13 +162,13 @@ class Tasks:
         task.state = worker.assigned
         worker.take(task, now)
         if self._state.changes is not None:
-            self._note_dispatched(self._state.changes, task)
+            self._note_dispatched(self._state.changes, task, worker)
         self._outbox.run(worker, task, inputs)
 
     @staticmethod
-    def _note_dispatched(changes: Changes, task: Task) -> None:
+    def _note_dispatched(changes: Changes, task: Task, worker: Worker) -> None:
         if not task.group.spec.retries and task.group.client.via is None:
-            changes.add(Dispatched(task.id, task.attempt))
+            changes.add(Dispatched(task.id, worker.id))
 
     def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
         """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
@@ -186,7 +186,7 @@ class Tasks:
             worker.claim(task, task.needs, devices)
         worker.take(task, now)
         if self._state.changes is not None:
-            self._note_dispatched(self._state.changes, task)
+            self._note_dispatched(self._state.changes, task, worker)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
         retained = task.group.client.retained
