@@ -93,24 +93,29 @@ class RestartingWorld(WholeWorld):
     def _judge_disk(self, machine: Machine) -> None:
         """When all clients have left, the disk has nothing of them."""
         self._is_over = True
-        for seconds in (LEAVE_SECONDS, LEAVE_SECONDS):
-            until = self.now + seconds
+        for act in (self._leave, self._close_all, self._close_all, lambda: None):
+            until = self.now + LEAVE_SECONDS
             while self.now < until or self._is_down:
                 self._advance()
-            for client in self._clients:
-                if isinstance(client, StoringClient) and client.alive:
-                    client.close()
-                    client.alive = False
-                self._arrive(Closed(client.id, "its program has ended"))
-        until = self.now + LEAVE_SECONDS
-        while self.now < until:
-            self._advance()
+            act()
         machine.lose_power()
         process = machine.start()
         found = process.run(partial(self._recover, machine))
         assert not [item for item in found if isinstance(item, Recovered)], "the journal has clients that have left"
         left = process.run(self._storage.on_disk)
         assert not left, f"the disk has objects of clients that have left: {[each.hex() for each in left]}"
+
+    def _leave(self) -> None:
+        for client in self._clients:
+            if isinstance(client, StoringClient) and client.alive:
+                client.leave()
+
+    def _close_all(self) -> None:
+        for client in self._clients:
+            if isinstance(client, StoringClient) and client.alive:
+                client.close()
+                client.alive = False
+            self._arrive(Closed(client.id, "its program has ended"))
 
     # -- misfortune
 
@@ -219,8 +224,11 @@ class RestartingWorld(WholeWorld):
     def _connect(self, actor: Actor) -> None:
         if not self._is_down:
             super()._connect(actor)
-        elif actor.id not in self._links:  # the others come back when there is a scheduler
+        elif actor.id not in self._links:
             self.later(self.now + START_AGAIN_SECONDS, partial(self._join, actor))
+        elif self._actors[actor.id] is not actor:  # it comes back when there is a scheduler, as all others do
+            self._actors[actor.id] = actor
+            self._beat(actor)
 
     def _join(self, actor: Actor) -> None:
         if actor.alive:

@@ -17,6 +17,7 @@ from tests.simulation.planting import Fault, plant
 from tests.simulation.worlds import run
 
 STEADY, ROUGH = "servers with journals lose power", "disks and workers fail, too"
+PROGRAMS = "programs of durable sessions end, too"
 LOST = (
     "two outcomes|starts after|runs again|start once|started twice|is there while|is kept until|still wait|"
     "is damaged at byte|is not one of this version|clients that have left|own value|^b"
@@ -75,7 +76,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "the placement of a task that may start once is not journaled": (
         ROUGH,
-        Fault(Tasks, "_note_dispatched", "changes.add(Dispatched(task.id, task.attempt))", "pass", LOST),
+        Fault(Tasks, "_note_dispatched", "changes.add(Dispatched(task.id, worker.id))", "pass", LOST),
     ),
     "a client that left is not journaled": (
         STEADY,
@@ -95,6 +96,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         STEADY,
         Fault(ObjectJournal, "_write_files", "os.fsync(file.fileno())", "pass", LOST),
     ),
+    "what a durable session had delivered is not kept": (
+        PROGRAMS,
+        Fault(Tasks, "acknowledge", "if client.session is None:", "if True:", "is unacknowledged"),
+    ),
     "forgotten objects come back": (
         STEADY,
         Fault(ObjectJournal, "forget", 'self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))', "pass", LOST),
@@ -102,7 +107,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
 }
 
 
-@pytest.mark.parametrize("kind", [STEADY, ROUGH])
+@pytest.mark.parametrize("kind", [STEADY, ROUGH, PROGRAMS])
 def test_nothing_that_was_said_is_lost(kind: str) -> None:
     run(range(3), kind)
 

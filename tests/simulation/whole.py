@@ -335,6 +335,9 @@ class StoringClient(SimulatedClient):
     def close(self) -> None:
         self._port.close()
 
+    def leave(self) -> None:
+        """Say what has to be said before its program ends."""
+
     def _restore(self, identifier: bytes) -> None:
         """Put an object again: a client has the value, or has it computed again."""
         assert self._storage.may_lose, f"a stored result is there while a task needs it: {identifier.hex()}"

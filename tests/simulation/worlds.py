@@ -13,6 +13,7 @@ from scaler.testing.simulation import Chances, SimulationReport, World
 from scaler.testing.simulation.actors import CALM
 from tests.simulation.machine import Machine
 from tests.simulation.restarts import Faults, RestartingWorld
+from tests.simulation.sessions import SessionWorld
 from tests.simulation.whole import WholeWorld
 
 ROUGH = Chances(
@@ -33,6 +34,8 @@ FAITHFUL = replace(ROUGH, once=0.4, worker_crashes_per_second=0.6, worker_freeze
 """Workers are lost, and processors."""
 STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.5)
 """Nothing goes wrong but that servers end."""
+
+PROGRAMS = replace(STEADY, client_crashes_per_second=1.0)
 
 KILLS = Faults(scheduler_kills=1.0)
 POWER = Faults(scheduler_kills=0.5, storage_kills=0.5, power_losses=1.0)
@@ -88,9 +91,15 @@ def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0) -> W
     )
 
 
-def restarting_world(seed: int, chances: Chances, faults: Faults, machine: Machine | None = None) -> RestartingWorld:
+def restarting_world(
+    seed: int,
+    chances: Chances,
+    faults: Faults,
+    machine: Machine | None = None,
+    kind: type[RestartingWorld] = RestartingWorld,
+) -> RestartingWorld:
     """A world whose servers end and start again. machine: on which they have journals."""
-    return RestartingWorld(
+    return kind(
         faults=faults,
         machine=machine,
         seed=seed,
@@ -129,18 +138,25 @@ def _forgetful_storage(seed: int) -> SimulationReport:
     return report
 
 
-def _restarts(seed: int, chances: Chances, faults: Faults, machine: Machine | None = None) -> SimulationReport:
-    world = restarting_world(seed, chances, faults, machine)
+def _judged(world: RestartingWorld) -> SimulationReport:
+    """Run a world in which only servers fail, and programs."""
     report = world.run()
-    if chances is STEADY:
-        assert set(world.starts.values()) == {1}, "a task started twice, although no worker was lost"
-        assert report.outcomes[Outcome.SUCCESS] == report.tasks, "a task failed, although no worker was lost"
+    assert set(world.starts.values()) == {1}, "a task started twice, although no worker was lost"
+    assert report.outcomes[Outcome.SUCCESS] == sum(report.outcomes.values()), "a task failed, and no worker was lost"
     return report
 
 
-def _journals(seed: int, chances: Chances, faults: Faults) -> SimulationReport:
+def _without_journals(seed: int, chances: Chances) -> SimulationReport:
+    world = restarting_world(seed, chances, KILLS)
+    return _judged(world) if chances is STEADY else world.run()
+
+
+def _journals(
+    seed: int, chances: Chances, faults: Faults, kind: type[RestartingWorld] = RestartingWorld
+) -> SimulationReport:
     with Machine(Random(seed)) as machine:
-        report = _restarts(seed, chances, faults, machine)
+        world = restarting_world(seed, chances, faults, machine, kind)
+        report = world.run() if faults is DISKS else _judged(world)
         report.happened += Counter({"compactions": machine.compactions, "torn bytes": machine.torn_bytes})
     return report
 
@@ -150,10 +166,11 @@ KINDS: dict[str, Callable[[int], SimulationReport]] = {
     "agents fail": _rough,
     "connections break": _quiet,
     "the storage loses everything": _forgetful_storage,
-    "the scheduler loses everything": lambda seed: _restarts(seed, STEADY, KILLS),
-    "scheduler and workers lose everything": lambda seed: _restarts(seed, FAITHFUL, KILLS),
+    "the scheduler loses everything": lambda seed: _without_journals(seed, STEADY),
+    "scheduler and workers lose everything": lambda seed: _without_journals(seed, FAITHFUL),
     "servers with journals lose power": lambda seed: _journals(seed, STEADY, POWER),
     "disks and workers fail, too": lambda seed: _journals(seed, FAITHFUL, DISKS),
+    "programs of durable sessions end, too": lambda seed: _journals(seed, PROGRAMS, POWER, SessionWorld),
 }
 
 

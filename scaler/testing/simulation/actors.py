@@ -237,6 +237,9 @@ class SimulatedWorker:
 class SimulatedClient:
     """A client: submits its tasks in bursts, some with dependencies, cancels some, and judges every outcome."""
 
+    session = ""
+    """Name of its durable session; empty: it has none."""
+
     def __init__(self, identifier: bytes, tasks: int, world: ActorWorld, random: Random, chances: Chances) -> None:
         self.id = identifier
         self.alive = True

@@ -141,13 +141,17 @@ class World(SteppedCore):
     def run(self) -> SimulationReport:
         """Run until every client has every outcome and every lease of the dead has ended, then judge."""
         self._wake_core(0.0)
-        while not all(client.finished or not client.alive for client in self._clients):
+        while not self._is_done():
             assert self.now < self._limit_seconds, f"tasks still wait after {self.now:.0f} simulated seconds"
             self._advance()
         until = self.now + self._settle_seconds
         while self.now < until:
             self._advance()
         return self._judge()
+
+    def _is_done(self) -> bool:
+        """Tell whether every client that lives has every outcome."""
+        return all(client.finished or not client.alive for client in self._clients)
 
     def _perform(self, commands: Sequence[Command]) -> None:
         for command in commands:
@@ -182,6 +186,10 @@ class World(SteppedCore):
     def _add_client(self, tasks: int) -> None:
         client = self._make_client(tasks)
         self._clients.append(client)
+        self._begin(client)
+
+    def _begin(self, client: SimulatedClient) -> None:
+        """Connect a client, and have it submit its tasks."""
         self._connect(client)
 
         def burst() -> None:
@@ -205,7 +213,7 @@ class World(SteppedCore):
         peer = End(_session(session_id), hear)
         server = End(_session(session_id), lambda message: self._arrive(Received(actor.id, message)))
         link = Link(peer, server, self.later, self._random, self._chances.delay_seconds, self._chances.repeats)
-        fresh = actor.id not in self._links
+        fresh = self._actors.get(actor.id) is not actor
         self._links[actor.id] = link
         self._actors[actor.id] = actor
         actor.say = lambda message: link.send(link.peer, message, self.now)
@@ -363,4 +371,4 @@ def _hello(actor: Actor) -> Hello:
         capabilities: dict[str, float | None] = {"gpu": 2.0, "memory": 8.0} if actor.gpu else {"memory": 4.0}
         details = WorkerDetails("simulated", actor.id.hex(), actor.slots, 1000, capabilities)
         return hello(Role.WORKER, details)
-    return hello(Role.CLIENT, ClientDetails("simulated"))
+    return hello(Role.CLIENT, ClientDetails("simulated", actor.session))
