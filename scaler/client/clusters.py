@@ -35,7 +35,7 @@ def open_cluster(
         return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
     if not chosen and session:
-        text = "it ends with its tasks' cluster, and without an address this client would start one of its own"
+        text = "without one, the client starts a cluster of its own, and the session ends with that"
         raise UsageError(f"session {session!r} needs an address, or {ADDRESS_VARIABLE}: {text}")
     if not chosen:
         return _start(name, timeout_seconds)

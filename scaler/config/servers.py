@@ -10,7 +10,17 @@ from typing import Annotated
 from scaler.config.addresses import monitor_address_beside
 from scaler.config.security import SecurityConfig
 from scaler.config.setting import Alias, LoggingConfig, Setting
-from scaler.config.values import Address, Count, EventLoop, Limit, Name, Seconds, SecondsOrNone, ServerAddress
+from scaler.config.values import (
+    Address,
+    Count,
+    EventLoop,
+    Limit,
+    LimitOrNone,
+    Name,
+    Seconds,
+    SecondsOrNone,
+    ServerAddress,
+)
 
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -55,7 +65,7 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
-    cache_limit_bytes: Annotated[Limit, Setting(metavar="BYTES")] = 1024**3
+    cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
     """Maximum bytes of cached results, which count among its objects; those unused for longest go first. 0: none are
     kept; -1: no limit.
     """
@@ -63,6 +73,11 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
     time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
     """
+
+    def check(self) -> None:
+        super().check()
+        if self.spill_limit_bytes >= 0 and not self.spill_directory:
+            raise ValueError("spill_limit_bytes limits what is in spill_directory: give that, too")
 
 
 @dataclass(frozen=True, kw_only=True)

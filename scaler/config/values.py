@@ -100,6 +100,8 @@ CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]
 Bytes = Annotated[int, Range(ge=0)]
 Limit = Annotated[int, Check(_limit)]
 """At least 1, or -1: no limit."""
+LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]
+"""The same, or 0, which switches off what it limits."""
 Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
 """A duration above zero."""
 SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]

@@ -60,6 +60,11 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
                 f"death_timeout_seconds ({self.death_timeout_seconds:g}) must be more than "
                 f"heartbeat_interval_seconds ({self.heartbeat_interval_seconds:g})"
             )
+        if 0 < self.memory_limit_bytes < self.processor_memory_limit_bytes:
+            raise ValueError(
+                f"processor_memory_limit_bytes ({self.processor_memory_limit_bytes}) must not be more than "
+                f"memory_limit_bytes ({self.memory_limit_bytes}), the limit of all processors of a worker together"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

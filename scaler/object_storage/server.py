@@ -277,6 +277,12 @@ class StorageServer:
         self._on_events(())
 
 
+def _spill_space(config: ObjectStorageServerConfig) -> SpillSpace | None:
+    if not config.spill_directory:
+        return None
+    return SpillSpace(str(Path(config.spill_directory).expanduser()), config.spill_limit_bytes)
+
+
 def _check_writable(directory: str) -> None:
     try:
         write_segment(directory, [[memoryview(b"x")]])
@@ -326,7 +332,7 @@ def run(config: ObjectStorageServerConfig) -> int:
             config.bind_address,
             config.memory_limit_bytes,
             config.max_object_bytes,
-            SpillSpace(config.spill_directory, config.spill_limit_bytes) if config.spill_directory else None,
+            _spill_space(config),
             security=config,
             state_directory=config.state_directory,
             cache_limit_bytes=config.cache_limit_bytes,

@@ -57,7 +57,7 @@ class DurableSteps:
         return [ledger.gone(), *found]
 
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
-        """WriteJournal a step, and perform its commands after those of all steps before."""
+        """Write a step to the journal, and perform its commands after those of all steps before."""
         if self._held:
             for item in inputs:
                 if type(item) is Opened:

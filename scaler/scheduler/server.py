@@ -295,7 +295,7 @@ class SchedulerServer:
     # -- the audit log
 
     def _note(self, inputs: Sequence[AuditInput]) -> None:
-        """WriteJournal what has happened."""
+        """Record what has happened."""
         self._audit.add(inputs, time.time())
         self._record()
 
@@ -307,7 +307,7 @@ class SchedulerServer:
                 self._audit_file.write(rows)
 
     def _record_counts(self) -> None:
-        """WriteJournal what was added up, and again every `COUNT_SECONDS`."""
+        """Record the counts, and again every `COUNT_SECONDS`."""
         if self._access.keys is not None:
             self._audit.add_keys(self._access.keys.entries(), time.time())
         self._record(is_due=True)

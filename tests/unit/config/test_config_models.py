@@ -58,6 +58,15 @@ def test_the_storage_may_use_half_of_the_memory() -> None:
     assert ObjectStorageServerConfig(bind_address=ADDRESS).memory_limit_bytes > 0
 
 
+def test_a_storage_may_keep_no_cached_results() -> None:
+    assert model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "cache_limit_bytes": 0}).cache_limit_bytes == 0
+
+
+def test_a_limit_of_the_disk_needs_a_directory_there() -> None:
+    with pytest.raises(ConfigError, match="spill_limit_bytes limits what is in spill_directory"):
+        model_of(ObjectStorageServerConfig, {"bind_address": ADDRESS, "spill_limit_bytes": 1000})
+
+
 def test_a_model_does_not_change() -> None:
     with pytest.raises(FrozenInstanceError):
         worker_manager().mode = "fixed"  # type: ignore[misc]
@@ -76,6 +85,7 @@ def test_a_model_does_not_change() -> None:
         {"heartbeat_interval_seconds": float("nan")},
         {"death_timeout_seconds": float("inf")},
         {"heartbeat_interval_seconds": 300},
+        {"memory_limit_bytes": 1000, "processor_memory_limit_bytes": 1001},
         {"per_worker_capabilities": "gpu=0"},
         {"per_worker_capabilities": "=1"},
         {"per_worker_capabilities": {"gpu": -5}},
