@@ -20,7 +20,7 @@ from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
 from scaler.config.load import model_of
 from scaler.config.monitors import WebUiConfig
-from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
+from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig
 from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, UsageError, nearest
@@ -91,6 +91,8 @@ class SchedulerClusterCombo:
         policy_content: str = "allocate=even_load; scaling=vanilla",
         audit_path: str = "",
         state_directory: str = "",
+        spill_directory: str = "",
+        spill_limit_bytes: int = -1,
         worker_manager_id: str = "local",
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,
@@ -293,9 +295,10 @@ def _components(
         if "per_worker_task_queue_size" in settings:
             raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
         settings["per_worker_task_queue_size"] = settings.pop("per_worker_queue_size")
+    spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
         SchedulerConfig,
-        settings,
+        {key: value for key, value in settings.items() if key not in spill},  # that is for the storage beside it
         bind_address=address,
         monitor_address=monitor_address,
         object_storage_address=object_storage_address,

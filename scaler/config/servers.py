@@ -9,7 +9,7 @@ from typing import Annotated
 
 from scaler.config.addresses import monitor_address_beside
 from scaler.config.security import SecurityConfig
-from scaler.config.setting import Alias, LoggingConfig, Setting
+from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
 from scaler.config.values import (
     Address,
     Count,
@@ -44,7 +44,23 @@ def _content_of_allocate_policy(value: object) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
+class SpillConfig(SettingsModel):
+    """Objects on disk."""
+
+    spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
+    """Directory on disk for objects that memory has no room for, the least recently used ones first. Its files have no
+    names, and end with the process."""
+    spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
+    """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
+
+    def check(self) -> None:
+        super().check()
+        if self.spill_limit_bytes >= 0 and not self.spill_directory:
+            raise ValueError("spill_limit_bytes limits what is in spill_directory: give that, too")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Object storage."""
 
     section = "object_storage_server"
@@ -58,11 +74,6 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     )
     """Maximum bytes of objects that it keeps in memory; -1: no limit. Beyond it, a new object waits for room, and is
     refused after 5 seconds."""
-    spill_directory: Annotated[str, Setting(default_text="none: objects are in memory only", metavar="PATH")] = ""
-    """Directory on disk for objects that memory has no room for, the least recently used ones first. Its files have no
-    names, and end with the process."""
-    spill_limit_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
-    """Maximum bytes that it keeps in spill_directory; -1: until the disk is full."""
     max_object_bytes: Annotated[Limit, Setting(default_text="-1, no limit", metavar="BYTES")] = -1
     """Largest object that it accepts; -1: no limit."""
     cache_limit_bytes: Annotated[LimitOrNone, Setting(metavar="BYTES")] = 1024**3
@@ -74,14 +85,9 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig):
     time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
     """
 
-    def check(self) -> None:
-        super().check()
-        if self.spill_limit_bytes >= 0 and not self.spill_directory:
-            raise ValueError("spill_limit_bytes limits what is in spill_directory: give that, too")
-
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig(LoggingConfig, SecurityConfig):
+class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Scheduler."""
 
     section = "scheduler"
@@ -163,3 +169,11 @@ class SchedulerConfig(LoggingConfig, SecurityConfig):
             self.default("monitor_address", monitor_address_beside(self.bind_address))
         self.default("advertised_object_storage_address", self.object_storage_address)
         super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        if self.object_storage_address and self.spill_directory:
+            raise ValueError(
+                f"spill_directory is for the object storage inside the scheduler, and object_storage_address names "
+                f"{self.object_storage_address}: set it in [object_storage_server]"
+            )

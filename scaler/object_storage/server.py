@@ -295,7 +295,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
     """An object storage inside another process, in a thread of its own, from its construction until `close`.
 
     memory_limit_bytes: half of the machine's memory unless given. Raises UsageError when the address cannot be bound.
-    security, io_threads, state_directory: see `ServerAccess`, `SocketListener` and `StorageServer`.
+    spill, security, io_threads, state_directory: see `StorageServer`, `ServerAccess` and `SocketListener`.
     """
 
     def __init__(
@@ -303,6 +303,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
         bind_address: str,
         memory_limit_bytes: int | None = None,
         max_object_bytes: int = -1,
+        spill: SpillSpace | None = None,
         *,
         security: SecurityConfig = LOCAL_SECURITY,
         io_threads: int = 1,
@@ -315,6 +316,7 @@ class EmbeddedStorage(LoopThread[StorageServer]):
                 bind_address,
                 limit_bytes,
                 max_object_bytes,
+                spill,
                 security=security,
                 io_threads=io_threads,
                 state_directory=state_directory,

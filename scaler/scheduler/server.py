@@ -30,6 +30,7 @@ from scaler.net.listener import SocketListener
 from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.object_storage.spill import SpillSpace
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
@@ -214,13 +215,14 @@ class SchedulerServer:
         return DurableSteps(path, self._perform_all, lambda failure: self._step([JournalChanged(failure)]))
 
     def _embed_storage(self) -> str:
-        bind_address = self._config.bind_address
+        config, bind_address = self._config, self._config.bind_address
         try:
             self._storage = EmbeddedStorage(
                 beside(bind_address, 1, ".storage"),
-                security=self._config,
-                io_threads=self._config.io_threads,
-                state_directory=self._config.state_directory,
+                spill=SpillSpace(config.spill_directory, config.spill_limit_bytes) if config.spill_directory else None,
+                security=config,
+                io_threads=config.io_threads,
+                state_directory=config.state_directory,
             )
         except UsageError as error:
             raise UsageError(f"the object storage beside {bind_address}: {error}") from error

@@ -186,6 +186,10 @@ EFFECTS: dict[type, dict[str, str]] = {
         "state_directory": (
             "integration/test_state_directory.py::test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped"
         ),
+        **seen_by(
+            SCHEDULER + "test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told",
+            "spill_directory spill_limit_bytes",
+        ),
         **SERVER_LOGGING,
     },
     BaremetalNativeConfig: {

@@ -16,8 +16,10 @@ import pytest
 
 from scaler import Client
 from scaler.config.commands import parse_scheduler
+from scaler.config.servers import SchedulerConfig
 from scaler.errors import LimitError, ProtectedError, TaskRejectedError, UsageError
-from scaler.ids import IdFactory, content_id
+from scaler.ids import IdFactory, content_id, new_peer_id
+from scaler.object_storage import server as storage_server
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
@@ -111,6 +113,37 @@ def test_with_an_address_the_object_storage_is_the_one_that_runs_there(tmp_path:
         on_a_scheduler(story, object_storage_address=storage.address)
     finally:
         storage.close()
+
+
+def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_server, "default_memory_limit_bytes", lambda: 4_000_000)
+    monkeypatch.setattr(storage_server, "PUT_WAIT_SECONDS", 0.5)
+
+    async def story(stage: Stage) -> None:
+        factory = IdFactory(new_peer_id())
+        storage = StorageClient(stage.server.addresses["object_storage"], factory.owner, Role.CLIENT)
+        objects = {factory.object(): bytes([number]) * 500_000 for number in range(20)}
+        stored = await asyncio.gather(
+            *(storage.put(key, [content]) for key, content in objects.items()), return_exceptions=True
+        )
+        refused = [each for each in stored if each is not None]
+        assert 2 <= len(refused) <= 8
+        assert all("spill_limit_bytes = 4000000" in str(each) for each in refused)
+        for (identifier, content), error in zip(objects.items(), stored, strict=True):
+            if error is None:
+                assert b"".join(await storage.get(identifier, 0.0)) == content
+        storage.close()
+
+    on_a_scheduler(story, spill_directory=str(tmp_path), spill_limit_bytes=4_000_000)
+
+
+def test_a_scheduler_without_an_object_storage_inside_refuses_a_directory_for_its_objects() -> None:
+    with pytest.raises(ValueError, match=r"names tcp://127.0.0.1:9: set it in \[object_storage_server\]"):
+        SchedulerConfig(
+            bind_address="tcp://127.0.0.1:0", object_storage_address="tcp://127.0.0.1:9", spill_directory="/tmp"
+        )
 
 
 def test_clients_and_workers_are_told_the_advertised_address_of_the_storage() -> None:
