@@ -15,6 +15,7 @@ from scaler import logs
 from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.extras import require
+from scaler.output import OutputRelay
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 from scaler.texts import escaped
 
@@ -93,7 +94,7 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
     try:
         logs.set_up(name, config)
         raise_open_files_limit()
-        with asyncio.Runner(loop_factory=_loop_factory(event_loop)) as runner:
+        with OutputRelay(), asyncio.Runner(loop_factory=_loop_factory(event_loop)) as runner:
             return runner.run(_run(name, main))
     except ScalerError as error:
         return report(name, error)

@@ -15,7 +15,6 @@ import signal
 import socket
 from functools import partial
 
-from scaler.cluster.output import STDERR, STDOUT, OutputStreams
 from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
@@ -26,6 +25,7 @@ from scaler.config.setting import SettingsModel
 from scaler.errors import UsageError
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.token import link_to_show
+from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.policy.load import check_managers, load_policy
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 from scaler.registry import Registration

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import IO, assert_never
 
 from scaler.child_process import ChildProcess
-from scaler.cluster.output import STDERR, STDOUT, OutputStreams
 from scaler.cluster.supervision import (
     START_SECONDS,
     CloseListening,
@@ -41,6 +40,7 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
+from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
 from scaler.texts import escaped
 

@@ -12,9 +12,10 @@ import sys
 
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
+from scaler.output import OutputRelay
 from scaler.processes import adopt_orphans, end_descendants, end_others_born_with
 from scaler.worker.credential import take_credential
-from scaler.worker.fork_server import start_fork_server
+from scaler.worker.fork_server import ForkServer, start_fork_server
 
 
 def main() -> int:
@@ -26,23 +27,29 @@ def main() -> int:
     except ScalerError as error:
         return _report(status_fd, error)
     adopt_orphans()  # should the fork server end first
+    output = OutputRelay()
     fork_server = start_fork_server(config)
-    try:
-        from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
-        from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
-        from scaler.worker.gpus import claim_gpus  # noqa: PLC0415
-        from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
-
+    with output:
         try:
-            unit_id, gpus = learn_unit_id(config, os.environ), claim_gpus(config.per_worker_capabilities, os.environ)
-            config = dataclasses.replace(config, unit_id=unit_id, gpus=gpus)
-        except ScalerError as error:
-            return _report(status_fd, error)
-        return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))
-    finally:
-        fork_server.close()
-        end_descendants()
-        end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
+            return _run(config, fork_server, status_fd)
+        finally:
+            fork_server.close()
+            end_descendants()
+            end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
+
+
+def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:
+    from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
+    from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
+    from scaler.worker.gpus import claim_gpus  # noqa: PLC0415
+    from scaler.worker.unit_id import learn_unit_id  # noqa: PLC0415
+
+    try:
+        unit_id, gpus = learn_unit_id(config, os.environ), claim_gpus(config.per_worker_capabilities, os.environ)
+        config = dataclasses.replace(config, unit_id=unit_id, gpus=gpus)
+    except ScalerError as error:
+        return _report(status_fd, error)
+    return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))
 
 
 def _report(status_fd: str | None, error: ScalerError) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
@@ -335,3 +336,22 @@ def test_workers_of_a_killed_manager_that_are_only_starting_end_as_well() -> Non
             assert await asyncio.to_thread(are_gone, alive, 4.0)
 
     on_a_scheduler(story)
+
+
+def print_lines(count: int) -> int:
+    for _ in range(count):
+        print("x" * 999)
+    return count
+
+
+def test_a_task_prints_and_ends_although_nothing_reads_what_its_manager_prints() -> None:
+    with SchedulerClusterCombo(n_workers=1) as cluster, Client(cluster.get_address()) as client:
+        words = [sys.executable, "-m", "scaler.cli", "cluster", cluster.get_address(), "-n", "1", "-pwc", "by_hand"]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            future = client.submit_verbose(print_lines, (8_000,), capabilities={"by_hand": None})
+            try:
+                assert future.result(30) == 8_000
+                process.terminate()
+                process.wait(10)
+            finally:
+                process.kill()

@@ -1,15 +1,20 @@
 """Output of this process that never waits long for its reader: a pager, a stopped terminal, a full disk.
 
-A thread per stream writes. What it cannot write in time is dropped, and one line says how much that was.
+A thread per stream writes. What it cannot write in time is dropped, and one line says how much that was. The launcher
+writes what its components print; a component that is started by itself has an `OutputRelay`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
+import stat
 import threading
 from collections import deque
 from collections.abc import Mapping
+
+from scaler.processes import PARENT_PID_VARIABLE
 
 MAX_PENDING_BYTES = 4 * 1024 * 1024
 """What waits for the reader of a stream; more is dropped, until all of it is written."""
@@ -19,6 +24,7 @@ FLUSH_SECONDS = 1.0
 """How long `close` waits for each reader."""
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
+_READ_BYTES = 64 * 1024
 
 
 class OutputStreams:
@@ -125,3 +131,67 @@ class _Stream:
                 self._is_stalled = False
                 self._changed.notify_all()
         return True
+
+
+class OutputRelay:
+    """Keeps a reader of stdout or stderr that has stalled from stopping this process and what it has started.
+
+    From the constructor on, both streams lead into pipes; in the context, a thread reads them and passes everything on.
+    At the end of the context, the streams are what they were. It does nothing for a stream that leads into a file, nor
+    in a process that has one already, or was started by another one of Scaler, which reads or relays what it writes.
+    """
+
+    _exists = False
+
+    def __init__(self) -> None:
+        """Make the pipes, for this process and those that it starts from now on. Starts no thread yet."""
+        self._originals: dict[int, int] = {}
+        """Where the streams led, by their descriptors."""
+        self._readers: dict[int, int] = {}
+        """The originals by what the thread reads."""
+        is_needed = PARENT_PID_VARIABLE not in os.environ and not OutputRelay._exists
+        for descriptor in NAMES:
+            if is_needed and _may_stall(descriptor):
+                OutputRelay._exists = True
+                original = self._originals[descriptor] = os.dup(descriptor)
+                reader, writer = os.pipe()
+                self._readers[reader] = original
+                os.dup2(writer, descriptor)
+                os.close(writer)
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> None:
+        if self._readers:
+            self._thread = threading.Thread(target=self._run, name="output relay", daemon=True)
+            self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor, original in self._originals.items():
+            os.dup2(original, descriptor)
+            OutputRelay._exists = False
+        if self._thread is not None:
+            self._thread.join(2 * FLUSH_SECONDS)  # longer only while a process that was started here lives on
+
+    def _run(self) -> None:
+        output = OutputStreams({original: NAMES[stream] for stream, original in self._originals.items()})
+        waiting = select.poll()
+        for reader in self._readers:
+            waiting.register(reader, select.POLLIN)
+        while self._readers:
+            for reader, _ in waiting.poll():
+                data = os.read(reader, _READ_BYTES)
+                if data:
+                    output.write(self._readers[reader], data)
+                else:
+                    waiting.unregister(reader)
+                    del self._readers[reader]
+                    os.close(reader)
+        output.close()
+
+
+def _may_stall(descriptor: int) -> bool:
+    """Return whether writing may take forever: to a pipe, a socket, a terminal. False when it is not open."""
+    with contextlib.suppress(OSError):
+        kind = os.fstat(descriptor).st_mode
+        return stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) or os.isatty(descriptor)
+    return False

@@ -6,13 +6,16 @@ import fcntl
 import os
 import re
 import select
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pytest
 
-from scaler.cluster.output import MAX_PENDING_BYTES, OutputStreams
+from scaler.output import MAX_PENDING_BYTES, OutputStreams
+from scaler.processes import PARENT_PID_VARIABLE
 
 LINE = b"x" * 999 + b"\n"
 
@@ -99,3 +102,48 @@ def test_a_closed_output_has_written_everything(pipe: Pipe) -> None:
     pipe.output.close()
     os.set_blocking(pipe.reading, False)
     assert os.read(pipe.reading, 100) == b"last words\n"
+
+
+# -- a process and what it has started
+
+PRINTING = """
+import os, subprocess, sys
+from scaler.output import OutputRelay
+relay = OutputRelay()
+os.write(1, b"before\\n")
+with relay:
+    line = b"x" * 999 + b"\\n"
+    for _ in range(20):
+        os.write(1, line * 1000)
+    subprocess.run([sys.executable, "-c", "print('of a child')"], check=True)
+    os.write(2, b"done\\n")
+os.write(1, b"after\\n")
+"""
+
+
+def printing(environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PRINTING],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={key: value for key, value in os.environ.items() if key != PARENT_PID_VARIABLE} | environment,
+    )
+
+
+def test_a_process_whose_stdout_is_not_read_goes_on_and_says_what_it_dropped() -> None:
+    with printing({}) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stderr.readline() == b"done\n", "20 MB were written, and nothing was read"
+        lines = process.stdout.read().splitlines()
+    assert (process.returncode, lines[0]) == (0, b"before")
+    assert b"after" in lines
+    dropped = [int(found[1]) for line in lines if (found := re.search(rb"dropped: lines=(\d+) \(stdout", line))]
+    assert 0 < sum(dropped) < 20_000
+
+
+def test_what_another_process_of_scaler_reads_is_not_relayed() -> None:
+    with printing({PARENT_PID_VARIABLE: str(os.getpid())}) as process:
+        assert process.stdout is not None
+        lines = process.stdout.read().splitlines()
+    assert lines == [b"before", *[b"x" * 999] * 20_000, b"of a child", b"after"]
