@@ -3,13 +3,17 @@
 What must hold of every future: exactly one outcome, which is its own value, its own exception, or a reason that the
 history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
 outcome was delivered, and a cancelled task whose `cancel` said True delivers nothing.
+
+One thing may happen twice: a durable session without a state directory is in the scheduler's memory only. When scheduler
+and program are killed, the next program submits tasks that nothing knows any more, and they start again.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tests.chaos.history import CallFailed, Cancelled, ClientGone, Delivered, Ended, Line, Started, Struck, Submitted
 
@@ -38,6 +42,8 @@ class Verdict:
     """Futures of clients that were killed or shut out on purpose."""
     refused: int = 0
     """Futures of tasks that never started, and calls, because a limit was reached, such as a full disk."""
+    forgotten: int = 0
+    """Tasks of durable sessions in memory that started again because scheduler and program had been killed."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -62,6 +68,7 @@ class Verdict:
             "doubtful": self.doubtful,
             "excused": self.excused,
             "refused": self.refused,
+            "forgotten": self.forgotten,
             "repeated starts": self.repeated_starts,
             "lost": len(self.lost),
             "duplicated": len(self.duplicated),
@@ -77,9 +84,13 @@ class _Task:
     cancels: list[Cancelled] = field(default_factory=list)
 
 
-def check(lines: Iterable[Line]) -> Verdict:
-    """Return the verdict about a history whose run is over."""
+def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
+    """Return the verdict about a history whose run is over.
+
+    in_memory: clients whose durable sessions do not outlive the scheduler.
+    """
     verdict = Verdict()
+    kills: dict[str, list[float]] = {"scheduler": [], "client": []}
     tasks: dict[str, _Task] = defaultdict(_Task)
     gone: set[str] = set()
     failed: list[CallFailed] = []
@@ -97,8 +108,10 @@ def check(lines: Iterable[Line]) -> Verdict:
                 gone.add(name)
             case CallFailed():
                 failed.append(line)
-            case Struck(fault=fault, target=target):
+            case Struck(at, fault, target):
                 verdict.strikes[f"{fault} {target}"] += 1
+                for process in target.split(" and ") if fault == "kill" else ():
+                    kills.setdefault(process, []).append(at)
             case Ended():
                 pass
     owners = {task.submitted.expects: name for name, task in tasks.items() if task.submitted is not None}
@@ -106,7 +119,10 @@ def check(lines: Iterable[Line]) -> Verdict:
         verdict.repeated_starts += max(0, len({start.by for start in task.starts}) - 1)
         if task.submitted is not None:
             verdict.tasks += 1
-            _check_starts(verdict, name, task, task.submitted)
+            if task.submitted.client in in_memory and _was_forgotten(task, kills):
+                verdict.forgotten += 1
+            else:
+                _check_starts(verdict, name, task, task.submitted)
             _check_outcome(verdict, name, task, task.submitted, gone, owners)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
@@ -116,6 +132,15 @@ def check(lines: Iterable[Line]) -> Verdict:
         elif each.client not in gone:
             verdict.lost.append(f"{each.call} of {each.client} raised {each.error}")
     return verdict
+
+
+def _was_forgotten(task: _Task, kills: dict[str, list[float]]) -> bool:
+    """Tell whether scheduler and program were killed between two starts that follow each other."""
+    starts = sorted(start.at for start in task.starts)
+    return any(
+        all(any(before < at < after for at in kills[process]) for process in ("scheduler", "client"))
+        for before, after in pairwise(starts)
+    )
 
 
 def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted) -> None:

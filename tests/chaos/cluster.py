@@ -29,6 +29,8 @@ from tests.chaos.workload import Order
 ROOT = Path(__file__).parents[2]
 MARK = "CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
+FOREIGN = ("sem.mp-", "scaler-simulated-")
+"""How names of shared memory begin that other programs of this machine make: a cluster gives its own no names."""
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""
 DISK_MIB = 1024
@@ -284,7 +286,7 @@ class Cluster:
             files = (path for path in (self.directory / name).rglob("*") if not path.is_dir())
             left += [f"file {path}" for path in files if path.name not in KEPT_FILES]
         new = set(SHARED_MEMORY.iterdir()) - self._shared_memory
-        left += [f"shared memory {path}" for path in new if path.exists()]
+        left += [f"shared memory {path}" for path in new if path.exists() and not path.name.startswith(FOREIGN)]
         return left
 
     def _marked(self) -> list[psutil.Process]:

@@ -221,7 +221,8 @@ def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], repor
             client.process.wait()
     finally:
         left = cluster.stop()
-    verdict = check(read(cluster.history))
+    sessions = {client.order.name for client in cluster.clients if client.order.session}
+    verdict = check(read(cluster.history), in_memory=set() if cluster.is_durable else sessions)
     verdict.lost += [f"{client.order.name} has not ended {DRAIN_SECONDS:g} s after the last fault" for client in late]
     launches = 1 + verdict.strikes["kill launcher"]
     if cluster.launches > launches:

@@ -32,6 +32,8 @@ FILLING_SECONDS = 900.0
 """How long filling the histories may take; it takes about 30 s on a quiet machine."""
 AGENT_SECONDS = 30.0
 """How often a worker is asked to end; the manager starts another one."""
+DRAIN_SECONDS = 90.0
+"""How long a client may wait for what it has asked for when the time is over."""
 PAGE_SECONDS = 10.0
 """How often the documents of the page are read."""
 PAGE_DOCUMENTS = ("metrics", "api/status", "api/tasks", "api/failures", "api/timeline", "api/series")
@@ -115,6 +117,8 @@ def soak(cluster: Cluster, seconds: float) -> Samples:
                     samples[name, figure].append((now() - began, value))
         sleep(SAMPLE_SECONDS)
     reading.result(60)
+    for client in cluster.clients:
+        client.process.wait(DRAIN_SECONDS)
     return samples
 
 

@@ -62,6 +62,7 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
         "doubtful": 0,
         "excused": 0,
         "refused": 0,
+        "forgotten": 0,
         "repeated starts": 1,
         "lost": 0,
         "duplicated": 0,
@@ -129,3 +130,22 @@ def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     second.close()
     assert sorted(map(repr, read(tmp_path))) == sorted(map(repr, GOOD))
     assert [line.at for line in read(tmp_path)] == sorted(line.at for line in GOOD)
+
+
+@pytest.mark.parametrize("retries", [0, 3])
+@pytest.mark.parametrize("killed", [("scheduler", "client"), ("scheduler and object storage", "client"), ("scheduler",)])
+def test_a_session_in_memory_is_forgotten_only_with_its_scheduler_and_its_program(
+    retries: int, killed: tuple[str, ...]
+) -> None:
+    lines: list[Line] = [
+        Submitted(1.0, "n", "nightly", retries, "value of n"),
+        Started(2.0, "n", "10@2"),
+        Delivered(3.0, "n", "", "value of n"),
+        *(Struck(4.0, "kill", target) for target in killed),
+        Started(5.0, "n", "11@5"),
+    ]
+    is_forgotten = "client" in killed
+    verdict = check(lines, in_memory={"nightly"})
+    assert verdict.forgotten == is_forgotten
+    assert bool(verdict.duplicated) == (not is_forgotten)
+    assert check(lines).duplicated, "a session on disk forgets nothing"
