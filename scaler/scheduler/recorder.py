@@ -7,7 +7,7 @@ no policy.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -18,30 +18,39 @@ from scaler.net.connection import Received
 from scaler.net.identity import Identity
 from scaler.policy.load import load_policy
 from scaler.policy.view import Wanted
-from scaler.protocol.messages import Done, Output, Printed, Relay, Role, Submit
+from scaler.protocol.messages import Done, ManagerStatus, Output, Printed, Relay, Role, Submit, WorkerHeartbeat
 from scaler.recorder import ROW_BYTES
+from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.commands import Input
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 
 RECORDS = (*get_args(Input), Wanted, Identity, Role)
 """What the core's inputs are made of."""
+ID_BYTES = 128
+"""What an id in a message takes, with what stands beside it."""
 
 
 def size_of(item: Input) -> int:
-    """Return roughly how many bytes an input keeps alive. Only what workers and clients send in bulk counts by size."""
-    match item.message if isinstance(item, Received) else None:
-        case Submit(_, groups):
-            return sum(_columns(group.payloads) for group in groups)
+    """Return roughly how many bytes an input keeps alive: what peers send in bulk counts by size and number."""
+    match item.message if isinstance(item, Received) else item:
+        case Submit(functions, groups):
+            size = sum(_columns(group.payloads) for group in groups)
+            return size + _columns([payload for _, payload in functions]) if functions else size
         case Done(payloads=texts) | Printed(texts=texts):
             return _columns(texts)
         case Output(text=text) | Relay(body=text):
             return ROW_BYTES + len(text)
-        case _:
-            return ROW_BYTES
+        case WorkerHeartbeat(processors=rows) | ManagerStatus(units=rows):
+            return ROW_BYTES * (1 + len(rows))
+        case Recovered(client=client, submits=submits, results=results, values=values):
+            size = sum(_columns(each.payloads) for each in results) + _columns(values.values())
+            return size + sum(size_of(Received(client, submit)) for submit in submits)
+        case other:
+            return ROW_BYTES + ID_BYTES * len(getattr(other, "ids", ()))
 
 
-def _columns(payloads: list[bytes]) -> int:
+def _columns(payloads: Collection[bytes]) -> int:
     return ROW_BYTES * len(payloads) + sum(map(len, payloads))
 
 

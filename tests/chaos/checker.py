@@ -4,14 +4,14 @@ What must hold of every future: exactly one outcome, which is its own value, its
 history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
 outcome was delivered, and a cancelled task whose `cancel` said True delivers nothing.
 
-One thing may happen twice: a durable session without a state directory is in the scheduler's memory only. When scheduler
-and program are killed, the next program submits tasks that nothing knows any more, and they start again.
+One thing may happen twice: a durable session without a state directory is in the scheduler's memory only. When
+scheduler and program are killed, the next program submits tasks that nothing knows any more, and they start again.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -90,7 +90,7 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
     in_memory: clients whose durable sessions do not outlive the scheduler.
     """
     verdict = Verdict()
-    kills: dict[str, list[float]] = {"scheduler": [], "client": []}
+    kills: list[Struck] = []
     tasks: dict[str, _Task] = defaultdict(_Task)
     gone: set[str] = set()
     failed: list[CallFailed] = []
@@ -108,10 +108,9 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
                 gone.add(name)
             case CallFailed():
                 failed.append(line)
-            case Struck(at, fault, target):
+            case Struck(fault=fault, target=target):
                 verdict.strikes[f"{fault} {target}"] += 1
-                for process in target.split(" and ") if fault == "kill" else ():
-                    kills.setdefault(process, []).append(at)
+                kills += [line] * (fault == "kill")
             case Ended():
                 pass
     owners = {task.submitted.expects: name for name, task in tasks.items() if task.submitted is not None}
@@ -119,10 +118,7 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
         verdict.repeated_starts += max(0, len({start.by for start in task.starts}) - 1)
         if task.submitted is not None:
             verdict.tasks += 1
-            if task.submitted.client in in_memory and _was_forgotten(task, kills):
-                verdict.forgotten += 1
-            else:
-                _check_starts(verdict, name, task, task.submitted)
+            _check_starts(verdict, name, task, task.submitted, kills if task.submitted.client in in_memory else ())
             _check_outcome(verdict, name, task, task.submitted, gone, owners)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
@@ -134,16 +130,21 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
     return verdict
 
 
-def _was_forgotten(task: _Task, kills: dict[str, list[float]]) -> bool:
+def _was_forgotten(task: _Task, kills: Iterable[Struck]) -> bool:
     """Tell whether scheduler and program were killed between two starts that follow each other."""
     starts = sorted(start.at for start in task.starts)
-    return any(
-        all(any(before < at < after for at in kills[process]) for process in ("scheduler", "client"))
-        for before, after in pairwise(starts)
-    )
+    for before, after in pairwise(starts):
+        killed = {name for kill in kills if before < kill.at < after for name in kill.target.split(" and ")}
+        if killed >= {"scheduler", "client"}:
+            return True
+    return False
 
 
-def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted) -> None:
+def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted, kills: Sequence[Struck]) -> None:
+    """kills: those that may have made a durable session in memory forget the task; none for other tasks."""
+    if kills and _was_forgotten(task, kills):
+        verdict.forgotten += 1
+        return
     attempts = {start.by for start in task.starts}
     if submitted.retries == 0 and len(attempts) > 1:
         verdict.duplicated.append(f"{name} may start once, and started {len(attempts)} times: {sorted(attempts)}")

@@ -14,10 +14,10 @@ from typing import Any, get_args
 from scaler import recorder
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import Received
-from scaler.protocol.messages import Outcome, Run
+from scaler.protocol.messages import Outcome, Relay, Run
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.worker.agent.core import AgentCore, TaskExecutor
-from scaler.worker.agent.events import AgentInput, ProcessorEvent, ResultsReceived
+from scaler.worker.agent.events import AgentInput, ProcessorEvent, ResultsReceived, TasksReclaimed
 from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
@@ -36,11 +36,22 @@ def make_recorder(config: WorkerConfig, executor: type[TaskExecutor]) -> Recorde
 
 
 def _size_of(item: AgentInput) -> int:
-    """Return roughly how many bytes an input keeps alive. Only tasks and results count by size."""
+    """Return roughly how many bytes an input keeps alive. Tasks, results and what is relayed count by size."""
     if isinstance(item, ResultsReceived):
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
-        return sum(ROW_BYTES * len(group.ids) + sum(map(len, group.payloads)) for group in item.message.groups)
+        size = 0
+        for group in item.message.groups:
+            size += ROW_BYTES * len(group.ids) + sum(map(len, group.payloads))
+            for inputs in group.inputs:
+                size += sum(map(len, inputs))
+        for _, payload in item.message.functions:
+            size += ROW_BYTES + len(payload)
+        return size
+    if isinstance(item, Received) and isinstance(item.message, Relay):
+        return ROW_BYTES + len(item.message.body)
+    if isinstance(item, TasksReclaimed):
+        return ROW_BYTES + sum(ROW_BYTES * len(each.rows) + len(each.payloads) for each, _ in item.results)
     return ROW_BYTES
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from scaler.ids import content_id
 from scaler.net.connection import Received, Welcomed
-from scaler.protocol.messages import Outcome, Recall, Run, RunGroup, Spec, Welcome
+from scaler.protocol.messages import Outcome, Recall, Relay, Run, RunGroup, Spec, Welcome
 from scaler.recorder import Recorder, read
 from scaler.worker.agent.calls import ServiceCalls
 from scaler.worker.agent.core import AgentCore
@@ -23,12 +23,14 @@ from scaler.worker.agent.events import (
     ProcessorReported,
     ResultsReceived,
     StopRequested,
+    TasksReclaimed,
     TimeElapsed,
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.recorder import RECORDS, make_recorder, replay
 from scaler.worker.executor import CallFailed, CallFinished, CallStarted, ExecutorDegraded
+from scaler.worker.frames import Results, Snapshot
 from scaler.worker_manager.offload import OffloadConfig
 from tests.unit.worker.worker_fakes import CoreRig, worker_config
 
@@ -125,3 +127,23 @@ def test_a_replay_needs_nothing_of_what_only_an_agent_of_a_service_knows(tmp_pat
 
 def _never_sound(_pool: ProcessorPool) -> None:
     raise AssertionError("unsound")
+
+
+def test_a_record_keeps_few_large_inputs_whatever_they_are(tmp_path: Path) -> None:
+    large = b"x" * 100_000
+    with_inputs = RunGroup(Spec(content_id(b"code")), TASKS[:1], [1], [b"x"], [(large,)])
+    left = Results(0, [], memoryview(large))
+    for item in (
+        Received(b"schedulr", Run([(content_id(large), large)], [])),
+        Received(b"schedulr", Run([], [with_inputs])),
+        Received(b"schedulr", Relay(b"nested..", large)),
+        TasksReclaimed(1, [], [(left, True)], Snapshot(0, 0.0, 0)),
+    ):
+        recorder = make_recorder(worker_config(slots=2), ProcessorPool)
+        for _ in range(100):
+            recorder.add([item], 1.0)
+        recorder.write(tmp_path / "box")
+        with (tmp_path / "box").open() as file:
+            _, steps = read(file, RECORDS)
+            assert 1 < len(list(steps)) <= 11
+        (tmp_path / "box").unlink()
