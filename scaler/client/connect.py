@@ -82,10 +82,14 @@ def open_loop(
     from scaler.net.connector import SocketConnector  # noqa: PLC0415 (clients inside tasks need no sockets)
     from scaler.net.versions import own_hello  # noqa: PLC0415
 
+    if session:
+        access = _of_session(access, address)
+
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name, session))
         keys = access.to(Server.SCHEDULER, address)
-        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events, keys=keys)
+        local = access.uses_local
+        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events, keys=keys, uses_local=local)
 
     key = access.credential.name if access.credential is not None else ""
     return _opened(
@@ -97,6 +101,19 @@ def open_loop(
         cache_owner=cache_owner(key),
         ended=ended,
     )
+
+
+def _of_session(access: Access, address: str) -> Access:
+    """Return how the client of a durable session authenticates: by its key also on the servers' machine.
+
+    A session belongs to a key, and the local transport tells the server's user instead. A server that runs with keys of
+    its own run does not know the credential.
+    """
+    if access.credential is None:
+        return access
+    from scaler.security.run import find  # noqa: PLC0415 (of clients with a credential)
+
+    return access._replace(uses_local=False) if find(address) is None else access._replace(credential=None)
 
 
 def nested_loop(timeout_seconds: float) -> ClientLoop:

@@ -24,6 +24,9 @@ class Access(NamedTuple):
 
     credential: Credential | None = None
     is_insecure: bool = False
+    uses_local: bool = True
+    """Connect over the local transport where there is one. The server takes the peer for its own user's there, not for
+    that of the credential."""
 
     @classmethod
     def of(cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str) -> Access:

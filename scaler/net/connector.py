@@ -172,7 +172,7 @@ class ConnectorShell(Shell[ConnectorCore]):
     """What connectors over sockets and in memory share; see `connection.Connector` for what has no docstring."""
 
     _transport: t.Connection | None = None
-    _tries_local = True
+    _uses_local = _tries_local = True
 
     @property
     def peer(self) -> bytes:
@@ -234,7 +234,8 @@ class ConnectorShell(Shell[ConnectorCore]):
         elif isinstance(command, t.Cut):
             super()._perform(command, now)
             # Where the process behind the local listener does not welcome this peer, the server itself may.
-            self._tries_local = command.was_welcomed or not isinstance(self._transport, LocalTransport)
+            is_local = isinstance(self._transport, LocalTransport)
+            self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
             self._transport = None
 
     def _dial(self) -> t.Connection:
@@ -259,16 +260,19 @@ class SocketConnector(ConnectorShell):
         outbox: OutboxLimits | None = None,
         io_threads: int = 1,
         keys: Callable[[], PeerKeys | None] = lambda: None,
+        uses_local: bool = True,
     ) -> None:
         """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
 
         keys: returns what a connection over ZeroMQ authenticates by, None without encryption; asked for each of them.
+        uses_local: see `Access`.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
         """
         self._address = check_server_address(address)
         self._io_threads = io_threads
         self._keys = keys
+        self._uses_local = self._tries_local = uses_local
         self._context: Context | None = None
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)

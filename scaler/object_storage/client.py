@@ -88,6 +88,7 @@ class StorageClient:
             on_events=self._on_events,
             io_threads=io_threads,
             keys=access.to(Server.OBJECT_STORAGE, address),
+            uses_local=access.uses_local,
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:

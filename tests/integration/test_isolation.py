@@ -8,10 +8,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler.errors import RefusedError, UsageError
 from scaler.scheduler.core.explain import UNKNOWN
 from tests.integration.test_admission import Cluster
@@ -28,6 +29,11 @@ with Client(sys.argv[1], credentials=sys.argv[2], timeout_seconds=20) as client:
 
 def fail() -> None:
     raise ValueError("a secret")
+
+
+def fail_the_second_time(home: str) -> bytes:
+    Path(home, "ran").mkdir()
+    return bytes(100_000)
 
 
 def run_again_inside(task: str) -> str:
@@ -85,6 +91,26 @@ def test_other_sessions_of_the_key_and_admins_run_it_again(cluster: Cluster, fai
 def test_a_client_inside_a_task_has_the_rights_of_that_task(alice: Client, bob: Client, failed: str) -> None:
     assert alice.submit(run_again_inside, failed).result(60) == "ValueError('a secret')"
     assert UNKNOWN in bob.submit(run_again_inside, failed).result(60)
+
+
+def test_a_durable_session_of_a_key_is_the_same_on_the_servers_machine_and_elsewhere(
+    cluster: Cluster, alice: Client
+) -> None:
+    near, path = cluster.combo.get_address(), str(cluster.home / "alice.credentials")
+    for address in (near, cluster.far, near):
+        with Client(address, credentials=path, session="nightly", timeout_seconds=20) as client:
+            assert client.submit(fail_the_second_time, str(cluster.home), key="large").result(30) == bytes(100_000)
+            assert [future.result(30) for future in client.futures(key="large")] == [bytes(100_000)]
+            assert client.submit(len, bytes(2_000_000)).result(30) == 2_000_000
+
+
+def test_a_credential_of_another_cluster_does_no_harm_to_a_session_without_keys(cluster: Cluster) -> None:
+    path = cluster.credential("elsewhere")
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        for credentials in (path, None):
+            with Client(combo.get_address(), credentials=credentials, session="nightly") as client:
+                assert client.submit(abs, -1, key="one").result(30) == 1
+                assert len(client.futures()) == 1
 
 
 def test_a_flood_of_one_key_delays_single_tasks_of_another_one_by_less_than_a_fifth_of_a_second(
