@@ -37,7 +37,8 @@ from scaler.protocol.session import Buffer
 TIMEOUT_SECONDS = 60.0
 """How long calls outlive the connection to the storage."""
 AWAY_SECONDS = 0.5
-"""A blocking call that waits for this long looks whether the storage is there."""
+"""A blocking call that waits for this long looks whether the storage is there; a storage of this host that says nothing
+for this long does not work."""
 MAX_CALLS = 1_000_000
 IDS_PER_FORGET = 10_000
 MAX_COPIED_IN_LOOP_BYTES = 4 * 1024 * 1024
@@ -81,6 +82,7 @@ class StorageClient:
         self._is_step_due = False
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
+        self._heard_at = self._loop.time()
         self._connector = SocketConnector(
             address,
             peer=peer,
@@ -108,6 +110,11 @@ class StorageClient:
     def connected(self) -> bool:
         """True while there is a connection to the storage."""
         return self._connector.connected
+
+    @property
+    def is_silent(self) -> bool:
+        """True when a storage of this host has sent nothing for AWAY_SECONDS. Over a network, it may be a slow link."""
+        return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS
 
     def get(self, object_id: bytes, deadline_seconds: float) -> asyncio.Future[list[memoryview]]:
         """Get an object's parts; waits for an object that is not there yet for up to deadline_seconds.
@@ -173,6 +180,7 @@ class StorageClient:
             self._loop.call_soon(self._step)
 
     def _on_events(self, events: Sequence[ConnectorEvent]) -> None:
+        self._heard_at = self._loop.time()
         for event in events:
             self._inputs.append(_with_parts(event))
             if isinstance(event, Welcomed | Resumed):
@@ -235,7 +243,7 @@ class BlockingStorage:
         get_timeout_seconds: float | None = None,
         away: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        """away: entered while a call waits for a storage that is away."""
+        """away: entered while a call waits for a storage that is away, or a get for one that does not answer."""
         self._away = away
         self._thread = LoopThread(
             "object storage client",
@@ -253,7 +261,7 @@ class BlockingStorage:
 
     def get(self, object_id: bytes, deadline_seconds: float) -> list[memoryview]:
         """Return an object's parts, as `StorageClient.get` does."""
-        return self._call(lambda client: client.get(object_id, deadline_seconds))
+        return self._call(lambda client: client.get(object_id, deadline_seconds), is_get=True)
 
     def close(self) -> None:
         """Say Goodbye and end the thread. Harmless when repeated."""
@@ -262,7 +270,7 @@ class BlockingStorage:
         if self._pid == os.getpid():
             self._thread.close()
 
-    def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]]) -> _T:
+    def _call(self, begin: Callable[[StorageClient], asyncio.Future[_T]], *, is_get: bool = False) -> _T:
         done: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
         def ended(future: asyncio.Future[_T]) -> None:
@@ -290,6 +298,8 @@ class BlockingStorage:
             try:
                 return done.result(AWAY_SECONDS)
             except TimeoutError:
-                if not self._thread.value.connected:
+                client = self._thread.value
+                # A put is not answered while the storage has no room: that is to slow its producer down.
+                if not client.connected or (is_get and client.is_silent):
                     with self._away():
                         return done.result()

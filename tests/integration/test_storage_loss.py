@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -64,6 +65,30 @@ def occupy(client: Client, directory: Path) -> Path:
     for path in begun:
         wait_for(path)
     return go
+
+
+def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tmp_path: Path) -> None:
+    def touch_and_wait_with(_: bytes, began: Path, go: Path) -> None:
+        touch_and_wait(began, go)
+
+    with Client(cluster.address) as client:
+        first, second = (client.send_object(bytes([number]) * LARGE) for number in range(2))
+        begun = [tmp_path / f"began{index}" for index in range(2)]
+        go = tmp_path / "go"
+        connected = [client.submit(touch_and_wait_with, first, path, go) for path in begun]
+        for path in begun:
+            wait_for(path)
+        cluster.storage.process.send_signal(signal.SIGSTOP)
+        stopped_at = time.monotonic()
+        waiting = [client.submit(len, second) for _ in range(2)]
+        go.touch()
+        for future in connected:
+            future.result(20)
+        assert client.submit(abs, -1).result(20) == 1
+        assert time.monotonic() - stopped_at < 5, "a connection to it is given up after 10 s"
+        assert not any(future.done() for future in waiting)
+        cluster.storage.process.send_signal(signal.SIGCONT)
+        assert [future.result(20) for future in waiting] == [LARGE] * 2
 
 
 @pytest.mark.parametrize("size", [SIZE, LARGE])
