@@ -10,6 +10,7 @@ import argparse
 import logging
 import multiprocessing
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -40,12 +41,14 @@ def run(name: str, seed: int) -> tuple[str, int, Counter[str], str]:
 
 
 def _begin() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends it,
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())  # and it removes its files
     os.nice(NICENESS)
     logging.disable()  # of disks that are full
 
 
 def main() -> int:
-    """Return 0 when no world failed."""
+    """Return 0 when no world failed. Ctrl-C ends it early."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=10_000, help="how many worlds (default: 10000)")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: 0)")
@@ -57,18 +60,23 @@ def main() -> int:
     total: dict[str, Counter[str]] = {name: Counter() for name in kinds}
     failures = 0
     os.environ["PYTHONHASHSEED"] = "0"  # the order of sets, in the processes that are started now
+    done = 0
     with multiprocessing.get_context("spawn").Pool(arguments.jobs, _begin) as pool:
-        for number, (name, seed, found, why) in enumerate(pool.imap_unordered(_run, worlds, chunksize=4), 1):
-            total[name] += found
-            total[name]["worlds"] += 1
-            if number % 1000 == 0:
-                print(f"{number:,} worlds", flush=True)
-            if why:
-                failures += 1
-                print(f"{name}, seed {seed}: {why}", flush=True)
+        try:
+            for name, seed, found, why in pool.imap_unordered(_run, worlds, chunksize=4):
+                done += 1
+                total[name] += found
+                total[name]["worlds"] += 1
+                if done % 1000 == 0:
+                    print(f"{done:,} worlds", flush=True)
+                if why:
+                    failures += 1
+                    print(f"{name}, seed {seed}: {why}", flush=True)
+        except KeyboardInterrupt:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
     for name, counts in total.items():
         print(f"{name}: " + ", ".join(f"{key} {count:,}" for key, count in sorted(counts.items())))
-    print(f"{len(worlds):,} worlds, {failures} failed")
+    print(f"{done:,} worlds, {failures} failed")
     return int(failures > 0)
 
 

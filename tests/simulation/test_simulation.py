@@ -27,7 +27,8 @@ ROUGH = Chances(
 @pytest.mark.timeout(3600)
 def test_every_task_has_one_right_outcome_in_rough_worlds(soak: bool) -> None:
     for seed in range(300 if soak else 1):
-        report = World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
+        tasks = 1500 if soak else 500
+        report = World(seed=seed, workers=12, clients=4, tasks=tasks, chances=ROUGH, burst=30, slots=1 + seed % 3).run()
         assert report.worker_losses > 10
         assert report.breaks > 5
 
@@ -38,7 +39,8 @@ def test_a_monitor_is_told_of_every_end_and_believes_nothing_to_go_on_that_is_ov
 ) -> None:
     monkeypatch.setattr(events, "MAX_TASK_ROWS", rows)
     for seed in range(200 if soak else 1):
-        World(seed=seed, workers=12, clients=4, tasks=1500, chances=ROUGH, burst=300, slots=2, watched=True).run()
+        tasks = 1500 if soak else 500
+        World(seed=seed, workers=12, clients=4, tasks=tasks, chances=ROUGH, burst=300, slots=2, watched=True).run()
 
 
 def test_nothing_is_lost_or_repeated_when_nothing_goes_wrong() -> None:
