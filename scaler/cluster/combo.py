@@ -109,6 +109,7 @@ class SchedulerClusterCombo:
         max_suspended_tasks: int = 1000,
         hard_processor_suspend: bool = False,
         preload: str | None = None,
+        preload_timeout_seconds: float = 600.0,
         io_threads: int = 1,
         event_loop: Literal["builtin", "uvloop"] = "builtin",
         logging_level: str = "WARNING",

@@ -85,6 +85,10 @@ class WorkerSettings(LoggingConfig):
     """
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """What each processor, service or job calls before its first task: module.path:function(literals)."""
+    preload_timeout_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 600.0
+    """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
+    its tasks back and ends. 0: no limit. Not for symphony and aws_hpc in mode offload.
+    """
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
     """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"

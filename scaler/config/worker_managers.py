@@ -23,6 +23,7 @@ PROCESSOR_SETTINGS = (
     "max_processor_memory_growth",
     "max_suspended_tasks",
     "hard_processor_suspend",
+    "preload_timeout_seconds",
 )
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=(Alias("num_of_workers"),), metavar="COUNT")

@@ -557,6 +557,7 @@ class WorkerHeartbeat(Message):
     unix_seconds: f.Clock = 0.0  # the worker's wall clock when it sent this
     memory_kills: f.Count32 = 0  # processors that it ended for their memory, since its start
     processors_replaced: f.Count32 = 0  # processors that it replaced between tasks, since its start
+    degraded_reason: f.Display = ""  # what keeps tasks from running there; empty: nothing
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

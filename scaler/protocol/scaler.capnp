@@ -452,6 +452,7 @@ struct WorkerHeartbeat {
   unixSeconds @8 :Float64;       # the worker's wall clock when it sent this; a reading of the sender's clock
   memoryKills @9 :UInt32;        # processors that it ended for their memory, since its start
   processorsReplaced @10 :UInt32;  # processors that it replaced between tasks, since its start
+  degradedReason @11 :Text;      # what keeps tasks from running there; empty: nothing
 }
 
 struct Heartbeat {

@@ -49,7 +49,8 @@ def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -
         config = dataclasses.replace(config, unit_id=unit_id, gpus=gpus)
     except ScalerError as error:
         return _report(status_fd, error)
-    return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server), StatusFile(status_fd))
+    status = StatusFile(status_fd)
+    return run_agent(config, lambda connect: ProcessorAgent(config, connect, fork_server, status.write), status)
 
 
 def _report(status_fd: str | None, error: ScalerError) -> int:

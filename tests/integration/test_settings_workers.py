@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from scaler import Client, SchedulerClusterCombo
 from scaler.config.worker import WorkerConfig
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
@@ -310,3 +311,16 @@ def test_only_lines_from_the_level_on_are_written(tmp_path: Path, level: str, is
 
     on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-ll", level, "-lp", str(log))
     assert ("started " in log.read_text()) is is_written
+
+
+def test_workers_whose_preload_hangs_end_and_say_so() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, preload="time:sleep(60)", preload_timeout_seconds=0.2) as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        future = client.submit(abs, -1)
+        expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
+        deadline = time.monotonic() + 20
+        while expected not in (text := client.explain(future)):
+            assert time.monotonic() < deadline, text
+        assert not future.done()

@@ -69,6 +69,8 @@ def _assigned(task: Task, worker: Worker) -> str:
     ahead = sum(other.id not in worker.blocked for other in before)
     if worker.broken_at is not None:
         return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
+    if worker.heartbeat is not None and worker.heartbeat.degraded_reason:
+        return f"it was sent to worker {worker.title}, where {worker.heartbeat.degraded_reason}{_so_far(task)}"
     if ahead < worker.slots:
         return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1
@@ -93,6 +95,9 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(_short(state, task, willing))
+        reasons = [each.heartbeat.degraded_reason if each.heartbeat is not None else "" for each in willing]
+        if all(reasons):
+            parts.append(f"on worker {willing[0].title}, {reasons[0]}")
         if task.error_texts:
             parts.append(f"it runs again after {_last_error(task)}")
     return "; ".join([*parts, outlook(state, needs, now)])

@@ -24,7 +24,6 @@ from scaler.worker.agent.events import (
     CallsRefused,
     CancelCall,
     DeliverResult,
-    ShowDegradedReason,
     StartCall,
     UseStorage,
 )
@@ -60,7 +59,6 @@ class ServiceCalls(ExecutorBase):
         self._losses = BackoffByCause()
         self._refused_at = 0.0
         self._refusal = self._loss = self._executor_reason = ""
-        self._reason = ""
         """What keeps calls from running, as it is shown."""
 
     # -- what happened ---------------------------------------------------------------------------------------------
@@ -148,10 +146,7 @@ class ServiceCalls(ExecutorBase):
                 self._start(item, now)
         refusal = f"tasks cannot be handed on: {self._refusal}; trying again" if self._refusal else ""
         loss = f"tasks are lost again and again: {self._loss}" if self._loss and self._losses.failing else ""
-        reason = "; ".join(filter(None, (self._executor_reason, refusal, loss)))
-        if reason != self._reason:
-            self._reason = reason
-            self.commands.append(ShowDegradedReason(reason))
+        self.show_degraded("; ".join(filter(None, (self._executor_reason, refusal, loss))))
 
     def wait_seconds(self, now: float) -> float:
         """Return how long to start no calls."""

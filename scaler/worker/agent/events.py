@@ -185,6 +185,6 @@ class ShowDegradedReason(NamedTuple):
     text: str
 
 
-ProcessorCommand = DispatchTasks | ActOnProcessor
+ProcessorCommand = DispatchTasks | ActOnProcessor | ShowDegradedReason
 CallCommand = StartCall | CancelCall | DeliverResult | UseStorage | ShowDegradedReason
 Command = Message | WriteLog | EndAgent | ProcessorCommand | CallCommand

@@ -39,6 +39,8 @@ from scaler.worker.agent.limits import MemoryLimits
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
+LONG_PRELOAD_SECONDS = 30.0
+"""A preload that takes longer is shown as what keeps tasks from running."""
 MAX_FAILED_STARTS = 3
 """Processors that fail one after the other before they are ready; then the agent ends."""
 DISPATCH_AHEAD_US = 10_000.0
@@ -85,6 +87,7 @@ class PooledProcessor:
     """Its place in the worker's timeline: no other living processor has the same."""
     state: ProcessorState = ProcessorState.ACTIVE
     is_ready: bool = False
+    made_at: float = 0.0
     dispatched: deque[Attempt] = field(default_factory=deque)
     """Attempts without a result yet, in order: it works through them one by one."""
     work_us: float = 0.0
@@ -168,6 +171,7 @@ class ProcessorPool(ExecutorBase):
             case Event.READY:
                 processor.is_ready = True
                 self._failed_starts = 0
+                self.show_degraded("")
             case Event.FAILED:
                 self._enter(processor, ProcessorState.ENDING, processor.since)
                 self._count_failed_start(text)
@@ -249,6 +253,8 @@ class ProcessorPool(ExecutorBase):
                 self._watch(processor, now)
             else:
                 processor.progress_at = now
+            if not processor.is_ready and self.config.preload is not None:
+                self._watch_preload(processor, self.config.preload, now)
             if processor.state is ProcessorState.SPARE and now - processor.since > SPARE_SECONDS:
                 if len(self._in_state(ProcessorState.SPARE)) > self._successors:
                     self._retire(processor, now)
@@ -351,7 +357,9 @@ class ProcessorPool(ExecutorBase):
 
     def _spawn(self, now: float) -> PooledProcessor:
         self._count += 1
-        processor = self.processors[self._count] = PooledProcessor(self._count, now, self.take_lane(), progress_at=now)
+        processor = self.processors[self._count] = PooledProcessor(
+            self._count, now, self.take_lane(), made_at=now, progress_at=now
+        )
         self._act(processor, Verb.SPAWN)
         if self.storage_address:
             self._announce(processor, ToProcessor.STORAGE, self.storage_address)
@@ -593,6 +601,17 @@ class ProcessorPool(ExecutorBase):
         self.log(f"a processor could not start: {text}", level="error")
         if self._failed_starts >= MAX_FAILED_STARTS:
             self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
+
+    def _watch_preload(self, processor: PooledProcessor, preload: str, now: float) -> None:
+        """Show a preload that takes long, and end it at its limit."""
+        limit = self.config.preload_timeout_seconds
+        elapsed = now - processor.made_at
+        if limit and elapsed >= limit and processor.state is not ProcessorState.ENDING:
+            text = f"the preload {preload} took longer than preload_timeout_seconds = {limit:g}"
+            self._kill(processor, KillReason(Outcome.NOT_STARTED, text))
+            self._count_failed_start(text)
+        elif elapsed >= LONG_PRELOAD_SECONDS and not any(each.is_ready for each in self.processors.values()):
+            self.show_degraded(f"the preload {preload} has run for more than {LONG_PRELOAD_SECONDS:g} s")
 
     def _watch(self, processor: PooledProcessor, now: float) -> None:
         """Check a busy processor: time limits, and results that wait behind a long task."""

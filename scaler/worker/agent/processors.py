@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from scaler.config.worker import WorkerConfig
@@ -20,6 +20,7 @@ from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
 from scaler.protocol.messages import Relay, Welcome
+from scaler.texts import escaped
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchTasks,
@@ -29,6 +30,7 @@ from scaler.worker.agent.events import (
     ProcessorReported,
     ProcessorVerb,
     ResultsReceived,
+    ShowDegradedReason,
     TasksReclaimed,
 )
 from scaler.worker.agent.limits import MemoryLimits
@@ -108,13 +110,21 @@ class ProcessorAgent(Agent):
 
     make_executor = ProcessorPool
 
-    def __init__(self, config: WorkerConfig, make_connector: MakeConnector, fork_server: ForkServer) -> None:
+    def __init__(
+        self,
+        config: WorkerConfig,
+        make_connector: MakeConnector,
+        fork_server: ForkServer,
+        show_degraded: Callable[[str], None] = lambda _text: None,
+    ) -> None:
+        """show_degraded: shows what keeps tasks from running, and "" when that is over."""
         possible = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // DESCRIPTORS_PER_TASK
         if possible < config.max_suspended_tasks:
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector)
         self._fork_server = fork_server
+        self._show_degraded = show_degraded
         self._processors: dict[int, _Processor] = {}
         self._relays = Relays(self._loop, self, self._running_task)
         self._pipes = OutputPipes(self._loop, self.send_output)
@@ -148,6 +158,10 @@ class ProcessorAgent(Agent):
                 processor.definitions.send(command.announcements)
             if command.tasks:
                 processor.tasks.send(command.tasks)
+        elif isinstance(command, ShowDegradedReason):
+            if command.text:
+                _log.warning("%s", escaped(command.text))
+            self._show_degraded(command.text)
         else:
             self._verbs[command.verb](command.number)
 

@@ -244,8 +244,11 @@ class Agent:
             processors.append(ProcessorStatus(pid, load.cpu_percent, load.rss_bytes, *status))
         own = loads.get(os.getpid(), Load())
         clock = self._clock.seconds, self._clock.error_seconds, time.time()
-        counts = self._core.executor.memory_kills, self._core.executor.processors_replaced
-        self.send(WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts))
+        executor = self._core.executor
+        counts = executor.memory_kills, executor.processors_replaced
+        heartbeat = WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
+        heartbeat.degraded_reason = executor.degraded_reason
+        self.send(heartbeat)
 
     # -- the core --------------------------------------------------------------------------------------------------
 

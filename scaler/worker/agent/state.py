@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
-from scaler.worker.agent.events import Command, LogLevel, WriteLog
+from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
 from scaler.worker.agent.retained import RetainedResults
 
 Rank = tuple[int, int]
@@ -184,6 +184,8 @@ class ExecutorBase:
         self._has_results = False
         """The commands of this step have a Done."""
         self.storage_address = ""
+        self.degraded_reason = ""
+        """What keeps tasks from running now; empty: nothing."""
         self.broken = ""
         """Why no task can start here any more; empty: some can."""
         self.wake_at = now
@@ -352,6 +354,12 @@ class ExecutorBase:
 
     def log(self, text: str, task: bytes = b"", level: LogLevel = "warning") -> None:
         self.commands.append(WriteLog(text, task, level))
+
+    def show_degraded(self, text: str) -> None:
+        """Show what keeps tasks from running, with the next heartbeat too; empty: it is over."""
+        if text != self.degraded_reason:
+            self.degraded_reason = text
+            self.commands.append(ShowDegradedReason(text))
 
     def take_commands(self) -> list[Command]:
         """Return the commands of this step, in order, and forget them."""

@@ -12,6 +12,7 @@ from scaler.protocol.messages import (
     Suspended,
     UnitState,
     UnitStatus,
+    WorkerHeartbeat,
 )
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.serialization.exceptions import dump_exception
@@ -283,6 +284,19 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     cluster.break_connection("b")
     (task,) = cluster.submit(client)
     assert why(cluster, task) == "no worker can take such tasks now (2 workers out of contact)"
+
+
+def test_a_task_says_that_its_worker_cannot_run_it_yet() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    sent, waiting = cluster.submit(client, 2, retries=0)
+    reason = "the preload models:load has run for more than 30 s"
+    cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, degraded_reason=reason))
+    title = cluster.state.workers[cluster.peer(worker)].title
+    assert why(cluster, sent) == f"it was sent to worker {title}, where {reason}"
+    assert f"on worker {title}, {reason}" in why(cluster, waiting)
+    cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0))
+    assert why(cluster, sent) == f"it runs on worker {title}"
 
 
 def test_a_task_on_a_worker_says_what_is_before_it() -> None:

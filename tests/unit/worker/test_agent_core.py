@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scaler.config.worker import WorkerConfig
@@ -763,6 +765,30 @@ def test_processors_that_cannot_start_end_the_agent_after_three_in_a_row() -> No
     assert rig.ending is not None
     assert rig.ending.exit_code == 1
     assert "no such module" in rig.ending.text
+
+
+def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> None:
+    rig = CoreRig(replace(worker_config(), preload="models:load", preload_timeout_seconds=60.0))
+    rig.step()
+    rig.tick(29)
+    assert rig.hands.degraded_reason == rig.pool.degraded_reason == ""
+    rig.tick(2)
+    text = "the preload models:load has run for more than 30 s"
+    assert rig.hands.degraded_reason == rig.pool.degraded_reason == text
+    rig.step(ProcessorReported(1, Event.READY))
+    assert rig.hands.degraded_reason == rig.pool.degraded_reason == "", "it has returned"
+    rig.step(ProcessorReported(1, Event.EXITED, "killed"))
+    for number in (2, 3, 4):
+        assert rig.ending is None
+        rig.tick(59)
+        assert not rig.hands.processors[number].killed
+        rig.tick(1)
+        assert rig.hands.processors[number].killed
+        rig.step(ProcessorReported(number, Event.EXITED, "killed"))
+    assert rig.ending is not None
+    assert rig.ending.text == (
+        "3 processors in a row could not start: the preload models:load took longer than preload_timeout_seconds = 60"
+    )
 
 
 def test_a_worker_whose_processors_cannot_start_gives_its_tasks_back_before_it_ends() -> None:

@@ -13,6 +13,7 @@ from scaler.worker.agent.events import (
     Command,
     DispatchTasks,
     EndAgent,
+    ShowDegradedReason,
     TasksReclaimed,
     TimeElapsed,
     WriteLog,
@@ -96,6 +97,7 @@ class FakeProcessors:
 
     def __init__(self) -> None:
         self.processors: dict[int, FakeProcessor] = {}
+        self.degraded_reason = ""
 
     def __getitem__(self, number: int) -> FakeProcessor:
         return self.processors[number]
@@ -105,6 +107,9 @@ class FakeProcessors:
             processor = self.processors[command.number]
             processor.announced += [unpack(datagram)[0] for datagram in command.announcements]
             processor.unread += command.tasks
+            return None
+        if isinstance(command, ShowDegradedReason):
+            self.degraded_reason = command.text
             return None
         assert isinstance(command, ActOnProcessor)
         number, verb = command
