@@ -1,13 +1,14 @@
 """The digest of a function's code, which changes when the function would do something else. Pure.
 
-It covers the code of the function and of all functions and methods that it mentions by a global name or carries, in any
-module but those that are installed: those count by their module's name. Constants, defaults, and the values of globals
-and cells that can be pickled count, too. What a function reaches in another way, such as a file or a module attribute,
-does not count.
+It covers the code of the function and of all functions and classes that it mentions by a global name or carries, also
+in a list or dict, and the classes of its instances, in any module but those that are installed: those count by their
+module's name. Constants, defaults, and the values of globals and cells that can be pickled count, too. What a function
+reaches in another way, such as a file or a module attribute, does not count.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import sysconfig
@@ -20,6 +21,7 @@ from scaler.ids import content_id
 from scaler.serialization import dump
 
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_WRAPPERS = (staticmethod, classmethod, functools._lru_cache_wrapper)
 _VERSION = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -40,9 +42,16 @@ class _Walk:
             yield from self._pickled((value.args, value.keywords))
         elif isinstance(value, MethodType):
             yield from self.parts(value.__func__)
-            yield from self._pickled(value.__self__)
+            yield from self.parts(value.__self__)
         elif isinstance(value, FunctionType | type):
             yield from self._named(value)
+        elif isinstance(value, property):
+            for function in (value.fget, value.fset, value.fdel):
+                yield from self.parts(function)
+        elif isinstance(value, _WRAPPERS):
+            yield from self.parts(value.__wrapped__)
+        elif isinstance(value, functools.cached_property):
+            yield from self.parts(value.func)
         elif isinstance(value, ModuleType | BuiltinFunctionType):
             yield f"{getattr(value, '__module__', '')}.{value.__name__}".encode()
             owner = getattr(value, "__self__", None)
@@ -52,6 +61,11 @@ class _Walk:
             raise UsageError(f"{value!r} cannot be called, so it has no results to cache")
         else:
             yield from self._pickled(value)
+            yield from self._named(type(value))
+            if isinstance(value, dict | list | tuple):
+                for each in value.values() if isinstance(value, dict) else value:
+                    if callable(each):
+                        yield from self.parts(each)
 
     def _named(self, value: FunctionType | type) -> Iterator[bytes]:
         yield f"{value.__module__}.{value.__qualname__}".encode()
@@ -60,13 +74,9 @@ class _Walk:
         self._seen.add(id(value))
         if isinstance(value, type):
             for name, found in sorted(vars(value).items()):
-                member = getattr(found, "__func__", getattr(found, "fget", found))
-                if isinstance(member, FunctionType):
+                if isinstance(found, (FunctionType, property, *_WRAPPERS)) or not name.startswith("__"):
                     yield name.encode()
-                    yield from self._named(member)
-                elif not name.startswith("__"):
-                    yield name.encode()
-                    yield from self._pickled(member)
+                    yield from self.parts(found)
             for base in value.__bases__:
                 yield from self._named(base)
             return
@@ -74,7 +84,8 @@ class _Walk:
         for carried in (value.__defaults__, value.__kwdefaults__):
             yield from self._pickled(carried)
         for cell in value.__closure__ or ():
-            yield from self.parts(cell.cell_contents)
+            with contextlib.suppress(ValueError):  # nothing was assigned to the variable
+                yield from self.parts(cell.cell_contents)
         for name in sorted(set(_names(value.__code__))):
             if name in value.__globals__:
                 yield name.encode()
@@ -110,4 +121,4 @@ def _names(code: CodeType) -> Iterator[str]:
 
 def _is_installed(value: FunctionType | type) -> bool:
     file = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
-    return value.__module__ == "builtins" or file.startswith(_INSTALLED)
+    return value.__module__ in sys.builtin_module_names or file.startswith(_INSTALLED)

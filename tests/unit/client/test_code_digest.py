@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import functools
 import json
+import sys
 import threading
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,7 +18,10 @@ from scaler.errors import UsageError
 
 def compiled(source: str, **others: object) -> Callable[..., Any]:
     """Return the function `f` of a program."""
-    names: dict[str, Any] = {"__name__": "program", **others}
+    module = ModuleType("program")
+    names = vars(module)
+    names |= others
+    sys.modules["program"] = module  # its classes are found by their names, as those of modules are
     exec(source, names)
     function: Callable[..., Any] = names["f"]
     return function
@@ -43,6 +48,23 @@ def compiled(source: str, **others: object) -> Callable[..., Any]:
             "class A:\n @property\n def g(self): return 2\ndef f(x): return A().g",
         ),
         ("class A:\n n = 1\ndef f(x): return A.n", "class A:\n n = 2\ndef f(x): return A.n"),
+        *(
+            (source, source.replace("+ 1", "+ 2"))
+            for source in (
+                "import functools\n@functools.cache\ndef g(x): return x + 1\ndef f(x): return g(x)",
+                "import functools\n@functools.cache\ndef f(x): return x + 1",
+                (
+                    "from functools import cached_property as c\nclass A:\n @c\n def g(self): return 1 + 1\n"
+                    "def f(x): return A().g"
+                ),
+                "class A:\n @staticmethod\n def g(x): return x + 1\ndef f(x): return A.g(x)",
+                "class A:\n def __new__(cls): return 1 + 1\ndef f(x): return A()",
+                "class A:\n def g(self): return 1 + 1\n def h(self): return self.g()\nf = A().h",
+                "class A:\n def __call__(self, x): return x + 1\nf = A()",
+                "class A:\n def g(self): return 1 + 1\na = A()\ndef f(x): return a.g()",
+                "def g(x): return x + 1\nd = {'g': g}\ndef f(x): return d['g'](x)",
+            )
+        ),
         (
             "def make(n):\n def f(x): return x + n\n return f\nf = make(1)",
             "def make(n):\n def f(x): return x + n\n return f\nf = make(2)",
