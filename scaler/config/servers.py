@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Annotated
 
 from scaler.config.addresses import monitor_address_beside
@@ -21,19 +20,14 @@ from scaler.config.values import (
     SecondsOrNone,
     ServerAddress,
 )
+from scaler.processes import usable_memory
 
 _ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
 def default_memory_limit_bytes() -> int:
-    """Return half of the memory that this process may use: the machine's, or its container's."""
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        container = _CGROUP_LIMIT.read_text().strip()
-    except OSError:
-        container = "max"
-    return (min(memory, int(container)) if container.isdigit() else memory) // 2
+    """Return half of the memory that this process may use: the machine's, or that of its container or service."""
+    return (usable_memory()[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 def _content_of_allocate_policy(value: object) -> object:
