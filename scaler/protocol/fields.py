@@ -453,7 +453,7 @@ def offers_of(pairs: Sequence[tuple[str, float]]) -> dict[str, float | None]:
     for name, amount in pairs:
         if name in offers:
             raise ValueError(f"capability {name!r} is there twice")
-        offers[name] = _amount(name, amount) if amount else None
+        offers[name] = (_amount(name, amount) or None) if amount else None  # -1 stands for a label, too
     return offers
 
 
