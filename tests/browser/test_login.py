@@ -80,6 +80,6 @@ def test_a_cluster_without_authentication_says_so_on_every_page(server: WebServe
     status = cluster.status()
     server.tell({**status, "scheduler": {**status["scheduler"], "insecure_no_auth": True}})
     page = windows.open(f"{server.url}/#/workers")
-    page.locator("#banner").get_by_text("everyone who can connect can run code").wait_for()
+    page.locator("#banner").get_by_text("every process that can connect can run code").wait_for()
     server.tell(cluster.status())
     page.locator("#banner").wait_for(state="hidden")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
+from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.messages import Done, Message, Outcome, Returned, Spec, WorkerReport
 from scaler.worker.agent.events import Command, LogLevel, ShowDegradedReason, WriteLog
 from scaler.worker.agent.retained import RetainedResults
@@ -78,8 +79,8 @@ class Attempt:
     payload: bytes
     inputs: tuple[bytes, ...]
     rank: Rank
-    sequence: int = 0
-    """Its place among those of its rank."""
+    place: tuple[int, int] = (0, 0)
+    """Its place among those of its rank: its round, and its number among all that came."""
     executor: int = 0
     """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
     cost_us: float = 0.0
@@ -97,7 +98,9 @@ class Attempt:
 
 
 class AttemptQueue:
-    """Attempts that are not dispatched: by rank, then first in, first out. What is put back has its old place.
+    """Attempts that are not dispatched: by rank, then clients go round robin, first in, first out within a client. So
+    the single task of a client waits for one task of each other client here, whatever those have queued. What is put
+    back has its old place.
 
     Removal is O(1): the removed are skipped. Invariant: `attempts` has every attempt that is here or dispatched;
     `waiting` counts the former.
@@ -105,7 +108,11 @@ class AttemptQueue:
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
-        self._heap: list[tuple[Rank, int, Attempt]] = []
+        self._heap: list[tuple[Rank, tuple[int, int], Attempt]] = []
+        self._round = 0
+        """Of the attempt that was taken last."""
+        self._rounds: dict[bytes, int] = {}
+        """Of the last attempt of each client."""
         self.waiting = 0
         """Attempts that are here."""
         self.added = 0
@@ -120,16 +127,22 @@ class AttemptQueue:
 
     def add(self, item: Attempt) -> None:
         self.added += 1
-        item.sequence = self.added
+        client = item.id[:PEER_ID_BYTES]
+        rounds = self._rounds
+        number = rounds[client] = max(rounds.get(client, 0), self._round) + 1
+        if len(rounds) > 64 + 2 * self.waiting:
+            self._rounds = {each: last for each, last in rounds.items() if last > self._round}
+        item.place = number, self.added
         self.attempts[item.id] = item
-        heapq.heappush(self._heap, (item.rank, item.sequence, item))
+        heapq.heappush(self._heap, (item.rank, item.place, item))
         self.waiting += 1
 
     def take(self) -> Attempt | None:
         while self._heap:
-            item = heapq.heappop(self._heap)[2]
+            _, (number, _), item = heapq.heappop(self._heap)
             if self.attempts.get(item.id) is item:
                 self.waiting -= 1
+                self._round = number
                 return item
         return None
 
@@ -146,7 +159,7 @@ class AttemptQueue:
         for item in items:
             item.executor = 0
             item.request = None
-            heapq.heappush(self._heap, (item.rank, item.sequence, item))
+            heapq.heappush(self._heap, (item.rank, item.place, item))
             self.waiting += 1
 
     def remove(self, items: Iterable[Attempt]) -> None:

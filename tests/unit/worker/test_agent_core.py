@@ -160,6 +160,19 @@ def test_tasks_of_unknown_length_are_fed_one_ahead_and_the_rest_waits_here() -> 
     assert story.core.queued == 3
 
 
+def test_a_task_of_another_client_waits_for_one_task_of_each_client_and_not_for_all() -> None:
+    story = Story()
+    story.run(*range(1, 101))
+    single = 2**64 + 1  # the first half of a task's id is its client
+    story.run(single)
+    assert story.fed() == [1, 2]
+    story.work(duration_us=20_000)
+    story.work(duration_us=20_000)
+    assert story.fed() == [3, single]
+    story.work(count=2, duration_us=20_000)
+    assert story.fed() == [4, 5]
+
+
 def test_short_tasks_are_fed_about_ten_milliseconds_ahead() -> None:
     story = Story()
     story.run(1)

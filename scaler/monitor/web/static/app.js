@@ -122,7 +122,7 @@ function drawBanner(state) {
     const said = trouble || "the scheduler does not answer";
     fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), " The page goes on as soon as it does."),
       store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
-  } else if (open) fill(at("banner"), h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: everyone who can connect can run code on its workers and read everything, and nothing is encrypted."));
+  } else if (open) fill(at("banner"), h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: every process that can connect can run code on its workers and read all data, and nothing is encrypted."));
 }
 
 function announce(text) {
