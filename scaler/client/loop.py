@@ -101,6 +101,8 @@ MIN_RELEASED = 100
 TRIM_SECONDS = 5.0
 """After as many releases of stored values, and not more often, memory that was freed is returned to the system: the C
 library keeps what lies between living blocks. It takes milliseconds per hundred megabytes, in a thread of its own."""
+BUSY_TRIM_SECONDS = 25.0
+"""It is returned at the latest when there were any releases and this has passed beyond TRIM_SECONDS."""
 MAX_COPIED_BYTES = 1024 * 1024
 """A larger buffer that its owner could still write to is not copied: the caller waits until it is in the storage."""
 _SAMPLE_BYTES = 4096
@@ -468,11 +470,12 @@ class ClientLoop:
             self.close("the program no longer refers to the client")
 
     def _return_memory(self) -> None:
-        """Return memory to the system when releases of stored values have come, and no more of them do."""
+        """Return memory to the system when releases of stored values have come and no more of them do, or for long."""
         released, self._released = self._released, self.futures.released
         is_quiet = released == self._released
         now = self._loop.time()
-        if is_quiet and released - self._trimmed >= MIN_RELEASED and now >= self._trim_at:
+        is_overdue = released > self._trimmed and now >= self._trim_at + BUSY_TRIM_SECONDS
+        if is_overdue or (is_quiet and released - self._trimmed >= MIN_RELEASED and now >= self._trim_at):
             self._trimmed = released
             self._trim_at = now + TRIM_SECONDS
             self._loop.run_in_executor(None, give_memory_back)
