@@ -142,6 +142,8 @@ class OutputRelay:
     """
 
     _exists = False
+    leads_to_terminal = False
+    """True while a relay writes what this process prints to a terminal."""
 
     def __init__(self) -> None:
         """Make the pipes, for this process and those that it starts from now on. Starts no thread yet."""
@@ -153,6 +155,7 @@ class OutputRelay:
         for descriptor in NAMES:
             if is_needed and _may_stall(descriptor):
                 OutputRelay._exists = True
+                OutputRelay.leads_to_terminal |= descriptor == STDOUT and os.isatty(descriptor)
                 original = self._originals[descriptor] = os.dup(descriptor)
                 reader, writer = os.pipe()
                 self._readers[reader] = original
@@ -168,7 +171,7 @@ class OutputRelay:
     def __exit__(self, *_: object) -> None:
         for descriptor, original in self._originals.items():
             os.dup2(original, descriptor)
-            OutputRelay._exists = False
+            OutputRelay._exists = OutputRelay.leads_to_terminal = False
         if self._thread is not None:
             self._thread.join(2 * FLUSH_SECONDS)  # longer only while a process that was started here lives on
 

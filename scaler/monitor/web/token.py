@@ -9,6 +9,7 @@ from pathlib import Path
 from scaler.config.addresses import is_open_to_others
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import ConfigError, UsageError
+from scaler.output import OutputRelay
 from scaler.registry import private_path
 from scaler.security.private_files import read_private, write_private
 
@@ -37,7 +38,8 @@ def load_token(path: str | None) -> tuple[str, Path]:
 
 def link_to_show(config: WebUiConfig, page: str) -> str:
     """Return a link to the page that logs in where that is needed, but only for a terminal: others may read a log."""
-    if config.insecure_no_auth or not (is_open_to_others(config.web_host) and sys.stdout.isatty()):
+    is_terminal = OutputRelay.leads_to_terminal or sys.stdout.isatty()
+    if config.insecure_no_auth or not (is_open_to_others(config.web_host) and is_terminal):
         return page
     try:
         return f"{page}/?token={load_token(config.web_token_file)[0]}"
