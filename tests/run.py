@@ -6,22 +6,43 @@ Most tests wait for processes rather than for the processor, so several run at o
 take longer than a test waits for it: such a test runs once more with nothing beside it. More than
 `MAX_SECOND_ATTEMPTS` of all tests fail the run all the same. Tests marked `alone` measure: they run at the end, one at
 a time.
+
+A process of pytest that dies, or that stays in a test for longer than the test's own limit, fails the run at once. The
+runner prints the tests that were running, and the stacks of a process that stayed. `-p tests.run` loads this file as
+the plugin of pytest that notes which test each process runs.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+import psutil
+import pytest
+
 MAX_SECOND_ATTEMPTS = 0.002
 """Share of all tests that may need a second attempt."""
+INTERRUPTED = 2
+"""pytest's exit code when not all tests have run."""
 NO_TESTS = 5
 """pytest's exit code when it selected none."""
+POLL_SECONDS = 1.0
+GRACE_SECONDS = 60.0
+"""How long a test may take to end after its limit, and pytest after it was interrupted."""
+IDLE_SECONDS = 300.0
+"""How long pytest may go on without a test: it collects, or ends."""
+NOTES = "TEST_RUNNER_NOTES"
+"""Environment variable: the directory of the notes."""
 
 
 @dataclass(frozen=True)
@@ -34,12 +55,111 @@ class Result:
     failed: tuple[str, ...]
 
 
+# -- which test each process of pytest runs
+
+
+@dataclass(frozen=True)
+class Note:
+    """A process of pytest is in a test. until: the time of the monotonic clock when that must be over."""
+
+    pid: int
+    test: str
+    until: float
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Keep a note of this process while a test, or what it set up, runs."""
+    directory = os.environ.get(NOTES)
+    if directory is None:
+        return (yield)
+    marker = item.get_closest_marker("timeout")
+    limit = marker.args[0] if marker else item.config.getini("timeout")
+    note = Path(directory, str(os.getpid()))
+    note.write_text(f"{time.monotonic() + float(limit)} {item.nodeid}")
+    try:
+        return (yield)
+    finally:
+        note.unlink()
+
+
+def read_notes(directory: Path) -> list[Note]:
+    """Return the tests that run now, and those whose process has died."""
+    notes = []
+    for path in directory.iterdir():
+        try:
+            until, _, test = path.read_text().partition(" ")
+        except FileNotFoundError:
+            continue  # the test has ended
+        if test:
+            notes.append(Note(int(path.name), test, float(until)))
+    return notes
+
+
+def complaints(notes: Sequence[Note], now: float) -> list[str]:
+    """Return what is wrong with the tests that run: a line each."""
+    found = []
+    for note in notes:
+        if not _is_alive(note.pid):
+            found.append(f"the process of this test died (pid {note.pid}): {note.test}")
+        elif now > note.until + GRACE_SECONDS:
+            found.append(f"this test did not end {GRACE_SECONDS:.0f} s after its limit (pid {note.pid}): {note.test}")
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def supervise(process: subprocess.Popen[bytes], directory: Path) -> int:
+    """Return the exit code of pytest, which is interrupted when one of its processes has died or does not go on."""
+    tested_at = time.monotonic()
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_SECONDS)
+        returncode, notes, now = process.returncode, read_notes(directory), time.monotonic()
+        tested_at = now if notes else tested_at
+        found = complaints(notes, now)
+        if now > tested_at + IDLE_SECONDS:
+            found.append(f"no test has run for {IDLE_SECONDS:.0f} s")
+        if returncode is not None and not notes:
+            return returncode
+        if returncode is not None or found:
+            running = [f"  {note.test}" for note in notes]
+            print("\nthe run has ended early", *found, "the tests that were running:", *running, sep="\n", flush=True)
+            _end(process, [note.pid for note in notes if now > note.until + GRACE_SECONDS])
+            return INTERRUPTED
+
+
+def _end(process: subprocess.Popen[bytes], stuck: Sequence[int]) -> None:
+    """End pytest. stuck: processes that print their stacks before, and end."""
+    for pid in stuck:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGABRT)
+    for number in (signal.SIGINT, signal.SIGABRT, signal.SIGKILL):  # its summary; its stacks
+        process.send_signal(number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(GRACE_SECONDS)
+            return
+
+
+# -- the run
+
+
 def run_pytest(*arguments: str) -> Result:
     """Run pytest and read its report."""
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as notes:
         report = Path(directory, "report.xml")
-        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", *arguments]
-        exit_code = subprocess.run(command, check=False).returncode
+        command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "tests.run", *arguments]
+        process = subprocess.Popen(command, env={**os.environ, NOTES: notes})
+        try:
+            exit_code = supervise(process, Path(notes))
+        except KeyboardInterrupt:  # the terminal sends it to pytest too
+            process.wait()
+            raise
         cases = list(ElementTree.parse(report).iter("testcase")) if report.exists() else []
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
@@ -54,9 +174,10 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
     arguments = parser.parse_args()
     paths = arguments.paths
-    first = run_pytest("-n", str(arguments.jobs), "--dist", "loadfile", "-m", "not alone", *paths)
+    at_once = ("-n", str(arguments.jobs), "--dist", "loadfile", "--max-worker-restart", "0")
+    first = run_pytest(*at_once, "-m", "not alone", *paths)
     results = [first]
-    if first.exit_code and not first.failed:  # pytest itself failed: a usage error, a crash, Ctrl-C
+    if first.exit_code not in (0, NO_TESTS) and not (first.exit_code == 1 and first.failed):  # a crash, a usage error
         return first.exit_code
     second = first.failed
     if second:
