@@ -16,77 +16,80 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
+class Event:
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEvent(Event):
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientEvent(Event):
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEvent(TaskEvent):
+    """What the task itself says. by: its process and the time of its start, which name this attempt."""
+
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(TaskEvent):
     """A client made a future. expects: the text of its right outcome, as `shown` makes it."""
 
-    at: float
-    task: str
     client: str
     retries: int
     expects: str
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
-    """The task itself says that it began. by: its process and the time of its start, which name this attempt."""
-
-    at: float
-    task: str
-    by: str
+class Started(AttemptEvent):
+    """The task began."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """The task itself says that it returns."""
-
-    at: float
-    task: str
-    by: str
+class Ended(AttemptEvent):
+    """The task returns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(TaskEvent):
     """A future ended. error: the name of the exception's type, empty for a value. text: the value or message."""
 
-    at: float
-    task: str
     error: str
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(TaskEvent):
     """`cancel` returned. said: what it returned."""
 
-    at: float
-    task: str
     said: bool
 
 
 @dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(ClientEvent):
     """A call that makes no future raised, such as `send_object`."""
 
-    at: float
-    client: str
     call: str
     error: str
 
 
 @dataclass(frozen=True, slots=True)
-class ClientGone:
+class ClientGone(ClientEvent):
     """A client was killed or shut out on purpose: its futures without an outcome are excused."""
 
-    at: float
-    client: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Struck:
+class Struck(Event):
     """The fault script did something."""
 
-    at: float
     fault: str
     target: str
 
