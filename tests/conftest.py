@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import sys
 import tempfile
 import time
 import uuid
@@ -18,6 +19,7 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
+    from scaler.cluster.ports import ReservedPorts
 
 # The same examples in every run: a check that passed once does not fail by chance. `make soak` draws new ones.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
@@ -98,7 +100,7 @@ def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil
 
 @pytest.fixture(scope="module", autouse=True)
 def nothing_is_left(run: Run) -> Iterator[None]:
-    """Fail a module whose tests leave a process or a temporary file behind, and end what was left."""
+    """Fail a module whose tests leave a process, a temporary file or a refusal of clients behind, and end it."""
     yield
     left = wait_for_end(marked_processes(run.mark), END_SECONDS)
     stories = [f"{process.pid}: {process.cmdline()}" for process in left if process.is_running()]
@@ -106,6 +108,21 @@ def nothing_is_left(run: Run) -> Iterator[None]:
         process.kill()
     assert not stories, f"processes are left behind: {stories}"
     assert not list(run.temporary.iterdir()), "temporary files are left behind"
+    context = sys.modules.get("scaler.worker.processor.context")
+    refusal, left_by = (context.refusal, context) if context else ("", None)
+    if left_by is not None:
+        left_by.refusal = ""  # type: ignore[attr-defined]
+    assert not refusal, "this process goes on as a job, in which no client works"
+
+
+@pytest.fixture
+def ports() -> Iterator[ReservedPorts]:
+    """Four ports in a row that no other program gets during the test."""
+    from scaler.cluster.ports import ReservedPorts  # noqa: PLC0415 (unit tests do without its imports)
+
+    reserved = ReservedPorts(4)
+    yield reserved
+    reserved.release()
 
 
 @pytest.fixture(scope="module")

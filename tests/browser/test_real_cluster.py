@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -15,13 +14,6 @@ from tests.browser.conftest import Windows
 from tests.integration.settings_rig import Command, command
 
 FAST = ("-sri", "0.1")
-
-
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    reserved = ReservedPorts(4)
-    yield reserved
-    reserved.release()
 
 
 def test_work_is_seen_and_so_is_the_death_of_workers(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:

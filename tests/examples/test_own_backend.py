@@ -13,7 +13,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from tests.examples.blocks import blocks_of
-from tests.integration.test_launcher import launched
+from tests.integration.launcher_rig import launched
 
 MODULE, PROJECT, SECTION, SUITE = (block.text for block in blocks_of("docs/backends.md"))
 

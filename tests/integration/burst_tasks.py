@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
+
+from tests.waiting import wait_for_file
 
 
 def nap(number: int, seconds: float = 0.05) -> int:
@@ -13,6 +14,5 @@ def nap(number: int, seconds: float = 0.05) -> int:
 
 def wait_at_gate(number: int, gate: str) -> int:
     """Run until a file exists."""
-    while not Path(gate).exists():
-        time.sleep(0.02)
+    wait_for_file(gate)
     return number

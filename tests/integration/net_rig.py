@@ -24,6 +24,7 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.session import Header, OutboxLimits
+from tests.waiting import soon
 
 SESSION_ID = bytes(range(16))
 OBJECT_BYTES = 60_000_000
@@ -97,9 +98,7 @@ class Asker:
 
 
 async def until(condition: Callable[[], bool], seconds: float = 4.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
-            await asyncio.sleep(0.001)
+    await soon(condition, seconds)
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:

@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,16 +100,6 @@ def command(name: str, *arguments: str, directory: Path, **environment: str) -> 
         assert running.stop() in (0, -signal.SIGTERM), running.errors()
     finally:
         running.close()
-
-
-def within(seconds: float, condition: Callable[[], Any]) -> bool:
-    """Poll a condition that has no event; return whether it came true in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def io_threads(pid: int) -> int:

@@ -24,8 +24,9 @@ from scaler.security.private_files import write_private
 from scaler.security.run import find
 from scaler.testing.soamapi import StandIn
 from tests.integration.free_ports import free_addresses
-from tests.integration.settings_rig import Command, within
+from tests.integration.settings_rig import Command
 from tests.unit.testing.soamapi_rig import use
+from tests.waiting import within
 
 
 class Cluster:

@@ -12,8 +12,8 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.errors import RefusedError, ScalerError
-from tests.integration.settings_rig import within
 from tests.integration.test_admission import Cluster
+from tests.waiting import within
 
 
 def double(number: int) -> int:

@@ -19,7 +19,8 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from scaler.errors import LimitError, ScalerError, SerializationError, UsageError
-from tests.integration.settings_rig import command, within
+from tests.integration.settings_rig import command
+from tests.waiting import within
 
 # -- versions
 

@@ -21,7 +21,8 @@ from scaler.cli import main, run_command
 from scaler.cluster.ports import ReservedPorts
 from scaler.config.addresses import MAX_IPC_PATH_BYTES
 from scaler.errors import RefusedError, UnreachableError, UsageError
-from tests.integration.settings_rig import command, within
+from tests.integration.settings_rig import command
+from tests.waiting import within
 
 SCHEDULER = '[scheduler]\nbind_address = "tcp://127.0.0.1:1"\n'
 MANAGER = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "m"\n'

@@ -20,6 +20,7 @@ import pytest
 import scaler
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import RemoteError, SerializationError, TaskTimeoutError, UsageError
+from tests.waiting import wait_for_file
 
 SECONDS = 20
 
@@ -237,11 +238,6 @@ def test_a_clients_name_is_text_that_can_be_sent(name: Any) -> None:
 # -- options
 
 
-def wait_for(path: str) -> None:
-    while not Path(path).exists():
-        os.sched_yield()
-
-
 def note(path: str, text: str) -> str:
     with Path(path).open("a") as file:
         file.write(text)
@@ -255,7 +251,7 @@ def fail_after_a_note(path: str, error: type[BaseException]) -> None:
 
 def test_higher_priority_runs_first(client: Client, tmp_path: Path) -> None:
     order = str(tmp_path / "order")
-    first = client.submit(wait_for, str(tmp_path / "never"))
+    first = client.submit(wait_for_file, str(tmp_path / "never"))
     while not first.running():
         os.sched_yield()
     futures = [

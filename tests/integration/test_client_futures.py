@@ -9,8 +9,7 @@ import logging
 import pickle
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, FIRST_EXCEPTION, InvalidStateError
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 
 from scaler import Client, ScalerFuture, SchedulerClusterCombo
 from scaler.errors import UsageError
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20
 
@@ -42,16 +42,8 @@ def fail(x: Any) -> None:
 
 
 def hold(gate: str) -> int:
-    while not Path(gate).exists():
-        time.sleep(0.001)
+    wait_for_file(gate)
     return 7
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not come true in time"
-        time.sleep(0.001)
 
 
 def test_a_future_says_where_its_task_is(client: Client, tmp_path: Path) -> None:

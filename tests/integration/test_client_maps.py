@@ -30,6 +30,7 @@ from scaler.errors import (
     UsageError,
 )
 from scaler.worker.processor import context
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20.0
 
@@ -60,20 +61,9 @@ def task_of(_item: Any) -> bytes:
     return current.task_id
 
 
-def wait_for(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, "it did not become so in time"
-        time.sleep(0.002)
-
-
-def wait_for_file(path: Path) -> None:
-    wait_for(path.exists)
-
-
 def wait_for_first_file(directory: Path) -> None:
     """Wait for an item to begin. Which one is first is open: a new processor has to import this module before."""
-    wait_for(lambda: any(directory.iterdir()))
+    until(lambda: any(directory.iterdir()))
 
 
 def duration_of(call: Callable[[], object]) -> float:
@@ -685,7 +675,7 @@ def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerCl
 def test_tasks_iterate_over_results_though_all_workers_wait_for_them(client: Client, tmp_path: Path) -> None:
     def nested(task: int, method: str) -> int:
         (tmp_path / str(task)).touch()
-        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)  # no worker is free then
+        until(lambda: len(list(tmp_path.iterdir())) == 2)  # no worker is free then
         with Client() as inner:
             return sum(getattr(inner, method)(double, range(100)))
 

@@ -15,6 +15,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, TaskRejectedError
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20
 
@@ -128,10 +129,7 @@ def gone(pid: int) -> bool:
 def test_a_task_takes_its_unfinished_children_along(client: Client, tmp_path: Path, dies: bool) -> None:
     path = tmp_path / "child"
     future = client.submit_verbose(parent, (client, str(path), dies), retries=0)
-    deadline = time.monotonic() + SECONDS
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    until(path.exists)
     if dies:
         with pytest.raises(ProcessorDiedError, match="exit code 7"):
             future.result(SECONDS)
@@ -153,8 +151,7 @@ def look_until_it_runs(client: Client, began: str, gate: str) -> str:
 
 def hold(began: str, gate: str) -> None:
     Path(began).touch()
-    while not Path(gate).exists():
-        time.sleep(0.001)
+    wait_for_file(gate)
 
 
 def test_a_wait_inside_a_task_ends_in_time_though_the_child_has_the_slot(client: Client, tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +15,9 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ProcessorDiedError, UnreachableError, UsageError
 from scaler.protocol.messages import Explain, Explained, ReadLog, TaskLog
 from tests.integration.client_rig import RigScheduler
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20
-
-
-def until(condition: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + SECONDS
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come true"
-        time.sleep(0.005)
-    return found
 
 
 def talk(name: str) -> int:
@@ -37,8 +28,7 @@ def talk(name: str) -> int:
 
 def begin(path: str) -> None:
     print("begun")
-    while not Path(path).exists():
-        time.sleep(0.005)
+    wait_for_file(path)
     print("over", end="")
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -16,6 +15,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
 from scaler.errors import RefusedError, UsageError
+from tests.waiting import until, wait_for_file
 
 PROGRAM = """
 import os, sys
@@ -57,15 +57,6 @@ def noted(log: str, value: int) -> int:
     with Path(log).open("a", encoding="utf-8") as file:
         file.write(f"{value}\n")
     return value * 2
-
-
-def wait_for(path: str) -> None:
-    until(Path(path).exists)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.01)
 
 
 def fail_once(log: str) -> int:
@@ -159,7 +150,7 @@ def test_sessions_are_listed_shown_cancelled_and_removed(
 
     with client_of(cluster, session) as client:
         client.submit(abs, -1, key="first key").result(10)
-        client.submit(wait_for, str(tmp_path / "never"), key="waits")
+        client.submit(wait_for_file, str(tmp_path / "never"), key="waits")
         until(lambda: len(client.futures()) == 2)
     line = next(line for line in sessions("list").splitlines() if line.startswith(session))
     assert line.split()[2:5] == ["1", "1", "0"]

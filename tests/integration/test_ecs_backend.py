@@ -16,6 +16,7 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.aws_raw_ecs.definition import started_by
 from scaler.worker_manager.backend import BackendError, Unit
+from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 BOTH_ATTEMPTS = 2
@@ -81,13 +82,14 @@ def rig(aws: AwsEmulator) -> Iterator[Rig]:
     made.ecs.close()
 
 
-def until(backend: EcsBackend, fits: Callable[[dict[str, Unit]], bool]) -> dict[str, Unit]:
+def until_listed(backend: EcsBackend, fits: Callable[[dict[str, Unit]], bool]) -> dict[str, Unit]:
     """List units until they fit: ECS does not announce changes."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not fits(units := {unit.unit_id: unit for unit in backend.list()}):
-        assert time.monotonic() < deadline, units
-        time.sleep(0.01)
-    return units
+
+    def listed() -> dict[str, Unit] | None:
+        units = {unit.unit_id: unit for unit in backend.list()}
+        return units if fits(units) else None
+
+    return dict(until(listed, DEADLINE_SECONDS))
 
 
 def states(units: dict[str, Unit]) -> list[UnitState]:
@@ -299,7 +301,7 @@ def test_tasks_that_ecs_does_not_show_yet_are_neither_lost_nor_hard_to_stop(rig:
     assert backend.list() == []
     backend.stop([first])
     rig.aws.ecs.times.hidden = 0.0
-    units = until(backend, lambda units: states(units).count(UnitState.RUNNING) == 1 and first in units)
+    units = until_listed(backend, lambda units: states(units).count(UnitState.RUNNING) == 1 and first in units)
     assert units[second].state is UnitState.RUNNING
     assert units[first].state in (UnitState.STOPPING, UnitState.STOPPED)
 
@@ -320,14 +322,14 @@ def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -
     mine = first.start(3)
     rig.backend(worker_manager_id="other").start(2)
     rig.backend(worker_scheduler_address="tcp://10.0.0.1:1").start(2)
-    until(first, are(*[UnitState.RUNNING] * 3))
+    until_listed(first, are(*[UnitState.RUNNING] * 3))
     first.stop(mine[:1])
-    until(first, lambda units: units[mine[0]].state is UnitState.STOPPED)
+    until_listed(first, lambda units: units[mine[0]].state is UnitState.STOPPED)
     later = rig.backend()
-    units = until(later, are(*[UnitState.RUNNING] * 2))
+    units = until_listed(later, are(*[UnitState.RUNNING] * 2))
     assert set(units) == set(mine[1:]), "what had ended before is none of its business"
     later.stop(mine)
-    until(later, are(UnitState.STOPPED, UnitState.STOPPED))
+    until_listed(later, are(UnitState.STOPPED, UnitState.STOPPED))
     assert len(rig.alive()) == 4
 
 
@@ -340,7 +342,7 @@ def test_a_manager_that_comes_later_finds_also_what_ecs_lists_late(rig: Rig) -> 
     later = rig.backend()
     assert later.list() == []
     rig.aws.ecs.times.hidden = 0.0
-    units = until(later, lambda units: len(units) == 2)
+    units = until_listed(later, lambda units: len(units) == 2)
     assert (units[leaving].state, units[staying].state) == (UnitState.STOPPING, UnitState.RUNNING)
 
 
@@ -348,13 +350,13 @@ def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
     backend = rig.backend(ecs_capacity_provider="FARGATE_SPOT")
     rig.aws.ecs.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
     [never] = backend.start(1)
-    until(backend, are(UnitState.FAILED))
+    until_listed(backend, are(UnitState.FAILED))
     killed, taken, by_hand = backend.start(3)
-    until(backend, lambda units: states(units).count(UnitState.RUNNING) == 3)
+    until_listed(backend, lambda units: states(units).count(UnitState.RUNNING) == 3)
     rig.aws.ecs.kill_container(killed, reason="OutOfMemoryError: container killed due to memory usage")
     rig.aws.ecs.spot_notice(taken)
     rig.ecs.call("StopTask", cluster="scaler-cluster", task=by_hand, reason="too expensive")
-    units = until(backend, lambda units: all(state in ENDED for state in states(units)))
+    units = until_listed(backend, lambda units: all(state in ENDED for state in states(units)))
     assert {unit.state for unit in units.values()} == {UnitState.FAILED}
     assert units[never].reason == "TaskFailedToStart: CannotPullContainerError: pull image manifest: not found"
     assert units[killed].reason == (
@@ -371,10 +373,10 @@ def test_ends_are_told_with_their_reasons(rig: Rig) -> None:
 def test_a_stop_that_ecs_is_too_busy_for_is_tried_again(rig: Rig) -> None:
     backend = rig.backend()
     started = backend.start(6)
-    until(backend, are(*[UnitState.RUNNING] * 6))
+    until_listed(backend, are(*[UnitState.RUNNING] * 6))
     rig.aws.faults.add("StopTask", Throttle(), times=16)
     backend.stop(started)
-    until(backend, are(*[UnitState.STOPPED] * 6))
+    until_listed(backend, are(*[UnitState.STOPPED] * 6))
 
 
 def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them(
@@ -382,7 +384,7 @@ def test_tasks_that_cannot_be_stopped_are_named_with_the_command_that_stops_them
 ) -> None:
     backend = rig.backend()
     first, second = backend.start(2)
-    until(backend, are(UnitState.RUNNING, UnitState.RUNNING))
+    until_listed(backend, are(UnitState.RUNNING, UnitState.RUNNING))
     rig.aws.faults.add("StopTask", Error("AccessDeniedException", "not you"))
     with pytest.raises(BackendError, match=r"^not allowed to call ECS StopTask \(AccessDeniedException\): not you$"):
         backend.stop([first, second])

@@ -15,7 +15,8 @@ from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from tests.integration.burst_tasks import nap
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/aws_raw_ecs.toml"
 WAIT_SECONDS = 30.0

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import boto3
@@ -17,6 +16,7 @@ from moto import mock_aws
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
 from tests.integration.aws_shapes import missing_keys, unknown_keys
+from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
@@ -70,18 +70,11 @@ def await_state(aws: AwsEmulator, state: str, *jobs: str) -> None:
     aws.batch.wait_until(lambda: all(aws.batch.state(job) == state for job in jobs), DEADLINE_SECONDS)
 
 
-def await_true(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def start(aws: AwsEmulator, batch: Any, command: list[str], **more: Any) -> str:
     """Submit a job, and wait until its command has said `ready`."""
     job = submit(batch, command, **more)
     aws.batch.wait_until(lambda: job in aws.batch.alive(), DEADLINE_SECONDS)
-    await_true(lambda: "ready" in aws.batch.output(job))
+    until(lambda: "ready" in aws.batch.output(job))
     return job
 
 
@@ -150,7 +143,7 @@ def test_a_killed_container_is_an_attempt_that_is_repeated(aws: AwsEmulator, bat
     await_state(aws, "RUNNING", job)
     [attempt] = described(batch, job)["attempts"]
     assert (attempt["container"]["exitCode"], attempt["container"]["reason"]) == (137, reason)
-    await_true(lambda: "ready" in aws.batch.output(job))
+    until(lambda: "ready" in aws.batch.output(job))
     aws.batch.kill_container(job, signal.SIGTERM)
     await_state(aws, "FAILED", job)
     assert described(batch, job)["container"]["exitCode"] == 143
@@ -161,7 +154,7 @@ def test_a_lost_host_takes_the_process_with_it(aws: AwsEmulator, batch: Any) -> 
     [process] = processes(aws)
     aws.batch.host_lost(job)
     await_state(aws, "FAILED", job)
-    await_true(lambda: not process.is_running())
+    until(lambda: not process.is_running())
     assert described(batch, job)["statusReason"].startswith("Host EC2 (instance i-")
     assert aws.batch.alive() == []
 
@@ -218,7 +211,7 @@ def test_a_lost_reply_leaves_a_job_that_is_found_by_its_name(aws: AwsEmulator, b
     with pytest.raises(ClientError, match="ExpiredTokenException"):
         submit(batch, jobName="lost-2")
     wanted = [{"name": "JOB_NAME", "values": ["lost-*"]}]
-    await_true(lambda: bool(batch.list_jobs(jobQueue="queue", filters=wanted)["jobSummaryList"]))
+    until(lambda: bool(batch.list_jobs(jobQueue="queue", filters=wanted)["jobSummaryList"]))
     [found] = batch.list_jobs(jobQueue="queue", filters=wanted)["jobSummaryList"]
     assert found["jobName"] == "lost-1"
     await_state(aws, "SUCCEEDED", found["jobId"])
@@ -265,7 +258,7 @@ def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:
         return answers[operation]
 
     def valid(operation: str, member: str) -> None:
-        await_true(lambda: call(operation)[member][-1]["status"] == "VALID")
+        until(lambda: call(operation)[member][-1]["status"] == "VALID")
 
     call(
         "CreateComputeEnvironment", computeEnvironmentName="walk", state="ENABLED", serviceRole=ROLE, tags={"a": "b"},
@@ -287,10 +280,10 @@ def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:
     call("TagResource", resourceArn=queue, tags={"c": "d"})
     call("ListTagsForResource", resourceArn=queue)
     job = call("SubmitJob", jobName="walk", jobQueue="walk", jobDefinition="walk", tags={"a": "b"})["jobId"]
-    await_true(lambda: call("DescribeJobs", jobs=[job])["jobs"][0]["status"] == "SUCCEEDED")
-    await_true(lambda: bool(call("ListJobs", jobQueue="walk", jobStatus="SUCCEEDED")["jobSummaryList"]))
+    until(lambda: call("DescribeJobs", jobs=[job])["jobs"][0]["status"] == "SUCCEEDED")
+    until(lambda: bool(call("ListJobs", jobQueue="walk", jobStatus="SUCCEEDED")["jobSummaryList"]))
     array = batch.submit_job(jobName="a", jobQueue="walk", jobDefinition="walk", arrayProperties={"size": 2})["jobId"]
-    await_true(lambda: call("DescribeJobs", jobs=[array])["jobs"][0]["status"] == "SUCCEEDED")
+    until(lambda: call("DescribeJobs", jobs=[array])["jobs"][0]["status"] == "SUCCEEDED")
     answers["DescribeJobs of a child"] = batch.describe_jobs(jobs=[f"{array}:1"])
     call("DescribeJobs", jobs=[job])
     call("CancelJob", jobId=job, reason="late")
@@ -299,7 +292,7 @@ def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:
     call("UpdateJobQueue", jobQueue="walk", state="DISABLED")
     valid("DescribeJobQueues", "jobQueues")
     call("DeleteJobQueue", jobQueue="walk")
-    await_true(lambda: not batch.describe_job_queues(jobQueues=["walk"])["jobQueues"])
+    until(lambda: not batch.describe_job_queues(jobQueues=["walk"])["jobQueues"])
     call("UpdateComputeEnvironment", computeEnvironment="walk", state="DISABLED")
     valid("DescribeComputeEnvironments", "computeEnvironments")
     call("DeleteComputeEnvironment", computeEnvironment="walk")

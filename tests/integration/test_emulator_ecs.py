@@ -22,6 +22,7 @@ from moto import mock_aws
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
 from scaler.testing.aws.containers import OUTPUT_BYTES
 from tests.integration.aws_shapes import missing_keys
+from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
@@ -73,10 +74,7 @@ def run_arns(ecs: Any, count: int = 1, command: list[str] | None = None, **more:
 
 def await_output(aws: AwsEmulator, arn: str, text: str) -> str:
     aws.ecs.wait_until(lambda: arn not in aws.ecs.alive() or arn in aws.ecs.running(), DEADLINE_SECONDS)
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while text not in aws.ecs.output(arn):
-        assert time.monotonic() < deadline, aws.ecs.output(arn)
-        time.sleep(0.01)
+    until(lambda: text in aws.ecs.output(arn))
     return aws.ecs.output(arn)
 
 
@@ -204,8 +202,7 @@ def test_a_slow_call_holds_up_no_other(aws: AwsEmulator, ecs: Any) -> None:
     slow = threading.Thread(target=lambda: answers.append(ecs.describe_clusters(clusters=["c"])))
     began = time.monotonic()
     slow.start()
-    while not aws.faults.calls()["DescribeClusters"]:
-        time.sleep(0.001)
+    until(lambda: aws.faults.calls()["DescribeClusters"])
     ecs.list_tasks(cluster="c")
     assert time.monotonic() - began < 0.5
     slow.join()
@@ -226,8 +223,7 @@ def test_a_slow_call_does_not_hold_up_the_emulators_end(caplog: pytest.LogCaptur
         aws.faults.add("ListTasks", Slow(60))
         caller = threading.Thread(target=call)
         caller.start()
-        while not aws.faults.calls()["ListTasks"]:
-            time.sleep(0.001)
+        until(lambda: aws.faults.calls()["ListTasks"])
     caller.join(1.0)
     client.close()
     assert "closed" in str(errors[0])
@@ -245,10 +241,7 @@ def test_nothing_is_left_when_the_emulator_ends(tmp_path: Path) -> None:
     escape = "import subprocess; p = subprocess.Popen(['sleep', '60'], start_new_session=True); print(p.pid)"
     with AwsEmulator() as aws:
         container = aws.containers.start(["sh", "-c", f'python -c "{escape}"; sleep 60'], {}, "escaping")
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while "\n" not in container.output():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: "\n" in container.output())
         escaped = os.pidfd_open(int(container.output()))
     assert container.poll() == 137
     await_death(escaped)

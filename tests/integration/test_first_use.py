@@ -22,7 +22,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, UnreachableError, UsageError
 from scaler.registry import find, find_only, running
 from tests.conftest import marked_processes, wait_for_end
-from tests.integration.settings_rig import within
+from tests.waiting import within
 
 SECONDS = 30.0
 STARTED = re.compile(r"scaler: started local cluster (client-\d+(?:-\d+)?) with \d+ workers?; web page (http://\S+)\n")

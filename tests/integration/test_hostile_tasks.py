@@ -18,6 +18,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, ScalerError
 from scaler.protocol.messages import Outcome
 from tests.integration.worker_rig import Rig, play
+from tests.waiting import until
 
 RESULT_SECONDS = 20.0
 
@@ -235,10 +236,3 @@ def test_a_daemon_that_a_task_has_left_behind_lives_until_the_worker_ends(tmp_pa
         assert len({client.submit(os.getpid).result(RESULT_SECONDS) for _ in range(3)}) == 3
         assert daemon.is_running()
     until(lambda: not daemon.is_running() or daemon.status() == psutil.STATUS_ZOMBIE)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + RESULT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)  # nothing tells when another process has written a file

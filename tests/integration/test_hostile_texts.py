@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import httpx
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.errors import RemoteError, UsageError
+from tests.waiting import until
 
 HIDDEN = "\x1b[2J\x07\x9b\u202e\u2066\u200b\u00ad\U000e0041\u2028"
 EVIL = f"{HIDDEN}<b>evil</b>"
@@ -39,14 +39,6 @@ def texts_of(value: object) -> Iterator[str]:
         case list():
             for each in value:
                 yield from texts_of(each)
-
-
-def until(found: Callable[[], Any]) -> Any:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while not (value := found()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return value
 
 
 def fail(text: str) -> None:

@@ -20,7 +20,7 @@ from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc import tracking
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from tests.integration.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
-from tests.integration.settings_rig import within
+from tests.waiting import wait_for_file, within
 
 NEVER_SECONDS = 1e9
 
@@ -48,8 +48,7 @@ def waiting_for(gate: Path) -> Callable[..., int]:
     """Return a function that waits until a file is there, and returns the length of what it is given."""
 
     def wait(data: bytes = b"") -> int:
-        while not gate.exists():
-            time.sleep(0.01)
+        wait_for_file(gate)
         return len(data)
 
     return wait

@@ -18,7 +18,8 @@ from scaler.errors import ProcessorDiedError
 from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
 from tests.integration.burst_tasks import nap, wait_at_gate
 from tests.integration.hpc_rig import BUCKET, furnish
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/aws_hpc.toml"
 WAIT_SECONDS = 30.0

@@ -17,7 +17,7 @@ from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.backend import BackendError, Unit
 from tests.integration.hpc_rig import settings
-from tests.integration.settings_rig import within
+from tests.waiting import within
 
 WAIT_SECONDS = 20.0
 NEVER_SECONDS = 1e9

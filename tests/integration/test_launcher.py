@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import socket
 import subprocess
-import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -17,95 +12,16 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
-
-STOP_SECONDS = 12.0
-
-
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    reserved = ReservedPorts(3)
-    yield reserved
-    reserved.release()
+from tests.integration.launcher_rig import STOP_SECONDS, Launcher, launched, wait_until_gone, write_stack
 
 
 @pytest.fixture
 def stack_file(tmp_path: Path, ports: ReservedPorts) -> Path:
-    path = tmp_path / "stack.toml"
-    path.write_text(
-        f"""
-        [object_storage_server]
-        bind_address = "{ports.address(1)}"
-
-        [scheduler]
-        bind_address = "{ports.address()}"
-
-        [[worker_manager]]
-        type = "baremetal_native"
-        worker_manager_id = "here"
-        mode = "fixed"
-        max_task_concurrency = 1
-        """
-    )
-    return path
-
-
-class Launcher:
-    """A running `scaler FILE`."""
-
-    def __init__(self, file: Path, environment: Mapping[str, str]) -> None:
-        ready, said_by_launcher = os.pipe()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "scaler.cli", "scaler", str(file)],
-            env={**os.environ, "SCALER_READY_FD": str(said_by_launcher), **environment},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            pass_fds=[said_by_launcher],
-            start_new_session=True,
-        )
-        os.close(said_by_launcher)
-        self._ready = os.fdopen(ready)
-
-    def wait_ready(self) -> bool:
-        readable, _, _ = select.select([self._ready], [], [], 30)
-        assert readable
-        return bool(self._ready.readline())
-
-    def components(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def stop(self, number: int = signal.SIGINT) -> tuple[int, list[str], list[str]]:
-        """Send a signal; return exit code and the lines of stdout and stderr."""
-        self.process.send_signal(number)
-        return self.end()
-
-    def end(self) -> tuple[int, list[str], list[str]]:
-        output, errors = self.process.communicate(timeout=STOP_SECONDS)
-        return self.process.returncode, output.splitlines(), errors.splitlines()
-
-    def close(self) -> None:
-        self._ready.close()
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.communicate(timeout=STOP_SECONDS)
-
-
-@contextmanager
-def launched(file: Path, **environment: str) -> Iterator[Launcher]:
-    launcher = Launcher(file, environment)
-    try:
-        yield launcher
-    finally:
-        launcher.close()
+    return write_stack(tmp_path / "stack.toml", ports.address(), ports.address(1))
 
 
 def own_lines(lines: list[str]) -> list[str]:
     return [line.removeprefix("scaler: ") for line in lines if line.startswith("scaler: ")]
-
-
-def wait_until_gone(processes: list[psutil.Process]) -> None:
-    _, alive = psutil.wait_procs(processes, timeout=STOP_SECONDS)
-    assert not alive
 
 
 def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, ports: ReservedPorts) -> None:

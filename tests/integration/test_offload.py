@@ -19,7 +19,8 @@ import pytest
 
 from scaler import Client
 from scaler.errors import ProcessorDiedError, TaskTimeoutError, UsageError
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 WAIT_SECONDS = 30.0
 MANAGER = """

@@ -41,6 +41,7 @@ from tests.fuzz.samples import Sampler
 from tests.fuzz.test_live import spoken
 from tests.integration import test_runner, worker_rig
 from tests.unit.monitor.web_rig import web_config
+from tests.waiting import soon
 
 ROOT = Path(scaler.__file__).parent
 
@@ -221,9 +222,7 @@ def test_a_bomb_from_a_scheduler_does_nothing_in_monitors_and_their_web_page(mar
         monitor = MonitorConnection(listener.addresses[0], timeout_seconds=0.2)
         app = WebApp(monitor, web_config(), "the token")
         try:
-            async with asyncio.timeout(20):
-                while not monitor.model.status.at:  # noqa: ASYNC110 (the model has no event)
-                    await asyncio.sleep(0.005)
+            await soon(lambda: monitor.model.status.at, 20)
             text = next(samplers(marker, b"")).text
             async with httpx.AsyncClient(
                 transport=httpx.ASGITransport(app, client=("127.0.0.1", 1)), base_url="http://127.0.0.1"

@@ -9,7 +9,7 @@ import subprocess
 import tomllib
 import urllib.request
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import Distribution, distribution
 from pathlib import Path
 
@@ -115,13 +115,6 @@ def test_client_executor_combo_and_workers_need_no_extra(python: str, tmp_path: 
     (tmp_path / "program.py").write_text(PROGRAM)
     code, printed, errors = run(python, str(tmp_path / "program.py"))
     assert (code, printed) == (0, "[1, 2]\n3\n"), errors
-
-
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    reserved = ReservedPorts(3)
-    yield reserved
-    reserved.release()
 
 
 def test_launcher_page_metrics_and_questions_need_no_extra(python: str, tmp_path: Path, ports: ReservedPorts) -> None:

@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from tests.integration.settings_rig import within
+from tests.waiting import within
 
 RESULTS = 1_500
 SIZE = 100_000

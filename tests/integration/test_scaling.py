@@ -15,7 +15,8 @@ import psutil
 import pytest
 
 from scaler import Client, ScalerFuture
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 WAIT_SECONDS = 30.0
 SCHEDULER = ("scaler_scheduler", "tcp://127.0.0.1:0")

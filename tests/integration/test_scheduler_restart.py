@@ -18,7 +18,8 @@ from pathlib import Path
 import psutil
 
 from scaler import Client
-from tests.integration.settings_rig import Command, within
+from tests.integration.settings_rig import Command
+from tests.waiting import wait_for_file, within
 
 SLOTS = 4
 
@@ -88,8 +89,8 @@ def running(directory: Path, *settings: str, slots: int = SLOTS) -> Iterator[tup
 def noted(notes: Path, name: str, value: object, until: Path | None = None) -> object:
     """Note that a task starts, wait until a file is there, and return a value."""
     (notes / f"{name}.{os.getpid()}.{time.monotonic_ns()}").touch()
-    while until is not None and not until.exists():
-        time.sleep(0.005)
+    if until is not None:
+        wait_for_file(until)
     return value
 
 

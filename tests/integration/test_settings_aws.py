@@ -23,7 +23,7 @@ from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config
 from tests.integration.hpc_rig import rig_of
-from tests.integration.settings_rig import within
+from tests.waiting import within
 
 WAIT_SECONDS = 15.0
 LARGE_BYTES = 100_000

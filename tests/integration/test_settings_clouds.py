@@ -26,9 +26,10 @@ from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config, symphony_config
 from tests.integration.hpc_rig import BUCKET
-from tests.integration.settings_rig import Command, has_uvloop, io_threads, within
+from tests.integration.settings_rig import Command, has_uvloop, io_threads
 from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
 from tests.unit.testing.soamapi_rig import use
+from tests.waiting import within
 
 KINDS = ("aws_raw_ecs", "worker", "offload", "symphony")
 """worker and offload are the modes of aws_hpc."""

@@ -22,7 +22,8 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import TaskTimeoutError
 from scaler.protocol.messages import Role
 from tests.conftest import Run
-from tests.integration.settings_rig import Peer, command, document_where, has_uvloop, io_threads, within
+from tests.integration.settings_rig import Peer, command, document_where, has_uvloop, io_threads
+from tests.waiting import within
 
 TRIM_BYTES = 100_000_000
 TASK_TIMEOUT_SECONDS = 2.5

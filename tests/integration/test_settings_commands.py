@@ -11,7 +11,8 @@ import pytest
 
 from scaler.cli import run_command
 from scaler.config.commands import parse_scheduler
-from tests.integration.settings_rig import command, io_threads, within
+from tests.integration.settings_rig import command, io_threads
+from tests.waiting import within
 
 MANAGER = ["scaler_worker_manager", "baremetal_native"]
 SCHEDULER = '[scheduler]\nbind_address = "ipc:///a"\n'

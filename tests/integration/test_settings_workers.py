@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import socket
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -33,8 +33,9 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.worker.processor.context import current
-from tests.integration.settings_rig import Command, command, io_threads, within
+from tests.integration.settings_rig import Command, command, io_threads
 from tests.integration.worker_rig import Rig, play
+from tests.waiting import until, wait_for_file, within
 
 WAIT_SECONDS = 15.0
 LONG_GRACE_SECONDS = 60.0
@@ -254,8 +255,7 @@ def test_a_worker_that_is_told_to_end_gives_its_task_so_long(seconds: float, tmp
 
     def hold(begun: str, path: str) -> None:
         Path(begun).touch()
-        while not Path(path).exists():
-            time.sleep(0.005)
+        wait_for_file(path)
 
     async def story(rig: Rig) -> None:
         (task,) = rig.submit(hold, (str(began), str(gate)))
@@ -313,14 +313,16 @@ def test_only_lines_from_the_level_on_are_written(tmp_path: Path, level: str, is
     assert ("started " in log.read_text()) is is_written
 
 
-def test_workers_whose_preload_hangs_end_and_say_so() -> None:
+def test_workers_whose_preload_hangs_end_and_say_so(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
     with (
-        SchedulerClusterCombo(n_workers=1, preload="time:sleep(60)", preload_timeout_seconds=0.2) as cluster,
+        SchedulerClusterCombo(
+            n_workers=1, preload="time:sleep(60)", preload_timeout_seconds=0.2, logging_paths=[str(log)]
+        ) as cluster,
         Client(cluster.get_address()) as client,
     ):
         future = client.submit(abs, -1)
-        expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
-        deadline = time.monotonic() + 20
-        while expected not in (text := client.explain(future)):
-            assert time.monotonic() < deadline, text
+        ended = re.compile(rf"unit \S+ ended .*: 3 processors in a row could not start: {re.escape(expected)}")
+        until(lambda: ended.search(log.read_text()))
         assert not future.done()

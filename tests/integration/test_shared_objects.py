@@ -10,8 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,6 +26,7 @@ from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
+from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
 
@@ -80,12 +80,6 @@ def another_process(storage: StorageProcess, what: str, object_id: bytes) -> Ite
         assert process.stdout.readline()
         yield process
         process.kill()
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS
-    while not holds():
-        assert time.monotonic() < deadline
 
 
 def memories(process: int) -> int:

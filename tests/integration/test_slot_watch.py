@@ -15,6 +15,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.protocol.messages import Suspended
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
+from tests.waiting import until, wait_for_file
 
 SECONDS = 20
 
@@ -103,11 +104,9 @@ def test_a_lent_slot_runs_others_and_is_asked_back(tmp_path: Path) -> None:
 
     def lend_and_take_back() -> int:
         here().lend()
-        while not works.exists():
-            time.sleep(0.001)
+        wait_for_file(works)
         here().take_back()
-        while not ends.exists():
-            time.sleep(0.001)
+        wait_for_file(ends)
         return 7
 
     async def story(rig: Rig) -> None:
@@ -147,8 +146,7 @@ def test_between_tasks_nothing_is_lent(tmp_path: Path) -> None:
         slot = here()
 
         def lend_between_tasks() -> None:
-            while slot.task_id:
-                time.sleep(0.001)
+            until(lambda: not slot.task_id)
             slot.lend()
             tried.touch()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.unit.testing.soamapi_rig import (
     session_of,
     use,
 )
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -48,10 +48,7 @@ class Gate:
 
     def process(self, number: int = 1) -> psutil.Process:
         """Wait until it has been started this many times, and return the process."""
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while len(self.pids()) < number:
-            assert time.monotonic() < deadline, "the task does not run"
-            time.sleep(0.005)
+        until(lambda: len(self.pids()) >= number)
         return psutil.Process(self.pids()[number - 1])
 
     def open(self) -> None:

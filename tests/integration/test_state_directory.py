@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -13,33 +11,13 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
-from tests.integration.test_launcher import Launcher, launched, wait_until_gone
-
-
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    reserved = ReservedPorts(3)
-    yield reserved
-    reserved.release()
+from tests.integration.launcher_rig import Launcher, launched, wait_until_gone, write_stack
+from tests.waiting import until, wait_for_file
 
 
 @pytest.fixture
 def file(tmp_path: Path, ports: ReservedPorts) -> Path:
-    path = tmp_path / "stack.toml"
-    path.write_text(
-        f"""
-        [scheduler]
-        bind_address = "{ports.address()}"
-        state_directory = "{tmp_path / "state"}"
-
-        [[worker_manager]]
-        type = "baremetal_native"
-        worker_manager_id = "here"
-        mode = "fixed"
-        max_task_concurrency = 1
-        """
-    )
-    return path
+    return write_stack(tmp_path / "stack.toml", ports.address(), state_directory=tmp_path / "state")
 
 
 def kill(launcher: Launcher) -> None:
@@ -49,13 +27,6 @@ def kill(launcher: Launcher) -> None:
         os.kill(pid, signal.SIGKILL)
     launcher.process.wait()
     wait_until_gone([each for each in processes if psutil.pid_exists(each.pid)])
-
-
-def wait_for(path: Path) -> int:
-    """Return once the file is there."""
-    while not path.exists():
-        time.sleep(0.01)
-    return 1
 
 
 def touch(path: Path, number: int) -> int:
@@ -75,19 +46,18 @@ def test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped(
         client = Client(ports.address())
         done = [client.submit(touch, traces, number) for number in range(3)]
         assert [future.result() for future in done] == [0, 1, 2]
-        running = client.submit(wait_for, gate)
-        while not running.running():
-            time.sleep(0.01)
+        running = client.submit(wait_for_file, gate)
+        until(running.running)
         queued = [client.submit(touch, traces, number) for number in range(3, 6)]
         once = [client.submit_verbose(touch, (traces, number), retries=0) for number in range(6, 9)]
         large = client.submit(bytes.upper, b"a" * 3_000_000)  # its argument is in the object storage
-        while "in its client" in client.explain(large):  # the scheduler answers when its journal has what came before
-            time.sleep(0.01)
+        # The scheduler answers when its journal has what came before.
+        until(lambda: "in its client" not in client.explain(large))
         kill(first)
     gate.touch()
     with launched(file) as second:
         assert second.wait_ready()
-        assert running.result(timeout=30) == 1
+        assert running.result(timeout=30) is None
         assert [future.result(timeout=30) for future in queued] == [3, 4, 5]
         assert [future.result(timeout=30) for future in once] == [6, 7, 8]
         assert large.result(timeout=30) == b"A" * 3_000_000

@@ -16,6 +16,7 @@ from scaler import Client
 from scaler.errors import UnreachableError
 from tests.integration.settings_rig import Command, command
 from tests.integration.storage_rig import StorageProcess, storage_process
+from tests.waiting import wait_for_file
 
 SIZE = 100_000
 LARGE = 2_000_000
@@ -46,14 +47,9 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(stack, tmp_path)
 
 
-def wait_for(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.01)
-
-
 def touch_and_wait(began: Path, go: Path) -> None:
     began.touch()
-    wait_for(go)
+    wait_for_file(go)
 
 
 def occupy(client: Client, directory: Path) -> Path:
@@ -63,7 +59,7 @@ def occupy(client: Client, directory: Path) -> Path:
     for path in begun:
         client.submit(touch_and_wait, path, go)
     for path in begun:
-        wait_for(path)
+        wait_for_file(path)
     return go
 
 
@@ -77,7 +73,7 @@ def test_tasks_that_wait_for_a_stopped_storage_hold_no_slot(cluster: Cluster, tm
         go = tmp_path / "go"
         connected = [client.submit(touch_and_wait_with, first, path, go) for path in begun]
         for path in begun:
-            wait_for(path)
+            wait_for_file(path)
         cluster.storage.process.send_signal(signal.SIGSTOP)
         stopped_at = time.monotonic()
         waiting = [client.submit(len, second) for _ in range(2)]
@@ -145,8 +141,8 @@ def test_a_result_that_was_not_fetched_is_computed_again(cluster: Cluster, tmp_p
         found: list[object] = []
         thread = threading.Thread(target=lambda: found.append(client.get(graph, ["end"])))
         thread.start()
-        wait_for(tmp_path / "began")
-        wait_for(lines)
+        wait_for_file(tmp_path / "began")
+        wait_for_file(lines)
         cluster.restart_storage()
         (tmp_path / "go").touch()
         thread.join(20)

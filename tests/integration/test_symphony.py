@@ -19,7 +19,8 @@ from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.errors import ProcessorDiedError, TaskTimeoutError, WorkerLostError
 from scaler.testing.soamapi import Fault, StandIn
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 CONFIG = Path(__file__).parents[2] / "config/symphony.toml"
 WAIT_SECONDS = 30.0

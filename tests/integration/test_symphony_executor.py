@@ -31,6 +31,7 @@ from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, s
 from scaler.worker_manager.symphony.executor import SymphonyExecutor
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.unit.testing.soamapi_rig import DEADLINE_SECONDS, use
+from tests.waiting import until
 
 IDS = IdFactory(b"client--")
 SETTINGS: dict[str, Any] = {
@@ -133,10 +134,7 @@ class Hang:
         self.call = call(_hang, str(path))
 
     def process(self) -> psutil.Process:
-        deadline = time.monotonic() + DEADLINE_SECONDS
-        while not (self._path.exists() and self._path.read_text()):
-            assert time.monotonic() < deadline, "the task does not run"
-            time.sleep(0.005)
+        until(lambda: self._path.exists() and self._path.read_text())
         return psutil.Process(int(self._path.read_text()))
 
 
@@ -235,8 +233,7 @@ def test_a_response_that_comes_after_its_call_was_cancelled_is_dropped(begin: Be
     first, second = call(square, 1), call(square, 2)
     rig.run(first, second)
     [session] = api.grid().sessions()
-    while session.tasks:
-        time.sleep(0.005)
+    until(lambda: not session.tasks)
     with pytest.raises(ExecutorError, match="Task <1> of session <1> has ended"):
         rig.executor.cancel([first.key])
     assert rig.values(second) == [4]
@@ -372,8 +369,7 @@ def test_late_responses_of_a_lost_session_are_not_mistaken_for_those_of_the_next
     first, second, third = call(square, 1), call(square, 2), call(square, 3)
     rig.run(first)
     [session] = api.grid().sessions()
-    while session.tasks:
-        time.sleep(0.005)
+    until(lambda: not session.tasks)
     rig.refused(second)  # the session ends while the response of its task 1 is on its way
     assert rig.failure(first)[0] is Outcome.NOT_STARTED
     rig.run(third)  # task 1 of the next session

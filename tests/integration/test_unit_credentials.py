@@ -25,7 +25,8 @@ from scaler.worker_manager.runner import provisioner_of
 from tests.integration.clouds_rig import ecs_config
 from tests.integration.free_ports import free_addresses
 from tests.integration.hpc_rig import BUCKET, furnish
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
 
 WAIT_SECONDS = 30.0
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,11 +11,11 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.protocol.monitor_rows import WaitingRow
 from tests.integration.settings_rig import WAIT_SECONDS
 from tests.integration.test_cli_commands import run
+from tests.waiting import wait_for_file
 
 
 def hold(file: str) -> int:
-    while not Path(file).exists():
-        time.sleep(0.01)
+    wait_for_file(file)
     return 1
 
 

@@ -29,8 +29,9 @@ from scaler.monitor.web import stream as stream_module
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
-from tests.integration.settings_rig import Command, command, within
+from tests.integration.settings_rig import Command, command
 from tests.unit.monitor.web_rig import Browser, PreparedMonitor, status, web_config, worker
+from tests.waiting import soon, until, within
 
 WAIT_SECONDS = 10.0
 FAST = ("-sri", "0.1")
@@ -53,11 +54,12 @@ class Page:
 
     def until(self, path: str, condition: Callable[[Any], Any]) -> Any:
         """Ask until the answer is as it should be."""
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not condition(found := self.json(path)):
-            assert time.monotonic() < deadline, found
-            time.sleep(0.02)
-        return found
+
+        def found() -> list[Any]:
+            answer = self.json(path)
+            return [answer] if condition(answer) else []
+
+        return until(found, WAIT_SECONDS)[0]
 
     @contextmanager
     def events(self) -> Iterator[Callable[[Callable[[Browser], Any]], Browser]]:
@@ -84,13 +86,6 @@ class Page:
 
     def close(self) -> None:
         self._client.close()
-
-
-@pytest.fixture
-def ports() -> Iterator[ReservedPorts]:
-    reserved = ReservedPorts(4)
-    yield reserved
-    reserved.release()
 
 
 @contextmanager
@@ -273,8 +268,7 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
         await loop.sock_sendall(frozen, b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         async with httpx.AsyncClient(base_url=served.page, timeout=WAIT_SECONDS) as client:
             at = 0.0
-            while served.app.broadcast.readers == 0:  # noqa: ASYNC110 (there is no event for it)
-                await asyncio.sleep(0.01)
+            await soon(lambda: served.app.broadcast.readers)
             while served.app.broadcast.readers > 0:
                 at += 1.0
                 large = [worker(f"w{number}", capabilities=f"{at}" * 300) for number in range(500)]

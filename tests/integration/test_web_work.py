@@ -9,9 +9,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from tests.integration.settings_rig import command
-from tests.integration.test_web_ui import WAIT_SECONDS, ports, scheduler, web_ui
-
-__all__ = ["ports"]
+from tests.integration.test_web_ui import WAIT_SECONDS, scheduler, web_ui
 
 
 def work(number: int) -> int:

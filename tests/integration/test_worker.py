@@ -24,6 +24,7 @@ from scaler.protocol.messages import Done, Drain, Outcome, Output, Printed, Retu
 from scaler.worker.agent.processor.processor import Processor
 from scaler.worker.agent.processors import ProcessorAgent
 from tests.integration.worker_rig import Rig, play, read
+from tests.waiting import wait_for_file
 
 
 def test_tasks_return_their_values_in_order() -> None:
@@ -39,8 +40,8 @@ def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(
     file = tmp_path / "file"
 
     def work(number: int, _large: bytes) -> int:
-        while number == 0 and not file.exists():
-            time.sleep(0.001)
+        if number == 0:
+            wait_for_file(file)
         return number
 
     async def story(rig: Rig) -> None:
@@ -63,8 +64,7 @@ def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(
 def test_several_slots_run_at_the_same_time(tmp_path: Path) -> None:
     def meet(mine: str, theirs: str) -> bool:
         Path(mine).touch()
-        while not Path(theirs).exists():
-            time.sleep(0.001)
+        wait_for_file(theirs)
         return True
 
     async def story(rig: Rig) -> None:
@@ -226,8 +226,7 @@ def test_the_workers_own_time_limit_holds_for_every_task() -> None:
 
 def test_recalled_tasks_that_wait_behind_a_long_one_come_back(tmp_path: Path) -> None:
     def wait(path: str) -> None:
-        while not Path(path).exists():
-            time.sleep(0.001)
+        wait_for_file(path)
 
     async def story(rig: Rig) -> None:
         started = tmp_path / "started"

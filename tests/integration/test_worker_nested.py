@@ -12,6 +12,7 @@ from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
 from scaler.worker import frames
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
+from tests.waiting import wait_for_file
 
 PEER = b"nested--"
 
@@ -60,8 +61,7 @@ def test_a_task_that_waited_goes_on_only_when_there_is_a_slot(tmp_path: Path) ->
 
     def hold() -> float:
         began.touch()
-        while not gate.exists():
-            time.sleep(0.001)
+        wait_for_file(gate)
         return time.monotonic()
 
     def converse_then_look() -> float:

@@ -39,6 +39,7 @@ from scaler.protocol.messages import (
 from scaler.serialization import dump_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.worker_manager.baremetal_native import COMMAND
+from tests.waiting import soon, until
 
 
 class Scheduler:
@@ -123,10 +124,7 @@ class Worker:
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
-        deadline = time.monotonic() + 5
-        while any(map(_lives, self.seen)):
-            assert time.monotonic() < deadline, "processes of the worker are left"
-            time.sleep(0.005)
+        until(lambda: not any(map(_lives, self.seen)), 5)  # no process of the worker is left
 
 
 def _lives(pid: int) -> bool:
@@ -134,13 +132,6 @@ def _lives(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-async def until(condition: Callable[[], Any]) -> Any:
-    async with asyncio.timeout(10):
-        while not (found := condition()):  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.005)
-    return found
 
 
 def play(story: Callable[[Scheduler, Worker], Any], *, lease: float = 60.0, refusal: str = "", **config: Any) -> None:
@@ -158,12 +149,12 @@ def play(story: Callable[[Scheduler, Worker], Any], *, lease: float = 60.0, refu
 
 def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await until(lambda: scheduler.peer)
+        await soon(lambda: scheduler.peer)
         assert scheduler.details == WorkerDetails(
             "manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None}, *usable_memory()
         )
         ids = scheduler.submit(lambda x: x + 1, (1,), (2,))
-        await until(lambda: len(scheduler.outcomes()) == 2)
+        await soon(lambda: len(scheduler.outcomes()) == 2)
         assert [load_value(parts_of(scheduler.outcomes()[each][1])) for each in ids] == [2, 3]
 
     play(story, slots=2, per_worker_capabilities={"gpu": 2.0, "linux": None})
@@ -181,9 +172,9 @@ def test_a_workers_own_modules_are_not_those_of_the_working_directory_and_its_ta
         return f"{beside.NAME}, {scaler.worker.__name__}"
 
     async def story(scheduler: Scheduler, _: Worker) -> None:
-        await until(lambda: scheduler.peer)
+        await soon(lambda: scheduler.peer)
         [task] = scheduler.submit(name, ())
-        await until(scheduler.outcomes)
+        await soon(scheduler.outcomes)
         assert load_value(parts_of(scheduler.outcomes()[task][1])) == "beside the worker, scaler.worker"
 
     play(story, cwd=tmp_path)
@@ -191,11 +182,11 @@ def test_a_workers_own_modules_are_not_those_of_the_working_directory_and_its_ta
 
 def test_a_shut_down_worker_ends_at_once_with_success() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await until(lambda: scheduler.peer)
+        await soon(lambda: scheduler.peer)
         scheduler.submit(time.sleep, (60,))
-        await until(lambda: len(worker.family()) == 2)
+        await soon(lambda: len(worker.family()) == 2)
         scheduler.listener.send(scheduler.peer, Shutdown("over"))
-        assert await until(lambda: worker.process.poll() is not None)
+        assert await soon(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 0
 
     play(story)
@@ -210,14 +201,14 @@ def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path
         return 1
 
     async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await until(lambda: scheduler.peer)
+        await soon(lambda: scheduler.peer)
         first, second = scheduler.submit(slow, (), ())
-        await until(began.exists)
+        await soon(began.exists)
         worker.family()
         worker.process.send_signal(signal.SIGTERM)
-        await until(lambda: worker.process.poll() is not None)
+        await soon(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 0
-        await until(lambda: scheduler.reason is not None)
+        await soon(lambda: scheduler.reason is not None)
         assert scheduler.outcomes()[first][0] == Outcome.SUCCESS
         assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second]]
 
@@ -235,28 +226,28 @@ def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: P
         time.sleep(60)
 
     async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await until(lambda: scheduler.peer)
+        await soon(lambda: scheduler.peer)
         (identifier,) = scheduler.submit(sleep, ())
-        await until(began.exists)
+        await soon(began.exists)
         fork_server, processor = worker.family()
         pids = {"agent": worker.process.pid, "fork server": fork_server.pid, "processor": processor.pid}
         for victim in victims:
             os.kill(pids[victim], signal.SIGKILL)
-        await until(lambda: not _lives(processor.pid))
+        await soon(lambda: not _lives(processor.pid))
         if victims == ("processor",):
-            await until(lambda: identifier in scheduler.outcomes())
+            await soon(lambda: identifier in scheduler.outcomes())
             assert scheduler.outcomes()[identifier][0] == Outcome.PROCESSOR_DIED
             return
-        await until(lambda: worker.process.poll() is not None)
+        await soon(lambda: worker.process.poll() is not None)
         assert worker.process.returncode not in (0, None)
-        await until(lambda: not _lives(fork_server.pid))
+        await soon(lambda: not _lives(fork_server.pid))
 
     play(story)
 
 
 def test_a_refused_worker_says_why_and_ends() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await until(lambda: worker.process.poll() is not None)
+        await soon(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 1
         assert worker.process.stderr is not None
         assert "there is one already" in worker.process.stderr.read()

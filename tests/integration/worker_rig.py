@@ -23,6 +23,7 @@ from scaler.worker.agent.processors import ProcessorAgent
 from scaler.worker.agent.shell import Agent
 from scaler.worker.executor import CallKey
 from scaler.worker.fork_server import ForkServer, start_fork_server
+from tests.waiting import soon
 
 DEADLINE_SECONDS = 10.0
 
@@ -139,10 +140,7 @@ class Rig(AgentRig):
 
     async def poll(self, condition: Callable[[], Any]) -> Any:
         """Wait until something outside of the agent is true."""
-        async with asyncio.timeout(DEADLINE_SECONDS):
-            while not (found := condition()):  # noqa: ASYNC110 (there is no event for it)
-                await asyncio.sleep(0.005)
-        return found
+        return await soon(condition, DEADLINE_SECONDS)
 
     async def outcome(self, identifier: bytes) -> tuple[Outcome, bytes]:
         found: tuple[Outcome, bytes] = await self.until(lambda: self.outcomes().get(identifier))

@@ -23,16 +23,11 @@ from scaler.journal.journal import Journal
 from scaler.journal.records import HEADER_BYTES, JournalError, Replay
 from scaler.scheduler.core.changes import ClientLeft
 from scaler.scheduler.journal import to_bytes
+from tests.waiting import soon
 
 SEGMENT_BYTES = 16 * 1024
 COMPACTOR = "scaler.scheduler.compaction"
 LEFT = to_bytes([ClientLeft(b"nothing.")])
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (no event tells of it)
-            await asyncio.sleep(0.005)
 
 
 def open_journal(path: Path, compact_bytes: int = 1 << 40) -> tuple[Journal, list[bytes]]:
@@ -66,7 +61,7 @@ def test_what_was_appended_is_found_by_the_next_process(tmp_path: Path) -> None:
     async def test(journal: Journal) -> None:
         for body in contents:
             journal.append(body)
-        await until(lambda: journal.durable == 500)
+        await soon(lambda: journal.durable == 500)
 
     run(test, tmp_path)
     assert read(tmp_path) == contents
@@ -155,12 +150,12 @@ def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_o
                 append()
             assert f"cannot write to {tmp_path}: File too large" in journal.failure
             append()
-            await until(lambda: journal.durable == len(contents))  # the reserve takes it
+            await soon(lambda: journal.durable == len(contents))  # the reserve takes it
             for _ in range(200):
                 append()
             await asyncio.sleep(0.05)
             assert journal.durable < len(contents)  # the reserve is used up, and nothing is confirmed
-        await until(lambda: not journal.failure and journal.durable == len(contents))
+        await soon(lambda: not journal.failure and journal.durable == len(contents))
         append()
 
     run(test, tmp_path)
@@ -178,10 +173,10 @@ def test_what_the_disk_failed_to_confirm_is_written_again(tmp_path: Path, monkey
     async def test(journal: Journal) -> None:
         monkeypatch.setattr(os, "fdatasync", fdatasync)
         journal.append(b"one")
-        await until(lambda: bool(journal.failure))
+        await soon(lambda: bool(journal.failure))
         assert journal.durable == 0
         journal.append(b"two")
-        await until(lambda: journal.durable == 2)
+        await soon(lambda: journal.durable == 2)
 
     run(test, tmp_path)
     assert read(tmp_path) == [b"one", b"two"]
@@ -201,7 +196,7 @@ def test_the_disk_confirms_every_segment_before_its_records_are_called_durable(
         monkeypatch.setattr(os, "fdatasync", fdatasync)
         for _ in range(200):
             journal.append(bytes(500))
-        await until(lambda: journal.durable == 200)
+        await soon(lambda: journal.durable == 200)
 
     run(test, tmp_path)
     segments = sorted(path.name for path in tmp_path.glob("segment-*"))
@@ -229,10 +224,10 @@ def test_records_that_are_written_while_the_disk_confirms_others_are_confirmed_a
     async def test(journal: Journal) -> None:
         monkeypatch.setattr(os, "fdatasync", fdatasync)
         journal.append(b"one")
-        await until(begun.is_set)
+        await soon(begun.is_set)
         journal.append(b"two" * SEGMENT_BYTES)
         may_end.set()
-        await until(lambda: journal.durable == 2)
+        await soon(lambda: journal.durable == 2)
         assert b"twotwo" in confirmed
 
     run(test, tmp_path)
@@ -284,7 +279,7 @@ def test_a_lone_record_is_confirmed_without_another_thread_while_the_disk_is_qui
 
     async def append(journal: Journal, body: bytes) -> None:
         journal.append(body)
-        await until(lambda: journal.durable == journal.written)
+        await soon(lambda: journal.durable == journal.written)
 
     async def test(journal: Journal) -> None:
         nonlocal seconds
@@ -306,7 +301,7 @@ def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> N
         journal, _ = open_journal(tmp_path, compact_bytes=2 * SEGMENT_BYTES)
         for _ in range(5_000):
             journal.append(LEFT)
-        await until(lambda: bool(JournalDirectory(tmp_path, lock=False).snapshot()))
+        await soon(lambda: bool(JournalDirectory(tmp_path, lock=False).snapshot()))
         journal.append(LEFT)
         journal.close()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import resource
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.audit_file import AuditFile
+from tests.waiting import until
 
 
 def row(number: int) -> AuditRow:
@@ -60,9 +60,7 @@ def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_we
     path = tmp_path / "missing" / "audit.jsonl"
     file = AuditFile(path)
     file.write([row(1), row(2)])
-    deadline = time.monotonic() + 10
-    while not caplog.records and time.monotonic() < deadline:
-        time.sleep(0.001)  # another thread writes
+    until(lambda: caplog.records)  # another thread writes
     path.parent.mkdir()
     file.write([row(3)])
     file.close()

@@ -16,6 +16,7 @@ from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat,
 from scaler.scheduler.core.changes import ClientJoined
 from scaler.scheduler.core.commands import Command, Send, WriteJournal
 from scaler.scheduler.durable import DurableSteps
+from tests.waiting import soon
 
 CLIENT, OTHER = b"client..", b"other..."
 HELLO = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails())
@@ -49,12 +50,6 @@ class Steps:
         self.performed += commands
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not condition():  # noqa: ASYNC110 (no event tells of it)
-            await asyncio.sleep(0.005)
-
-
 def run(test: Callable[[Steps], Awaitable[None]], path: Path, disk: Disk) -> None:
     async def whole() -> None:
         steps = Steps(path)
@@ -84,7 +79,7 @@ def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_i
         await asyncio.sleep(0.02)
         assert steps.performed == [said(CLIENT, 0)]
         disk.is_open.set()
-        await until(lambda: len(steps.performed) == 3)
+        await soon(lambda: len(steps.performed) == 3)
         assert steps.performed == [said(CLIENT, 0), said(CLIENT, 1), said(OTHER, 2)]
 
     run(test, tmp_path, disk)
@@ -99,7 +94,7 @@ def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next
         steps.durable.add([], [WRITE, said(CLIENT, 1), said(OTHER, 2)])
         steps.durable.add([Opened(CLIENT, HELLO)], [said(CLIENT, 3)])
         disk.is_open.set()
-        await until(lambda: len(steps.performed) == 2)
+        await soon(lambda: len(steps.performed) == 2)
         assert steps.performed == [said(OTHER, 2), said(CLIENT, 3)]
 
     run(test, tmp_path, disk)
@@ -121,11 +116,11 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
         nonlocal is_broken
         monkeypatch.setattr(os, "pwrite", pwrite)
         steps.durable.add([], [WRITE, said(CLIENT, 1)])
-        await until(lambda: bool(steps.failures))
+        await soon(lambda: bool(steps.failures))
         assert steps.failures == [f"state_directory: cannot write to {tmp_path}: No space left on device"]
         assert not steps.performed
         is_broken = False
-        await until(lambda: len(steps.performed) == 1)
+        await soon(lambda: len(steps.performed) == 1)
         assert steps.failures[1:] == [""]
 
     run(test, tmp_path, disk)

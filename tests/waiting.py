@@ -1,0 +1,40 @@
+"""Waits of tests, and of the tasks that they start: for a condition that has no event. Imports little, for workers."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+POLL_SECONDS = 0.005
+
+
+def within(seconds: float, condition: Callable[[], Any]) -> Any:
+    """Poll a condition; return its first true value, or its last false one when the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+    """Poll a condition; return its first true value. Raises AssertionError when there is none in time."""
+    found = within(seconds, condition)
+    assert found, f"it did not come true in {seconds} s"
+    return found
+
+
+async def soon(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
+    """Poll a condition while the loop runs; return its first true value. Raises TimeoutError when there is none."""
+    async with asyncio.timeout(seconds):
+        while not (found := condition()):  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
+            await asyncio.sleep(POLL_SECONDS)
+    return found
+
+
+def wait_for_file(path: Path | str) -> None:
+    """Return once another process has made the file. A task calls it: whoever cancels the task ends the wait."""
+    while not Path(path).exists():
+        time.sleep(POLL_SECONDS)
