@@ -379,7 +379,8 @@ class TaskSession:
         if self._noted:
             commands.append(RosterNoted(self._noted))
             self._noted = 0
-        commands += _in_slices(Pin, self._unpinned)
+        if self._unpinned:
+            commands += _in_slices(Pin, self._unpinned)
         if self._labels.has_unsent:
             commands += self._labels.messages(self.pending)
         if self._unsent:
@@ -390,8 +391,10 @@ class TaskSession:
                 commands.append(AcknowledgeResults(number))
                 self._acknowledged = number
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
-        commands += _in_slices(Cancel, self._cancels)
-        commands += _in_slices(Release, self._released)
+        if self._cancels:
+            commands += _in_slices(Cancel, self._cancels)
+        if self._released:
+            commands += _in_slices(Release, self._released)
 
     def _acknowledgeable(self) -> int:
         number = self._unsent[0][0] if self._unsent else self.resolved

@@ -50,6 +50,8 @@ _DESCRIPTOR_COUNT = slice(6, 8)
 _CREDENTIALS = struct.Struct("=iii")
 _IS_SUPPORTED = sys.platform == "linux"
 _CLOSE_ON_EXEC = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+_TRUNCATED = int(socket.MSG_CTRUNC)
+"""An integer: comparing with a member of an enumeration costs several microseconds per envelope."""
 
 
 def local_name(address: str) -> str | None:
@@ -160,7 +162,7 @@ class LocalTransport:
         try:
             if partial is None:
                 data, ancillary, flags, _ = self._socket.recvmsg(READ_BYTES, _ANCILLARY_BYTES, _CLOSE_ON_EXEC)
-                if ancillary or flags & socket.MSG_CTRUNC:
+                if ancillary or flags & _TRUNCATED:
                     self._passed.append(_descriptors_in(ancillary))
                 if data:
                     self._split(self._head + data if self._head else data, inputs)

@@ -327,6 +327,8 @@ class SchedulerServer:
         if changes:
             self._audit.add(changes, time.time())
         self._step(arrived)
+        if changes:
+            self._record()
         for event in arrived:
             if type(event) is Received and type(event.message) is FindTasks:  # of an admin
                 search = event.message.search
@@ -353,13 +355,16 @@ class SchedulerServer:
         self._schedule(self._core.next_step_at(done_at))
 
     def _perform_all(self, commands: Sequence[Command]) -> None:
+        is_noted = False
         for command in commands:
             if type(command) is Send:
                 self._sent[type(command.message).__name__] += 1
                 self._listener.send(command.peer, command.message)
             else:
                 self._perform(command)
-        self._record()
+                is_noted = True
+        if is_noted:
+            self._record()
 
     def _perform(self, command: Command) -> None:
         """Perform anything but a Send."""

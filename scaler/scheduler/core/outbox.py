@@ -22,7 +22,6 @@ from scaler.scheduler.core.changes import Ended
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Publish, Send, SendToStorage, Stop, WriteJournal
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
-from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 _ROW_BYTES = 64
@@ -133,7 +132,7 @@ class Outbox:
         size = len(task.payload) + _ROW_BYTES
         if columns is None:
             columns = of_group[worker] = RunGroup(task.group.spec, [task.id], [task.attempt], [task.payload])
-            size += self._add_to_run(worker, columns)
+            size += self._add_to_run(worker, columns, task.group.functions)
         else:
             columns.ids.append(task.id)
             columns.attempts.append(task.attempt)
@@ -152,7 +151,7 @@ class Outbox:
             self._commands.append(Send(worker.id, self._runs[worker]))
             self._forget_run(worker)
 
-    def _add_to_run(self, worker: Worker, columns: RunGroup) -> int:
+    def _add_to_run(self, worker: Worker, columns: RunGroup, functions: tuple[bytes, ...]) -> int:
         """Add a group to the worker's next Run. Returns the size of the functions that the worker does not have yet."""
         run = self._runs.get(worker)
         if run is None:
@@ -160,7 +159,7 @@ class Outbox:
         else:
             run.groups.append(columns)
         size = 0
-        for identifier in functions_of(columns.spec):
+        for identifier in functions:
             function = self._state.objects.functions[identifier]
             if worker.id not in function.announced_to:
                 function.announced_to.add(worker.id)

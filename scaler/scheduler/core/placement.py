@@ -151,7 +151,7 @@ class Placement:
             budget -= placed
             if budget <= 0:
                 break
-        self.has_backlog = max([queue.count for queue in waiting], default=0) > 0
+        self.has_backlog = any(queue.count for queue in waiting)
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:

@@ -85,6 +85,10 @@ class Group:
 
     client: ClientRecord
     spec: Spec
+    functions: tuple[bytes, ...]
+    """Ids of the function and, if there is one, of the serializer."""
+    size_bytes: int
+    """What the group counts in the account of its key."""
     needs: Needs
     rank: tuple[int, int]
     depth: int

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Container, Iterable
 
 from scaler.ids import TASK_KIND, is_task, owner_of, show
@@ -146,9 +145,12 @@ class Submission:
 
     def _capacity(self, account: KeyAccount, more: int) -> int:
         """Return how many tasks may come. more: tasks that wait and are not counted yet."""
-        waiting = self._state.waiting + self._state.ready.count + more
-        waiting_left = self._waiting_limit - waiting if self._waiting_limit >= 0 else sys.maxsize
-        return 0 if self._state.journal_failure else min(self._state.accounts.tasks_left(account), waiting_left)
+        if self._state.journal_failure:
+            return 0
+        left = self._state.accounts.tasks_left(account)
+        if self._waiting_limit >= 0:
+            left = min(left, self._waiting_limit - self._state.waiting - self._state.ready.count - more)
+        return left
 
     def _tasks_limit(self, account: KeyAccount) -> str:
         """Return what keeps tasks out, in words."""
@@ -190,8 +192,8 @@ class Submission:
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
         if not spec.retries:
             self._recovery.rosters.begin(client)
-        client.account.size_bytes += spec_bytes(spec)
-        for identifier in functions_of(spec):
+        client.account.size_bytes += group.size_bytes
+        for identifier in group.functions:
             self._state.objects.use(identifier)
         return group
 
@@ -203,7 +205,8 @@ class Submission:
         functions[key] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
-        return Group(client, spec, function.needs, (-spec.priority, -depth), depth, timing, function)
+        rank = -spec.priority, -depth
+        return Group(client, spec, functions_of(spec), spec_bytes(spec), function.needs, rank, depth, timing, function)
 
 
 def _note(wrong: list[str], text: str) -> None:

@@ -33,11 +33,10 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, spec_bytes
+from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
-from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,
@@ -650,8 +649,8 @@ class Tasks:
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
-            group.client.account.size_bytes -= spec_bytes(group.spec)
-            for identifier in functions_of(group.spec):
+            group.client.account.size_bytes -= group.size_bytes
+            for identifier in group.functions:
                 self._objects.unuse(identifier)
 
     # -- retained results
@@ -696,7 +695,8 @@ class Tasks:
                     continue
                 if client.session is None:
                     retained.unacknowledged = False
-                    self._drop_retained(client, identifier, retained)
+                    if not retained.uses:
+                        self.drop_result(client, identifier)
                 else:  # it stays here, and its worker need not keep it, too
                     self.settle(retained.batch)
                     retained.batch = NO_BATCH

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scaler.needs import Needs
@@ -12,7 +14,15 @@ from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminate
 from tests.unit.scheduler.driver import Cluster
 
 GROUP = Group(
-    ClientRecord(b"client..", "client", 0.0), Spec(b"f" * 16), Needs(), (0, 0), 0, Timing(), Function("f", Needs())
+    ClientRecord(b"client..", "client", 0.0),
+    Spec(b"f" * 16),
+    (b"f" * 16,),
+    0,
+    Needs(),
+    (0, 0),
+    0,
+    Timing(),
+    Function("f", Needs()),
 )
 
 
@@ -90,7 +100,7 @@ def test_function_worker_and_attempt_of_each_task_are_known_whatever_ends_in_one
 
 
 def test_runs_of_one_function_on_one_worker_are_told_apart_at_their_borders() -> None:
-    other = Group(GROUP.client, Spec(b"g" * 16, name="g"), Needs(), (0, 0), 0, Timing(), Function("g", Needs()))
+    other = replace(GROUP, spec=Spec(b"g" * 16, name="g"), function=Function("g", Needs()))
     first, second = Terminated("w1"), Terminated("w2")
     ended = TasksEnded([], [], [], [], [])
     for index, (group, gone) in enumerate(

@@ -18,6 +18,8 @@ def group(client: str = "a", priority: int = 0, depth: int = 0, needs: Needs = P
     return Group(
         ClientRecord(client.encode().ljust(8, b"."), client, 0.0),
         spec,
+        (spec.function,),
+        0,
         needs,
         (-priority, -depth),
         depth,
