@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scaler.grammar import counted
 
 MAX_MESSAGE_CHARACTERS = 16_384
@@ -34,6 +36,15 @@ def escaped(text: str, most: int | None = None) -> str:
 def escaped_lines(text: str) -> str:
     """Return a text as `escaped` does, except for line ends and tabs."""
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Return a table for a terminal, a line for each row, with each cell as `escaped` returns it."""
+    shown = [[*map(escaped, row)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in shown
+    )
 
 
 def readable(data: bytes, most: int | None = None) -> str:

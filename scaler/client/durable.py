@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
 from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
-from scaler.client.labels import TasksAdopted, TasksLabelled
 from scaler.client.loop import ClientLoop
+from scaler.client.session import TasksAdopted
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Stage, TaskTemplate
 from scaler.errors import UsageError
@@ -37,6 +37,7 @@ class NamedSession:
         self.name = name
         self._loop = loop
         self._futures = loop.futures
+        self._futures.session.has_labels = True
         self._serializer = serializer
         self._known: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
         """Futures of this program that have a key or were asked for, by task."""
@@ -52,17 +53,28 @@ class NamedSession:
         """Return the future of the task with this key, which is submitted unless it has succeeded or is unfinished."""
         key = "" if key is None else checked_label("key", key)
         tag = "" if tag is None else checked_label("tag", tag)
-        owner = self._futures.ids.owner
-        task = keyed_task_id(owner, key) if key else self._futures.ids.task()
+        futures = self._futures
+        task = keyed_task_id(futures.ids.owner, key) if key else futures.ids.task()
+        while (known := self._unfailed(task, key)) is None:
+            future = futures.prepare(template, args, kwargs, task)
+            future.label = key.encode(), tag.encode()
+            with futures.condition:
+                futures.wait_for_room()
+                # Meanwhile another thread may have submitted this key, or a future among the arguments have ended.
+                if self._unfailed(task, key) is None and (future.template is None or futures.add((future,))):
+                    self._known[task] = future
+                    return future
+        return known
+
+    def _unfailed(self, task: bytes, key: str) -> TaskFuture | None:
+        """Return the future of a task, if this program has it and it has not failed. Raises UsageError."""
         known = self._known.get(task)
-        if known is not None and not _has_failed(known):
-            return known
-        if key or tag:
-            self._futures.put(TasksLabelled([task], [key.encode()], [tag.encode()]))
-        future = self._futures.submit(template, args, kwargs, task)
-        if key:
-            self._known[task] = future
-        return future
+        if known is None:
+            return None
+        if known.label[0] != key.encode():
+            first = known.label[0].decode()
+            raise UsageError(f"the keys {first!r} and {key!r} have the same digest: change one of them")
+        return None if known.cancelled() or known.failed_first is not None else known
 
     def submit_each(self, template: TaskTemplate, calls: Sequence[Call], keys: Sequence[str]) -> list[TaskFuture]:
         """Return the futures of one task for each call, with the key beside it. Raises UsageError."""
@@ -75,39 +87,44 @@ class NamedSession:
         """Return the futures of the session's tasks, in the order of their submission."""
         self._futures.step()
         rows = [
-            (task, function)
-            for task, _, function, its_key, its_tag in session_tasks(self._loop, self._futures.ids.owner)
-            if name in (None, function) and key in (None, its_key) and tag in (None, its_tag)
+            row
+            for row in session_tasks(self._loop, self._futures.ids.owner)
+            if name in (None, row.function) and key in (None, row.key) and tag in (None, row.tag)
         ]
         found: list[ScalerFuture] = []
         adopted: list[TaskFuture] = []
         with self._futures.condition:
             pending = self._futures.session.pending
-            for task, function in rows:
-                future = self._known.get(task) or pending.get(task)
+            for row in rows:
+                future = self._known.get(row.task) or pending.get(row.task)
                 if not isinstance(future, TaskFuture):
-                    template = TaskTemplate(Spec(bytes(ID_BYTES), name=function), (), self._serializer)
-                    future = self._known[task] = TaskFuture(self._futures, task, template, b"")
-                    future.stage = Stage.SENT
+                    template = TaskTemplate(Spec(bytes(ID_BYTES), name=row.function), (), self._serializer)
+                    future = self._known[row.task] = TaskFuture(self._futures, row.task, template, b"")
+                    future.stage, future.label = Stage.SENT, (row.key.encode(), row.tag.encode())
                     adopted.append(future)
                 found.append(future)
-        if adopted:
-            self._futures.put(TasksAdopted([*adopted]))
+            if adopted:
+                self._futures.put(TasksAdopted([*adopted]))
         return found
 
 
-def session_tasks(loop: ClientLoop, session: bytes) -> Iterator[tuple[bytes, int, str, str, str]]:
-    """Yield id, outcome, function's name, key and tag of all tasks of a session, as the scheduler has them."""
+class SessionTask(NamedTuple):
+    """A task of a durable session, as the scheduler has it. outcome: UNFINISHED, or how it ended."""
+
+    task: bytes
+    outcome: int
+    function: str
+    key: str
+    tag: str
+
+
+def session_tasks(loop: ClientLoop, session: bytes) -> Iterator[SessionTask]:
+    """Yield all tasks of a session, in the order of their submission."""
     first, total = 0, 1
     while first < total:
         page = loop.ask(ListSessionTasks(session, first), SessionTasks)
         for task, outcome, *texts in zip(page.ids, page.outcomes, page.names, page.keys, page.tags, strict=True):
-            name, key, tag = (text.decode("utf-8", "replace") for text in texts)
-            yield task, outcome, name, key, tag
+            yield SessionTask(task, outcome, *(text.decode("utf-8", "replace") for text in texts))
         if not page.ids:
             return
         first, total = first + len(page.ids), page.total
-
-
-def _has_failed(future: TaskFuture) -> bool:
-    return future.done() and (future.cancelled() or future.exception() is not None)

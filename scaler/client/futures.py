@@ -185,7 +185,7 @@ class FutureTable(FutureOwner):
             if self.closed is not None:
                 raise ClientClosedError(self.closed)
             if self.max_pending_tasks >= 0 or self._inbox_bytes + self.session.unsent_bytes > MAX_UNSENT_BYTES:
-                self._wait_for_limits()
+                self.wait_for_room()
             size = 0
             for future in futures:
                 size += len(future.payload)
@@ -265,8 +265,8 @@ class FutureTable(FutureOwner):
         self.check_open()
         return bool(is_true)
 
-    def _wait_for_limits(self) -> None:
-        """Wait until the limits allow another task. Called under the lock.
+    def wait_for_room(self) -> None:
+        """Wait until the limits allow another task. Called under the lock. Raises LimitError or ClientClosedError.
 
         In the client's own thread, where callbacks submit, it does not wait: that thread makes the room.
         """

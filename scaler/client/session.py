@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, assert_never
 
-from scaler.client.labels import Labels, TasksAdopted, TasksLabelled
 from scaler.client.tasks import ClientTask, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import ScalerError
 from scaler.grammar import counted
@@ -30,6 +29,7 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Pin,
+    Redeliver,
     Release,
     Roster,
     RosterNoted,
@@ -56,6 +56,12 @@ StandIns = Mapping[tuple[ClientTask, Serializer | None], ObjectUpload]
 
 class TasksAdded(NamedTuple):
     """Tasks were submitted, in this order. Their references were unresolved futures or objects at that moment."""
+
+    tasks: list[ClientTask]
+
+
+class TasksAdopted(NamedTuple):
+    """Futures were made of tasks of a durable session that another program submitted, so they cannot be sent again."""
 
     tasks: list[ClientTask]
 
@@ -115,7 +121,6 @@ class ConnectionReady(NamedTuple):
 SessionInput = (
     TasksAdded
     | TasksAdopted
-    | TasksLabelled
     | TaskSettled
     | Finished
     | Roster
@@ -169,7 +174,10 @@ class TaskSession:
         self._cancels: list[bytes] = []
         self._released: list[bytes] = []
         self._unpinned: list[bytes] = []
-        self._labels = Labels()
+        self._unasked: list[bytes] = []
+        """Adopted tasks whose results the scheduler was not asked for yet."""
+        self.has_labels = False
+        """Tasks may have labels: the client is that of a durable session."""
         self._clearing: list[Message] = []
         """Messages up to a Clear, not sent yet: they precede everything that was added after it."""
         self._acknowledged = 0
@@ -188,8 +196,10 @@ class TaskSession:
                     pass
                 case Finished():
                     self._finish(each)
-                case TasksLabelled() | TasksAdopted():
-                    self.pending |= self._labels.take(each)
+                case TasksAdopted(tasks):
+                    adopted = {task.task_id: task for task in tasks}
+                    self.pending |= adopted
+                    self._unasked += adopted
                 case TaskSettled(task):
                     self._settle(task, commands)
                 case UploadEnded(upload, error):
@@ -381,8 +391,8 @@ class TaskSession:
             self._noted = 0
         if self._unpinned:
             commands += _in_slices(Pin, self._unpinned)
-        if self._labels.has_unsent:
-            commands += self._labels.messages(self.pending)
+        if self._unasked:
+            commands += _in_slices(Redeliver, self._unasked)
         if self._unsent:
             self._send_tasks(commands, free_bytes, now)
         if now >= self._acknowledge_at:
@@ -401,7 +411,7 @@ class TaskSession:
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
     def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
-        unsent, gated, epoch, sent = self._unsent, self._gated, self._epoch, Stage.SENT
+        unsent, gated, epoch, sent, has_labels = self._unsent, self._gated, self._epoch, Stage.SENT, self.has_labels
         while unsent and free_bytes > 0:
             size = 0
             acknowledged = self._acknowledgeable() if gated else unsent[0][0]
@@ -434,11 +444,17 @@ class TaskSession:
                 group.references.append(
                     tuple([reference._reference_id for reference in task.references]) if task.references else ()
                 )
+                if has_labels:
+                    label = getattr(task, "label", ())
+                    group.labels.append(label)
+                    size += sum(map(len, label))
                 if gated:
                     gated.pop(task, None)
             for group in groups.values():
                 if not any(group.references):
                     group.references.clear()
+                if not any(group.labels):
+                    group.labels.clear()
             if groups:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
@@ -475,7 +491,7 @@ class TaskSession:
                 upload.waiting.clear()
         self._gated.clear()
         fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING or task.is_adopted]
-        self._labels.restart(self.pending, [task.task_id for task in fetching if task.stage is not Stage.FETCHING])
+        self._unasked = [task.task_id for task in fetching if task.stage is not Stage.FETCHING]
         tasks = list(self._sendable())
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
@@ -521,7 +537,7 @@ class TaskSession:
                     yield task
 
 
-def _in_slices(kind: type[Pin | Cancel | Release], ids: list[bytes]) -> Iterator[Message]:
+def _in_slices(kind: type[Pin | Cancel | Release | Redeliver], ids: list[bytes]) -> Iterator[Message]:
     """Take all ids off the list, in messages of this kind."""
     while ids:
         yield kind(ids[:MAX_IDS_PER_MESSAGE])

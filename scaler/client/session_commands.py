@@ -20,7 +20,7 @@ from scaler.protocol.messages import (
     SessionRow,
     SessionsListed,
 )
-from scaler.texts import escaped
+from scaler.texts import aligned
 
 _UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
@@ -54,15 +54,15 @@ def _list(rows: Sequence[SessionRow]) -> None:
         used = f"now, by {row.client}" if row.attached else f"{_ago(row.idle_seconds)} ago, by {row.client}"
         counts = (f"{count:,}" for count in (row.unfinished, row.ended, row.failed, row.size_bytes))
         table.append((row.name, row.key, *counts, used))
-    _print(table)
+    _say(aligned(table))
 
 
 def _show(client: Client, row: SessionRow) -> None:
     table = [("task", "function", "key", "tag", "state")]
-    for task, outcome, name, key, tag in session_tasks(client._loop, row.id):
-        state = "unfinished" if outcome == UNFINISHED else Outcome(outcome).name.lower().replace("_", " ")
-        table.append((show(task), name, key, tag, state))
-    _print(table)
+    for each in session_tasks(client._loop, row.id):
+        state = "unfinished" if each.outcome == UNFINISHED else Outcome(each.outcome).name.lower().replace("_", " ")
+        table.append((show(each.task), each.function, each.key, each.tag, state))
+    _say(aligned(table))
 
 
 def _named(rows: Iterable[SessionRow], name: str) -> SessionRow:
@@ -80,13 +80,6 @@ def _ago(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _print(rows: Sequence[Sequence[str]]) -> None:
-    shown = [[escaped(text) for text in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*shown, strict=True)]
-    for row in shown:
-        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _say(text: str) -> None:

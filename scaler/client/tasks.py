@@ -129,6 +129,8 @@ class ClientTask:
     references: tuple[Reference, ...] = ()
     uploads: tuple[ObjectUpload, ...] = ()
     stage: Stage = Stage.UNSENT
+    label: tuple[bytes, bytes] = field(init=False)
+    """Key and tag of a task of a durable session; other tasks have none, not even an empty one."""
 
     @property
     def _reference_id(self) -> bytes:

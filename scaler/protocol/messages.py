@@ -369,6 +369,8 @@ class TaskGroup:
     payloads: f.Payloads  # the arguments
     references: f.RaggedIds = field(default_factory=list)
     """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
+    labels: f.RaggedPayloads = field(default_factory=list)
+    """Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing."""
 
 
 @message(to_scheduler=CLIENTS, batch=True)
@@ -864,19 +866,12 @@ class ObjectsRestored(Message):
     text: f.Display = ""  # why they are lost, display text
 
 
-@message(to_scheduler=CLIENTS, batch=True)
-class LabelTasks(Message):
-    """The user's keys and tags of tasks of a durable session, before the tasks themselves come."""
-
-    ids: f.Ids
-    keys: f.Payloads  # UTF-8; empty: the task has none
-    tags: f.Payloads  # UTF-8, or empty
-    run_failed: bool = False  # those of them that have failed or were cancelled run again when they are submitted
-
-
 @message(to_scheduler=CLIENTS)
 class Redeliver(Message):
-    """Asks for the results of tasks of a durable session: a Finished for each, at once or when it ends."""
+    """Asks for the results of tasks of a durable session: each comes in a Finished once it has ended.
+
+    The scheduler sends what it has in portions: the next one when the client has acknowledged the last.
+    """
 
     ids: f.Ids
 

@@ -6,7 +6,7 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, LabelTasks, SessionsListed, SessionTasks, WorkerReport)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries.
@@ -87,19 +87,18 @@ struct Body {
     tasksFound @51 :TasksFound;
     objectsMissing @52 :ObjectsMissing;
     objectsRestored @53 :ObjectsRestored;
-    labelTasks @54 :LabelTasks;
-    redeliver @55 :Redeliver;
-    listSessions @56 :ListSessions;
-    sessionsListed @57 :SessionsListed;
-    listSessionTasks @58 :ListSessionTasks;
-    sessionTasks @59 :SessionTasks;
-    endSession @60 :EndSession;
-    sessionEnded @61 :SessionEnded;
-    sessionLost @62 :SessionLost;
-    roster @63 :Roster;
-    rosterNoted @64 :RosterNoted;
-    workerReport @65 :WorkerReport;
-    releaseResults @66 :ReleaseResults;
+    redeliver @54 :Redeliver;
+    listSessions @55 :ListSessions;
+    sessionsListed @56 :SessionsListed;
+    listSessionTasks @57 :ListSessionTasks;
+    sessionTasks @58 :SessionTasks;
+    endSession @59 :EndSession;
+    sessionEnded @60 :SessionEnded;
+    sessionLost @61 :SessionLost;
+    roster @62 :Roster;
+    rosterNoted @63 :RosterNoted;
+    workerReport @64 :WorkerReport;
+    releaseResults @65 :ReleaseResults;
   }
 }
 
@@ -272,9 +271,14 @@ struct TaskGroup {
   referenceCounts @1 :List(UInt32);  # entries of each row, or empty
   references @2 :Data;
   # Tasks and objects that each task needs, in the order of the arguments' placeholders; column of ids
-  payloadSizes @3 :List(UInt32);  # in bytes
-  payloads @4 :Data;             # the arguments; one behind the other
-  spec @5 :Spec;
+  labelCounts @3 :List(UInt32);  # entries of each row, or empty
+  labelSizes @4 :List(UInt32);   # in bytes
+  labels @5 :Data;
+  # Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing; one behind
+  # the other
+  payloadSizes @6 :List(UInt32);  # in bytes
+  payloads @7 :Data;             # the arguments; one behind the other
+  spec @8 :Spec;
 }
 
 struct Submit {
@@ -725,19 +729,10 @@ struct ObjectsRestored {
   text @2 :Text;                 # why they are lost, display text
 }
 
-struct LabelTasks {
-  # The user's keys and tags of tasks of a durable session, before the tasks themselves come.
-  # client, admin -> scheduler.
-  ids @0 :Data;                  # column of ids
-  runFailed @1 :Bool;            # those of them that have failed or were cancelled run again when they are submitted
-  keySizes @2 :List(UInt32);     # in bytes
-  keys @3 :Data;                 # UTF-8; empty: the task has none; one behind the other
-  tagSizes @4 :List(UInt32);     # in bytes
-  tags @5 :Data;                 # UTF-8, or empty; one behind the other
-}
-
 struct Redeliver {
-  # Asks for the results of tasks of a durable session: a Finished for each, at once or when it ends.
+  # Asks for the results of tasks of a durable session: each comes in a Finished once it has ended.
+  #
+  # The scheduler sends what it has in portions: the next one when the client has acknowledged the last.
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
 }

@@ -45,6 +45,7 @@ from scaler.scheduler.core.changes import (
     Submitted,
     ValueRetained,
 )
+from scaler.scheduler.core.durable import Label, note_label
 
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
@@ -85,9 +86,10 @@ def to_bytes(changes: Iterable[Change]) -> bytes:
                 content = failed + function.encode()
             case Dropped(ids):
                 content = b"".join(ids)
-            case Labelled(about, ids, keys, tags, functions):
-                names = [function.encode() for function in functions] or [b""] * len(ids)
-                content = encode(SessionTasks(about, 0, 0, ids, [UNFINISHED] * len(ids), names, keys, tags))
+            case Labelled(about, labels):
+                rows = [(label.function.encode(), label.key, label.tag) for label in labels.values()]
+                names, keys, tags = map(list, zip(*rows, strict=True))
+                content = encode(SessionTasks(about, 0, 0, [*labels], [UNFINISHED] * len(rows), names, keys, tags))
             case ClientLeft(about) | GivenBack(about):
                 pass
             case _:
@@ -135,9 +137,10 @@ def _change(kind: type[Change], about: bytes, content: bytes) -> Change:
     if kind is Dropped:
         return Dropped([content[at : at + ID_BYTES] for at in range(0, len(content), ID_BYTES)])
     if kind is Labelled:
-        labels = decode(content)
-        assert isinstance(labels, SessionTasks)
-        return Labelled(client, labels.ids, labels.keys, labels.tags, [name.decode() for name in labels.names])
+        found = decode(content)
+        assert isinstance(found, SessionTasks)
+        rows = zip(found.ids, found.names, found.keys, found.tags, strict=True)
+        return Labelled(client, {task: Label(name.decode(), key, tag) for task, name, key, tag in rows})
     if kind is Dispatched:
         return Dispatched(about, content)
     return GivenBack(about)
@@ -155,31 +158,24 @@ class _Client:
     values: dict[bytes, bytes] = field(default_factory=dict)
     failed_inputs: dict[bytes, tuple[str, bytes]] = field(default_factory=dict)
     dispatched: dict[bytes, bytes] = field(default_factory=dict)
-    labels: dict[bytes, tuple[str, bytes, bytes]] = field(default_factory=dict)
-    """Of a durable session: function, key and tag of its tasks, in the order in which they came."""
+    labels: dict[bytes, Label] = field(default_factory=dict)
+    """Of the tasks of a durable session, in the order in which they came."""
 
     @property
     def is_durable(self) -> bool:
         details = self.joined.hello.details
         return isinstance(details, ClientDetails) and bool(details.session)
 
-    def label(self, labelled: Labelled) -> None:
-        functions = labelled.functions or [""] * len(labelled.ids)
-        for task, key, tag, function in zip(labelled.ids, labelled.keys, labelled.tags, functions, strict=True):
-            known, *_ = self.labels.get(task, ("",))
-            self.labels[task] = function or known, key, tag
-
     def submit(self, message: Submit) -> None:
         self.functions.update(message.functions)
         for group in message.groups:
-            if self.is_durable and group.spec != _ANY:
-                for identifier in group.ids:
-                    _, key, tag = self.labels.get(identifier, ("", b"", b""))
-                    self.labels[identifier] = group.spec.name, key, tag
             for row, identifier in enumerate(group.ids):
-                if identifier not in self.tasks and identifier not in self.results:
+                is_known = identifier in self.tasks or identifier in self.results
+                if not is_known:
                     references = group.references[row] if group.references else ()
                     self.tasks[identifier] = group.spec, group.payloads[row], references
+                if self.is_durable and (group.spec != _ANY or identifier not in self.labels):
+                    note_label(self.labels, group, row, runs=not is_known)
 
     def end(self, message: Finished) -> None:
         zeros = [0] * len(message.ids)
@@ -259,9 +255,9 @@ class Ledger:
             case Ended(client, message):
                 if client in self._clients:
                     self._clients[client].end(message)
-            case Labelled(client):
+            case Labelled(client, labels):
                 if client in self._clients:
-                    self._clients[client].label(change)
+                    self._clients[client].labels.update(labels)
             case ValueRetained() | FailedInput() | Dispatched() | GivenBack():
                 found = self._clients.get(owner_of(change.task))
                 if found is not None:
@@ -299,7 +295,7 @@ class Ledger:
                 client.values,
                 client.failed_inputs,
                 client.dispatched,
-                client.labels,
+                {task: each for task, each in client.labels.items() if task in client.tasks or task in client.results},
             )
 
     def gone(self) -> ClientsGone:
@@ -313,9 +309,7 @@ class Ledger:
             yield [client.joined]
             labels = list(client.labels.items())
             for start in range(0, len(labels), _MAX_LABELS):
-                ids, rows = zip(*labels[start : start + _MAX_LABELS], strict=True)
-                functions, keys, tags = map(list, zip(*rows, strict=True))
-                yield [Labelled(name, list(ids), keys, tags, functions)]
+                yield [Labelled(name, dict(labels[start : start + _MAX_LABELS]))]
             for message in client.finished():
                 # A result is that of a task, so each is submitted before.
                 group = TaskGroup(_ANY, message.ids, [b"\x80"] * len(message.ids))

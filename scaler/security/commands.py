@@ -19,6 +19,7 @@ from scaler.security.directory import KeysDirectory, default_directory
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
 from scaler.security.entry import PeerEntry
 from scaler.security.private_files import write_private
+from scaler.texts import aligned
 
 STDOUT = "-"
 _VERBS: Mapping[str, tuple[str, str]] = {
@@ -158,9 +159,8 @@ def _show(directory: KeysDirectory, name: str) -> int:
     for entry in entries:
         expires = shown(entry.expires) if entry.expires else "never"
         rows.append((entry.name, entry.role, shown(entry.added), expires, _state(entry)))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows if entries else ():
-        _say("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    if entries:
+        _say(aligned(rows))
     sys.stderr.writelines(f"scaler keys list: admits nothing: {problem}\n" for problem in problems)
     return 1 if problems else 0
 

@@ -45,9 +45,9 @@ def wire(value: Any) -> Any:
             case "references":
                 found["referenceCounts"] = list(map(len, part))
                 found[name] = b"".join(chain.from_iterable(part))
-            case "inputs":
-                found["inputCounts"] = list(map(len, part))
-                found["inputSizes"] = list(map(len, chain.from_iterable(part)))
+            case "inputs" | "labels":
+                found[f"{name[:-1]}Counts"] = list(map(len, part))
+                found[f"{name[:-1]}Sizes"] = list(map(len, chain.from_iterable(part)))
                 found[name] = b"".join(chain.from_iterable(part))
             case "functions":
                 found[name] = [{"id": identifier, "payload": payload} for identifier, payload in part]

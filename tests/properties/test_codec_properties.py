@@ -72,7 +72,13 @@ def rows(of: Any, **kinds: Any) -> st.SearchStrategy[Any]:
 
 
 PROFILE: dict[str, Any] = {"duration_us": U64, "cpu_us": U64, "peak_bytes": U64, "optional": ("cpu_us", "peak_bytes")}
-TASKS = rows(m.TaskGroup, payloads=DATA, references=st.lists(ID, max_size=3).map(tuple), optional=("references",))
+TASKS = rows(
+    m.TaskGroup,
+    payloads=DATA,
+    references=st.lists(ID, max_size=3).map(tuple),
+    labels=st.just(()) | st.tuples(DATA, DATA),
+    optional=("references", "labels"),
+)
 ATTEMPTS = rows(
     m.RunGroup, payloads=DATA, attempts=ATTEMPT, inputs=st.lists(DATA, max_size=3).map(tuple), optional=("inputs",)
 )
@@ -153,11 +159,6 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.FindTasks: st.builds(m.FindTasks, TEXT),
     m.TasksFound: st.builds(m.TasksFound, TEXT, DATA),
     m.Notice: st.builds(m.Notice, TEXT),
-    m.LabelTasks: st.builds(
-        lambda drawn, run_failed: m.LabelTasks(**drawn, run_failed=run_failed),
-        columns(keys=DATA, tags=DATA),
-        st.booleans(),
-    ),
     m.Redeliver: st.builds(m.Redeliver, IDS),
     m.ListSessions: st.builds(m.ListSessions),
     m.SessionsListed: st.builds(m.SessionsListed, st.lists(SESSION, max_size=3)),

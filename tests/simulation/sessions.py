@@ -10,7 +10,7 @@ from random import Random
 from typing import NamedTuple
 
 from scaler.ids import keyed_task_id
-from scaler.protocol.messages import EndSession, Finished, LabelTasks, Outcome, Spec, Submit, TaskGroup
+from scaler.protocol.messages import EndSession, Finished, Message, Outcome, Spec, Submit, TaskGroup
 from scaler.testing.simulation.actors import CODE, ActorWorld, Chances, SimulatedClient
 from scaler.testing.simulation.world import SimulationReport
 from tests.simulation.restarts import LAST_FAULT_SECONDS, RestartingWorld
@@ -73,7 +73,6 @@ class ProgramRun(StoringClient):
             if not spec.retries:
                 self.once.add(identifier)
         self._left -= len(taken)
-        self._label([task.id for task in taken], run_failed=True)
         self.say(Submit(functions, list(groups.values()), self._seen))
         self._seen = self._number
 
@@ -83,12 +82,11 @@ class ProgramRun(StoringClient):
         columns = (message.ids, message.outcomes, message.payloads, message.duration_us)
         return super()._new_rows(Finished(message.number, *([column[row] for row in known] for column in columns)))  # type: ignore[arg-type]
 
-    def restart(self, *, expired: bool) -> None:
-        self._label(list(self.expected), run_failed=False)
-        super().restart(expired=expired)
-
-    def _label(self, ids: list[bytes], *, run_failed: bool) -> None:
-        self.say(LabelTasks(ids, [each[10:].hex().encode() for each in ids], [b""] * len(ids), run_failed))
+    def say(self, message: Message) -> None:
+        if isinstance(message, Submit):
+            for group in message.groups:
+                group.labels = [(identifier[10:].hex().encode(), b"") for identifier in group.ids]
+        super().say(message)
 
     def leave(self) -> None:
         self.say(EndSession(self.id, remove=True))

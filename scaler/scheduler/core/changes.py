@@ -6,11 +6,12 @@ Clients inside tasks are left out: they come back with their workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from scaler.net.identity import Identity
 from scaler.protocol.messages import Finished, Hello, Submit
+from scaler.scheduler.core.durable import Label
 
 
 class ClientJoined(NamedTuple):
@@ -76,13 +77,10 @@ class GivenBack(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """Tasks of a durable session have keys and tags, and functions where their Submitted does not say which."""
+    """Only in snapshots: what a durable session knows of its tasks, in the order of their submission."""
 
     client: bytes
-    ids: list[bytes]
-    keys: list[bytes]
-    tags: list[bytes]
-    functions: Sequence[str] = ()
+    labels: Mapping[bytes, Label]
 
 
 Change = (
@@ -103,7 +101,7 @@ class Recovered(NamedTuple):
     """Input: what the journal has of one client. results: of tasks that ended. submits: the tasks that did not.
 
     values and failed_inputs: by task, as in `ValueRetained` and `FailedInput`. dispatched: workers by task. labels: of
-    a durable session, function, key and tag of its tasks, in the order of their submission.
+    the tasks of a durable session, in the order of their submission.
     """
 
     client: bytes
@@ -114,7 +112,7 @@ class Recovered(NamedTuple):
     values: dict[bytes, bytes]
     failed_inputs: dict[bytes, tuple[str, bytes]]
     dispatched: dict[bytes, bytes]
-    labels: dict[bytes, tuple[str, bytes, bytes]]
+    labels: dict[bytes, Label]
 
 
 class ClientsGone(NamedTuple):

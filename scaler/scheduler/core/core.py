@@ -22,7 +22,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
-from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Labelled, Recovered, Submitted
+from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
     Command,
@@ -90,7 +90,7 @@ class SchedulerCore:
         self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)
         self._tasks.claimed = self._recovery.done
         limit = config.max_number_of_tasks_waiting
-        self._submission = Submission(self.state, self._tasks, self._recovery, limit)
+        self._submission = Submission(self.state, self._tasks, self._recovery, self._sessions, limit)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
@@ -349,7 +349,7 @@ class SchedulerCore:
         if not client.is_detached:
             self._expel(client.id, f"session {client.session.name!r} {why}")
             self.state.accounts.closed(client.id)
-        client.session = None
+        self._sessions.end(client)
         self._client_left(client, why, now)
 
     def _worker_left(self, worker: Worker, why: str, now: float, kind: str) -> None:
@@ -436,6 +436,9 @@ class SchedulerCore:
                 self._submit(client, message)
             case messages.AcknowledgeResults(number):
                 self._tasks.acknowledge(client, number)
+                self._sessions.send_owed(client)
+            case messages.Redeliver(ids) if client.session is not None:
+                self._sessions.redeliver(client, ids)
             case messages.SessionLost() | messages.RosterNoted():
                 self._recovery.hear(client, message)
             case messages.Cancel(ids):
@@ -476,13 +479,13 @@ class SchedulerCore:
             changes.add(Submitted(client.id, message))
 
     def _submit(self, client: ClientRecord, message: messages.Submit) -> None:
+        if client.session is not None and (wrong := self._sessions.make_way(client, message)):
+            self._protocol_error(client.id, wrong)
         if self.state.changes is not None and client.via is None:
             self._note_submitted(self.state.changes, client, message)
         for text in self._submission.submit(client, message):
             self._protocol_error(client.id, text)
-        if self._submission.repeated:
-            self._sessions.redeliver(client, self._submission.repeated)
-            self._submission.repeated.clear()
+        self._sessions.send_owed(client)
         if client.via is None and self.state.accounts.is_flooded(client.account):
             why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
             self._expel(client.id, why, messages.RefusalReason.LIMIT)
@@ -493,8 +496,6 @@ class SchedulerCore:
         now = self.state.own_time(self.state.now)
         if isinstance(message, messages.EndSession):
             self._act("removed" if message.remove else "cancelled", client, f"durable session {message.session.hex()}")
-        if self.state.changes is not None and isinstance(message, messages.LabelTasks):
-            self.state.changes.add(Labelled(client.id, message.ids, message.keys, message.tags))
         removed = self._sessions.received(client, message, now)
         if removed is not None:
             self._remove_session(removed, f"was removed by {client.name}", now)

@@ -36,6 +36,10 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
         assert client.via is None or client.via.id in state.workers, f"client {client.name} lives in a lost worker"
         numbers = [batch.number for batch in client.unacknowledged]
         assert numbers == sorted(set(numbers)), f"client {client.name} has Finished numbers out of order"
+        if client.session is not None:
+            labels = client.session.labels.keys()
+            assert labels >= client.tasks.keys() | client.retained.keys(), f"{client.name} has a task without a label"
+            assert labels >= client.session.owed.keys(), f"{client.name} owes the result of an unknown task"
     for client in state.departed:
         assert client.terminated, "a departed client is terminated"
         assert client.tasks, "a departed client without tasks is forgotten"
@@ -60,6 +64,7 @@ def _check_accounts(state: ClusterState, clients: list[ClientRecord]) -> None:
         tasks[account] += len(client.tasks)
         size_bytes[account] += sum(map(spec_bytes, client.groups))
         size_bytes[account] += sum(ENTRY_BYTES + len(each.payload) for each in client.retained.values())
+        size_bytes[account] += 0 if client.session is None else client.session.size_bytes
         for task in client.tasks.values():
             size_bytes[account] += len(task.payload) + REFERENCE_BYTES * len(task.references)
         if not client.terminated:

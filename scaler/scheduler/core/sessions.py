@@ -4,7 +4,9 @@ A durable session is a `ClientRecord` that stays when its client leaves. It is *
 their results are retained. A client with the same peer id, which follows from the names of the session and of the key,
 continues it. Such a client has the futures of the tasks that it submits again, and of those that it asks for.
 
-Laws: the result of a task is retained until its session is removed or expires; a task that succeeded never runs again.
+Laws: the result of a task is retained until its session is removed or expires; a task that succeeded never runs again;
+every task of a session has a label, which counts in the account of its key. Results that a client asks for are sent
+as fast as it acknowledges them: `MAX_REDELIVERED_BYTES` at a time.
 """
 
 from __future__ import annotations
@@ -12,30 +14,39 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from scaler.ids import is_task
+from scaler.ids import is_task, owner_of
 from scaler.net.identity import Identity
 from scaler.protocol import messages
-from scaler.protocol.messages import SPLIT_BATCH_BYTES, UNFINISHED, Finished, Outcome, RefusalReason, Refused
+from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
+    UNFINISHED,
+    Finished,
+    Outcome,
+    RefusalReason,
+    Refused,
+    Submit,
+    TaskGroup,
+)
 from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.durable import DurableSession, Label
+from scaler.scheduler.core.durable import DurableSession, label_of, note_label
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import ClientRecord, RetainedResult
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_SESSIONS = 10_000
-"""Durable sessions of all keys together."""
-MAX_LABEL_BYTES = 1024
-"""Of a key or a tag."""
+"""Durable sessions of one key."""
+MAX_LABEL_BYTES = 2048
+"""Of the name of a session, and of a key and a tag together."""
+MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
+"""Of the results that a client has asked for and was sent, and has not acknowledged."""
 TAKEOVER_SECONDS = 5.0
 """A client that was silent for this long may have ended without notice: another one may continue its session."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = RetainedResult(Outcome.OBJECT_LOST, b"its durable session does not have this task any more")
 
-SessionMessage = (
-    messages.LabelTasks | messages.Redeliver | messages.ListSessions | messages.ListSessionTasks | messages.EndSession
-)
+SessionMessage = messages.ListSessions | messages.ListSessionTasks | messages.EndSession
 
 
 class Sessions:
@@ -53,19 +64,23 @@ class Sessions:
         """Return why a client may not use the session of this name, if it may not."""
         record = self._state.clients.get(peer)
         if record is None or record.session is None:
-            named = [(each.session.name, each.account.key) for each in self._state.clients.values() if each.session]
-            if len(named) >= MAX_SESSIONS:
-                return Refused(RefusalReason.LIMIT, f"MAX_SESSIONS is {MAX_SESSIONS}, and there are as many sessions")
-            if (name, identity.key) in named:
+            names = [
+                each.session.name
+                for each in self._state.clients.values()
+                if each.session and each.account.key == identity.key
+            ]
+            if len(name.encode()) > MAX_LABEL_BYTES:
+                return Refused(RefusalReason.LIMIT, f"the name of a session has at most {MAX_LABEL_BYTES} bytes")
+            if len(names) >= MAX_SESSIONS:
+                text = f"MAX_SESSIONS is {MAX_SESSIONS}, and the key {identity.key} has as many: remove some"
+                return Refused(RefusalReason.LIMIT, text)
+            if name in names:
                 return Refused(RefusalReason.DUPLICATE, f"session {name!r} exists, and has another peer id")
             return None
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} is that of another client")
-        silent = now - record.last_message_at
-        if not record.is_detached and record.broken_at is None and silent < TAKEOVER_SECONDS:
-            text = f"session {name!r} is in use by {record.session.client}: end that client first"
-            return Refused(RefusalReason.DUPLICATE, text)
-        return None
+        used_by = _user_of(record, now)
+        return Refused(RefusalReason.DUPLICATE, used_by) if used_by else None
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
         """Return the record of a session that a client continues; `client` itself when the session is new.
@@ -90,9 +105,16 @@ class Sessions:
     def recover(self, client: ClientRecord, name: str, where: str, found: Recovered, now: float) -> None:
         """Make a session of a client that the journal has. where: host and pid of the client that used it."""
         client.is_recovered = False
-        labels = {task: Label(key, tag, function) for task, (function, key, tag) in found.labels.items()}
-        client.session = DurableSession(name, now, where, labels)
+        client.session = DurableSession(name, now, where, found.labels)
+        client.account.size_bytes += client.session.size_bytes
         client.detach(now)
+
+    @staticmethod
+    def end(client: ClientRecord) -> None:
+        """Make a session a client like any other, which is about to be forgotten."""
+        assert client.session is not None
+        client.account.size_bytes -= client.session.size_bytes
+        client.session = None
 
     def expired(self, now: float) -> list[ClientRecord]:
         """Return the sessions without a client and unfinished tasks that were not used for too long."""
@@ -110,17 +132,13 @@ class Sessions:
     def received(self, client: ClientRecord, message: SessionMessage, now: float) -> ClientRecord | None:
         """Apply a client's message. Returns a session that is to be removed."""
         match message:
-            case messages.LabelTasks():
-                self._label(client, message)
-            case messages.Redeliver(ids):
-                self.redeliver(client, ids)
             case messages.ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
                 self._outbox.send_to_client(client, messages.SessionsListed(rows))
             case messages.ListSessionTasks(identifier, first):
                 self._outbox.send_to_client(client, self._tasks_of(client, identifier, first))
             case messages.EndSession(identifier, remove):
-                return self._end(client, identifier, remove)
+                return self._end(client, identifier, remove, now)
         return None
 
     def _visible_to(self, client: ClientRecord) -> Iterable[ClientRecord]:
@@ -157,7 +175,7 @@ class Sessions:
         if found is None or found.session is None:
             return answer
         labels = found.session.labels
-        answer.total = len(labels)
+        answer.total, size = len(labels), 0
         for task, label in islice(labels.items(), first, first + _MAX_ROWS):
             result = found.retained.get(task)
             answer.ids.append(task)
@@ -165,56 +183,120 @@ class Sessions:
             answer.names.append(label.function.encode())
             answer.keys.append(label.key)
             answer.tags.append(label.tag)
+            size += label.size_bytes
+            if size > SPLIT_BATCH_BYTES:
+                break
         return answer
 
-    def _end(self, client: ClientRecord, identifier: bytes, remove: bool) -> ClientRecord | None:
+    def _end(self, client: ClientRecord, identifier: bytes, remove: bool, now: float) -> ClientRecord | None:
         found = self._session(client, identifier)
         reply = messages.SessionEnded(identifier, 0)
         if found is None or found.session is None:
             reply.error = "there is no such session"
-        elif remove and not found.is_detached and found is not client:
-            reply.error = f"session {found.session.name!r} is in use by {found.session.client}: end that client first"
+        elif remove and found is not client and (used_by := _user_of(found, now)):
+            reply.error = used_by
         else:
             reply.cancelled = len(found.tasks)
             self._tasks.cancel(found, list(found.tasks))
         self._outbox.send_to_client(client, reply)
         return found if remove and not reply.error else None
 
-    # -- keys and results
+    # -- tasks that come again, and their results
 
-    def _label(self, client: ClientRecord, message: messages.LabelTasks) -> None:
-        session = client.session
+    def make_way(self, client: ClientRecord, message: Submit) -> str:
+        """Forget how tasks failed whose keys the user gives again, so that they run. Before the message is journaled.
+
+        Returns what is wrong with the labels of the message, which are dropped then.
+        """
+        wrong = ""
+        for columns in message.groups:
+            if any(len(label) not in (0, 2) or sum(map(len, label)) > MAX_LABEL_BYTES for label in columns.labels):
+                columns.labels.clear()
+                wrong = f"a key and a tag have more than {MAX_LABEL_BYTES} bytes, or are not a pair"
+            for task, label in zip(columns.ids, columns.labels, strict=False):
+                result = client.retained.get(task)
+                if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
+                    continue
+                if label[0] and not self._collision(client, task, label[0]):
+                    self._tasks.drop_result(client, task)
+        return wrong
+
+    def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:
+        """Answer for a task that a session has: its client gets the result, now or when it ends."""
+        session, task = client.session, columns.ids[row]
         if session is None:
             return
-        for task, key, tag in zip(message.ids, message.keys, message.tags, strict=True):
-            if not (task.startswith(client.id) and is_task(task)) or max(len(key), len(tag)) > MAX_LABEL_BYTES:
-                continue
-            label = session.labels.setdefault(task, Label())
-            if label.key and label.key != key:
-                text = f"the keys {label.key.decode()!r} and {key.decode()!r} have the same digest: change one of them"
-                self._deliver(client, {task: RetainedResult(Outcome.REJECTED, text.encode())})
-                continue
-            label.key, label.tag = key, tag
-            result = client.retained.get(task)
-            if message.run_failed and result is not None and result.outcome != Outcome.SUCCESS and not result.uses:
-                self._tasks.drop_result(client, task)
+        if collision := self._collision(client, task, label_of(columns, row)[0]):
+            self._answer(client, [task], RetainedResult(Outcome.REJECTED, collision.encode()))
+        else:
+            client.account.size_bytes += note_label(session.labels, columns, row, runs=False)
+            if task in client.retained:
+                session.owed[task] = None
+        for reference in columns.references[row] if columns.references else ():
+            if owner_of(reference) == client.id and not is_task(reference):
+                self._state.objects.pin(reference, client.id)  # the client releases it, which forgets it
+
+    @staticmethod
+    def _collision(client: ClientRecord, task: bytes, key: bytes) -> str:
+        """Return why a task cannot have this key, if it cannot: the digest of another key is its id, too."""
+        assert client.session is not None
+        known = client.session.labels[task].key
+        if not key or known in (b"", key):
+            return ""
+        keys = " and ".join(repr(each.decode("utf-8", "replace")) for each in (known, key))
+        return f"the keys {keys} have the same digest: change one of them"
 
     def redeliver(self, client: ClientRecord, ids: Iterable[bytes]) -> None:
         """Send the results of tasks that have ended; those of the others follow when they end."""
-        if client.session is not None:
-            retained = client.retained
-            self._deliver(client, {task: retained.get(task, _GONE) for task in ids if task not in client.tasks})
+        assert client.session is not None
+        gone: list[bytes] = []
+        for task in ids:
+            if task in client.retained:
+                client.session.owed[task] = None
+            elif task not in client.tasks:
+                gone.append(task)
+        self._answer(client, gone, _GONE)
+        self.send_owed(client)
 
-    def _deliver(self, client: ClientRecord, results: dict[bytes, RetainedResult]) -> None:
-        message, size = Finished(0, [], [], [], []), 0
-        for task, result in results.items():
-            message.ids.append(task)
-            message.outcomes.append(result.outcome)
-            message.payloads.append(result.payload)
-            message.duration_us.append(0)
-            size += len(result.payload) + _ROW_BYTES
-            if size > SPLIT_BATCH_BYTES:
+    def send_owed(self, client: ClientRecord) -> None:
+        """Send the next results that the client waits for, unless it has to acknowledge others first."""
+        session, unacknowledged = client.session, client.unacknowledged
+        if session is None or not session.owed or (unacknowledged and unacknowledged[0].number <= session.awaited):
+            return
+        left = MAX_REDELIVERED_BYTES
+        while session.owed and left > 0:
+            message, size = Finished(0, [], [], [], []), 0
+            while session.owed and size < SPLIT_BATCH_BYTES:
+                task, _ = session.owed.popitem(last=False)
+                result = client.retained.get(task)
+                if result is not None:  # else it runs again
+                    _add(message, task, result)
+                    size += len(result.payload) + _ROW_BYTES
+            if message.ids:
                 self._outbox.send_finished(client, message)
-                message, size = Finished(0, [], [], [], []), 0
-        if message.ids:
-            self._outbox.send_finished(client, message)
+                session.awaited = message.number
+            left -= size
+
+    def _answer(self, client: ClientRecord, ids: list[bytes], result: RetainedResult) -> None:
+        """Tell how tasks ended of which nothing is retained: such an answer is not retained either."""
+        message = Finished(client.number, [], [], [], [])
+        for task in ids:
+            _add(message, task, result)
+        if ids:
+            self._outbox.send_to_client(client, message)
+
+
+def _add(message: Finished, task: bytes, result: RetainedResult) -> None:
+    message.ids.append(task)
+    message.outcomes.append(result.outcome)
+    message.payloads.append(result.payload)
+    message.duration_us.append(0)
+
+
+def _user_of(record: ClientRecord, now: float) -> str:
+    """Return by which client a session is in use, in words; empty when another one may continue or remove it."""
+    session = record.session
+    assert session is not None
+    if record.is_detached or record.broken_at is not None or now - record.last_message_at >= TAKEOVER_SECONDS:
+        return ""
+    return f"session {session.name!r} is in use by {session.client}: end that client first"

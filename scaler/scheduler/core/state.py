@@ -387,7 +387,8 @@ class ClientRecord(PeerRecord):
         assert self.session is not None
         self.is_detached, self.session.used_at = True, now
         self.name = f"session {self.session.name} (detached)"
-        self.number = 0
+        self.number = self.session.awaited = 0
+        self.session.owed.clear()
         self.unacknowledged.clear()
 
 

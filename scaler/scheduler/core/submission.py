@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Sequence
 
-from scaler.ids import TASK_KIND, is_task, owner_of, show
+from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.durable import DurableSession, note_label
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.recovery import Recovery
+from scaler.scheduler.core.sessions import Sessions
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
@@ -28,14 +30,15 @@ class Submission:
     A group comes with its first task and is dropped with its last one; the measured duration of its function stays.
     """
 
-    def __init__(self, state: ClusterState, tasks: Tasks, recovery: Recovery, waiting_limit: int) -> None:
+    def __init__(
+        self, state: ClusterState, tasks: Tasks, recovery: Recovery, sessions: Sessions, waiting_limit: int
+    ) -> None:
         self._state = state
         self._tasks = tasks
         self._recovery = recovery
+        self._sessions = sessions
         self._waiting_limit = waiting_limit
         self._timings: dict[bytes, Timing] = {}
-        self.repeated: list[bytes] = []
-        """Tasks of the present message that its durable session had already."""
 
     def submit(self, client: ClientRecord, message: Submit) -> list[str]:
         """Take in new tasks. Returns the protocol errors in the message, which are dropped."""
@@ -56,9 +59,12 @@ class Submission:
         for columns in message.groups:
             if objects.knows(columns.spec, client.id) or columns.spec in client.groups:
                 self._take_in(client, columns, referencing, wrong, claims, is_again=is_again)
+                if columns.labels and client.session is None:
+                    _note(wrong, "its tasks have keys or tags, and it has no durable session")
             else:
                 unlisted = self._make_group(client, columns.spec, 0, Timing())
-                self._reject(unlisted, columns.ids, no_room or "its function or serializer was never defined")
+                why = no_room or "its function or serializer was never defined"
+                self._reject(unlisted, columns, range(len(columns.ids)), why)
         held = [task for task in referencing if is_again or task.id in claims]
         for task in referencing:
             self._tasks.resolve(task, is_held=is_again or task.id in claims)
@@ -82,7 +88,7 @@ class Submission:
         referencing: collects those that reference others, or that are submitted again or claimed; they are in no
         queue yet.
         """
-        account = client.account
+        account, session = client.account, client.session
         accounts = self._state.accounts
         capacity = self._capacity(account, len(referencing))
         left = room = accounts.bytes_left(account)
@@ -90,13 +96,13 @@ class Submission:
         tasks = client.tasks
         retained = client.retained
         ready: list[Task] = []
-        rejected: list[bytes] = []
+        rejected: list[int] = []
         references = columns.references
         departed = self._state.departed and [each for each in self._state.departed if each.id == client.id]
         before = len(tasks)
         for index, identifier in enumerate(columns.ids):
             if identifier in tasks or identifier in retained:
-                self._repeat(client, identifier, references[index] if references else ())
+                self._sessions.repeated(client, columns, index)
                 continue  # a repetition: one execution, one answer
             if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
@@ -107,21 +113,20 @@ class Submission:
                 continue
             size = len(payload) + (REFERENCE_BYTES * len(references[index]) if references else 0)
             if capacity <= 0 or size > left:
-                rejected.append(identifier)
+                rejected.append(index)
                 continue
             capacity, left = capacity - 1, left - size
             task = Task(identifier, group, payload, references[index] if references else ())
             for earlier in departed:
                 if identifier in earlier.tasks:
                     task.attempt = max(task.attempt, earlier.tasks[identifier].attempt)
+            if session is not None:
+                left -= _label(session, task, columns, index)
             tasks[identifier] = task
             if task.references or is_again or identifier in claims:
                 referencing.append(task)
             else:
                 ready.append(task)
-        if client.session is not None:
-            for task in (*ready, *referencing):
-                task.attempt = max(task.attempt, client.session.submitted(task.id, task.group.spec.name))
         self._count(group, len(tasks) - before)
         account.size_bytes += room - left
         if len(tasks) > before:
@@ -131,17 +136,11 @@ class Submission:
         if ready:
             self._state.ready.add(group, ready)
         if rejected:
-            self._reject(group, rejected, accounts.bytes_limit(account) if capacity > 0 else self._tasks_limit(account))
+            self._reject(
+                group, columns, rejected, (accounts.bytes_limit if capacity > 0 else self._tasks_limit)(account)
+            )
         if not group.live:
             self._tasks.drop_group(group)
-
-    def _repeat(self, client: ClientRecord, identifier: bytes, references: Iterable[bytes]) -> None:
-        """Note a task that a durable session has: its outcome is sent, and what was uploaded for it is released."""
-        if client.session is not None:
-            self.repeated.append(identifier)
-            for reference in references:
-                if owner_of(reference) == client.id and not is_task(reference):
-                    self._state.objects.pin(reference, client.id)  # the client releases it, which forgets it
 
     def _capacity(self, account: KeyAccount, more: int) -> int:
         """Return how many tasks may come. more: tasks that wait and are not counted yet."""
@@ -160,15 +159,19 @@ class Submission:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
-    def _reject(self, group: Group, ids: Iterable[bytes], why: str) -> None:
+    def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """End tasks as they come."""
-        for identifier in ids:
-            if identifier not in group.client.tasks and identifier not in group.client.retained:
-                task = group.client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
-                if group.client.session is not None:
-                    group.client.session.submitted(identifier, group.spec.name)
+        client, session = group.client, group.client.session
+        for row in rows:
+            identifier = columns.ids[row]
+            if identifier not in client.tasks and identifier not in client.retained:
+                task = client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
+                if session is not None:
+                    client.account.size_bytes += note_label(session.labels, columns, row)
                 self._count(group, 1)
                 self._tasks.end(task, Outcome.REJECTED, why.encode())
+            else:
+                self._sessions.repeated(client, columns, row)
 
     @staticmethod
     def _count(group: Group, tasks: int) -> None:
@@ -207,6 +210,13 @@ class Submission:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
         return Group(client, spec, functions_of(spec), spec_bytes(spec), function.needs, rank, depth, timing, function)
+
+
+def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:
+    """Note the label of a task, whose attempts follow those of earlier runs. Returns the bytes that it adds."""
+    size_bytes = note_label(session.labels, columns, row)
+    task.attempt = max(task.attempt, session.labels[task.id].attempt)
+    return size_bytes
 
 
 def _note(wrong: list[str], text: str) -> None:

@@ -248,13 +248,15 @@ class Cluster:
         references: Sequence[tuple[bytes, ...]] = (),
         seen: int = 0,
         ids: list[bytes] | None = None,
+        labels: Sequence[tuple[bytes, ...]] = (),
+        again: int = 0,
         **options: object,
     ) -> list[bytes]:
         """Submit tasks of one group; options are fields of Spec. Returns their ids."""
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
         ids = ids or [self.task_id(client) for _ in range(count)]
-        group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references))
-        self.say(client, Submit([(FUNCTION, CODE)], [group], seen))
+        group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references), list(labels))
+        self.say(client, Submit([(FUNCTION, CODE)], [group], seen, again))
         return ids
 
     def cancel(self, client: str, *ids: bytes) -> None:

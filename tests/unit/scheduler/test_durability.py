@@ -13,7 +13,6 @@ from scaler.protocol.messages import (
     EndSession,
     Finished,
     ForgetOwner,
-    LabelTasks,
     ListSessionTasks,
     Outcome,
     Release,
@@ -294,8 +293,7 @@ def test_a_durable_session_comes_back_with_its_tasks_results_keys_and_names(
     cluster: JournaledCluster, compacted: bool
 ) -> None:
     cluster.client("s", session="nightly")
-    ended, queued = cluster.submit("s", 2, name="f")
-    cluster.say("s", LabelTasks([queued], [b"key"], [b"tag"]))
+    ended, queued = cluster.submit("s", 2, name="f", labels=[(), (b"key", b"tag")])
     cluster.worker("worker")
     cluster.finish("worker", ended)
     cluster.say("s", AcknowledgeResults(1))
@@ -335,7 +333,6 @@ def test_a_failed_task_of_a_session_that_runs_again_has_no_result_until_it_ends(
     (task,) = cluster.submit("s")
     cluster.worker("worker")
     cluster.finish("worker", task, outcome=Outcome.EXCEPTION)
-    cluster.say("s", LabelTasks([task], [b"key"], [b""], run_failed=True))
-    cluster.submit("s", ids=[task])
+    cluster.submit("s", ids=[task], labels=[(b"key", b"")])
     after = cluster.killed(compacted=compacted)
     assert isinstance(after.state_of(task), Waiting)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+import pytest
+
 from scaler.ids import result_id
 from scaler.net.identity import Identity
 from scaler.protocol.messages import (
+    SPLIT_BATCH_BYTES,
     UNFINISHED,
     AcknowledgeResults,
     EndSession,
     Finished,
     ForgetOwner,
-    LabelTasks,
     ListSessions,
     ListSessionTasks,
     Message,
@@ -25,11 +27,15 @@ from scaler.protocol.messages import (
     SessionTasks,
     stored_reference,
 )
+from scaler.scheduler.core import sessions
+from scaler.scheduler.core.accounts import ENTRY_BYTES
 from scaler.scheduler.core.commands import Expel, SendToStorage
+from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import VALUE, Cluster
 
 ALICE, BOB = Identity("alice"), Identity("bob")
 NAME = "nightly"
+LARGEST_PORTION = sessions.MAX_REDELIVERED_BYTES + 2 * SPLIT_BATCH_BYTES
 M = TypeVar("M", bound=Message)
 
 
@@ -124,8 +130,7 @@ def test_failed_tasks_run_again_under_later_attempts_when_the_user_submits_them_
     cluster.finish("w", failed, outcome=Outcome.EXCEPTION)
     cluster.finish("w", succeeded)
     come_back(cluster)
-    cluster.say("s", LabelTasks([failed, succeeded], [b"a", b"b"], [b"", b""], run_failed=True))
-    cluster.submit("s", ids=[failed, succeeded])
+    cluster.submit("s", ids=[failed, succeeded], labels=[(b"a", b""), (b"b", b"")])
     assert [(task, attempt) for task, attempt, _ in cluster.runs("w")] == [(failed, 2)]
 
 
@@ -134,21 +139,19 @@ def test_a_scheduler_that_forgot_nothing_does_not_run_failed_tasks_again() -> No
     (failed,) = cluster.submit("s", retries=0)
     cluster.finish("w", failed, outcome=Outcome.EXCEPTION)
     come_back(cluster)
-    cluster.say("s", LabelTasks([failed], [b"a"], [b""], run_failed=False))
-    cluster.submit("s", ids=[failed])
+    cluster.submit("s", ids=[failed], labels=[(b"a", b"")], again=1)
     assert not cluster.runs("w")
     assert cluster.outcome("s", failed) == Outcome.EXCEPTION
 
 
 def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
     cluster = with_session()
-    (task,) = cluster.submit("s")
-    cluster.say("s", LabelTasks([task], [b"first"], [b""]))
-    cluster.say("s", LabelTasks([task], [b"second"], [b""]))
+    (task,) = cluster.submit("s", labels=[(b"first", b"")])
+    cluster.submit("s", ids=[task], labels=[(b"second \xff", b"")])
     outcome, text = cluster.outcomes("s")[task]
     assert outcome == Outcome.REJECTED
-    assert b"'first'" in text
-    assert b"'second'" in text
+    assert text.decode() == "the keys 'first' and 'second \ufffd' have the same digest: change one of them"
+    assert cluster.state.living_task(task)
 
 
 def test_a_session_has_one_client_at_a_time() -> None:
@@ -180,8 +183,7 @@ def test_a_session_that_another_key_has_is_another_session() -> None:
 
 def test_sessions_and_their_tasks_are_listed_in_the_order_of_submission() -> None:
     cluster = with_session()
-    ids = cluster.submit("s", 3, name="f")
-    cluster.say("s", LabelTasks(ids[1:2], [b"key"], [b"tag"]))
+    ids = cluster.submit("s", 3, name="f", labels=[(), (b"key", b"tag"), ()])
     cluster.finish("w", ids[0])
     cluster.finish("w", ids[2], outcome=Outcome.EXCEPTION)
     cluster.leave("s")
@@ -236,3 +238,118 @@ def test_a_session_expires_after_its_last_use_and_not_before_its_last_task() -> 
     assert cluster.state.clients
     cluster.wait(2.0, alive=["w"])
     assert not cluster.state.clients
+
+
+def account_bytes(cluster: Cluster) -> int:
+    return cluster.state.clients[cluster.peer("s")].account.size_bytes
+
+
+def test_labels_count_in_the_account_of_the_key_until_the_session_is_removed() -> None:
+    cluster = with_session()
+    cluster.client("other", identity=ALICE)
+    before = account_bytes(cluster)
+    (task,) = cluster.submit("s", name="f", labels=[(b"k" * 100, b"t" * 10)])
+    cluster.finish("w", task)
+    cluster.say("s", AcknowledgeResults(1))
+    assert account_bytes(cluster) - before >= ENTRY_BYTES + 110
+    cluster.submit("s", ids=[task], name="g", labels=[(b"k" * 100, b"t" * 30)])
+    account = cluster.state.clients[cluster.peer("other")].account
+    cluster.leave("s")
+    cluster.say("other", EndSession(cluster.peer("s"), remove=True))
+    assert account.size_bytes == 0
+
+
+def test_labels_beyond_the_memory_of_a_key_are_refused_with_their_tasks() -> None:
+    cluster = Cluster(max_bytes_per_client=100_000)
+    cluster.client("s", session=NAME, identity=ALICE)
+    ids = cluster.submit("s", 100, labels=[(b"k" * 1000, b"")] * 100)
+    refused = [task for task, (outcome, _) in cluster.outcomes("s").items() if outcome == Outcome.REJECTED]
+    assert 10 < len(refused) < 50
+    assert set(refused) == set(ids[-len(refused) :])
+    assert account_bytes(cluster) < 250_000
+
+
+@pytest.mark.parametrize("label", [(b"k" * 3000, b""), (b"key",), (b"key", b"tag", b"more")])
+def test_labels_that_break_the_rules_are_an_error_and_their_tasks_run_without_them(label: tuple[bytes, ...]) -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s", labels=[label])
+    assert "bytes, or are not a pair" in errors(cluster)
+    cluster.finish("w", task)
+    assert ask(cluster, "s", ListSessionTasks(cluster.peer("s")), SessionTasks).keys == [b""]
+
+
+def test_a_client_without_a_session_may_neither_label_tasks_nor_ask_for_results() -> None:
+    cluster = with_session()
+    cluster.client("plain")
+    (task,) = cluster.submit("plain", labels=[(b"key", b"tag")])
+    assert "it has no durable session" in errors(cluster)
+    cluster.client("other")
+    cluster.say("other", Redeliver([task]))
+    assert "sent Redeliver, which it may not" in errors(cluster)
+    cluster.finish("w", task)
+    assert cluster.outcome("plain", task) == Outcome.SUCCESS
+
+
+def errors(cluster: Cluster) -> str:
+    return "; ".join(fact.text for fact in cluster.take_facts() if isinstance(fact, Incident))
+
+
+def test_results_that_are_asked_for_are_sent_no_faster_than_they_are_acknowledged() -> None:
+    cluster = with_session()
+    count, payload = 6_000, b"\x80" + bytes(30_000)
+    ids = cluster.submit("s", count)
+    while on_worker := cluster.on("w"):
+        cluster.finish("w", *on_worker, payload=payload)
+    come_back(cluster)
+    cluster.say("s", Redeliver(ids[: count // 2]))
+    cluster.submit("s", ids=ids[count // 2 :])
+    sent = 0
+    while sent < count:
+        portion = told(cluster, "s", Finished)
+        assert 0 < sum(len(each) for message in portion for each in message.payloads) <= LARGEST_PORTION
+        sent += sum(len(message.ids) for message in portion)
+        assert portion[-1].number
+        cluster.said.clear()
+        cluster.say("s", AcknowledgeResults(portion[0].number))
+        if len(portion) > 1:
+            assert not told(cluster, "s", Finished), "it has not acknowledged all of it"
+        cluster.say("s", AcknowledgeResults(portion[-1].number))
+    assert sent == count
+
+
+def test_what_is_asked_for_twice_or_is_not_there_keeps_nothing_in_the_scheduler() -> None:
+    cluster = with_session()
+    (done,) = cluster.submit("s")
+    cluster.finish("w", done)
+    unknown = [cluster.task_id("s") for _ in range(10)]
+    for _ in range(5):
+        cluster.say("s", Redeliver([done, *unknown]))
+    client = cluster.state.clients[cluster.peer("s")]
+    assert client.session is not None
+    assert len(client.unacknowledged) + len(client.session.owed) <= 3
+
+
+def test_a_session_whose_client_has_died_may_be_removed_at_once() -> None:
+    cluster = with_session()
+    cluster.client("other", identity=ALICE)
+    cluster.break_connection("s")
+    assert not ask(cluster, "other", EndSession(cluster.peer("s"), remove=True), SessionEnded).error
+    assert not ask(cluster, "other", ListSessions(), SessionsListed).sessions
+
+
+def test_one_key_has_a_limit_of_sessions_which_others_do_not_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 1)
+    cluster = with_session()
+    refused = cluster.refusal("t", ALICE, session="another")
+    assert refused == "MAX_SESSIONS is 1, and the key alice has as many: remove some"
+    assert not cluster.refusal("t", BOB, session="another")
+    assert "at most 2048 bytes" in cluster.refusal("t", BOB, session="n" * 3000)
+
+
+def test_a_later_tag_replaces_the_first_one_and_the_function_stays_that_of_the_task_that_ran() -> None:
+    cluster = with_session()
+    (task,) = cluster.submit("s", name="first", labels=[(b"key", b"old")])
+    cluster.finish("w", task)
+    cluster.submit("s", ids=[task], name="second", labels=[(b"key", b"new")])
+    tasks = ask(cluster, "s", ListSessionTasks(cluster.peer("s")), SessionTasks)
+    assert (tasks.names, tasks.keys, tasks.tags) == ([b"first"], [b"key"], [b"new"])
