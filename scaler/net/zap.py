@@ -18,7 +18,7 @@ _VERSION = b"1.0"
 
 
 class Authenticator:
-    """One for each context, before its first listener with keys: without it, ZeroMQ lets every key in."""
+    """One for each context, before its first listener with keys: without it, ZeroMQ accepts every key."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         self._servers: dict[bytes, ServerKeys] = {}

@@ -63,7 +63,7 @@ class RunKeys:
                 find("")
 
     def entries(self) -> dict[str, Entry]:
-        """Return the entry of the one key that is let in, by its public key."""
+        """Return the entry of the one key that is accepted, by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def is_outdated(self) -> bool:

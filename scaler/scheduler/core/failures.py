@@ -52,7 +52,7 @@ class Failures:
     """links: requests for the storage; the caller sends them and empties the list."""
 
     def __init__(self, objects: ObjectTable, secret: bytes = b"") -> None:
-        """secret: makes the second names of objects, which nobody must guess. Replays and tests need none."""
+        """secret: makes the second names of objects, which no client must guess. Replays and tests need none."""
         self._secret = secret
         self.links: list[LinkObject] = []
         self.logs = Logs()

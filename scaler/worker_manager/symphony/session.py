@@ -101,7 +101,7 @@ def read_password(path: str | None) -> str:
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:
     """End tasks of a session by the product's own command, for releases whose library cannot.
 
-    The command uses the login of `soamlogon`: it takes a password on its command line only, where everyone can see it.
+    The command uses the login of `soamlogon`: it takes a password on its command line only, which every user can read.
     Raises ExecutorError when the command is missing, fails, or takes too long.
     """
     for first in range(0, len(task_ids), KILLED_AT_ONCE):
