@@ -121,10 +121,9 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
         for variable in (READY_FD_VARIABLE, PARENT_PID_VARIABLE):  # meant for the agent, not for what tasks start
             os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # so that a stopped fork server sees the end of its agent, too
-        # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet. By line: they lead
-        # into pipes, and a user wants to see at once what a task prints.
-        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+        # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet.
+        sys.stdout = os.fdopen(1, "w", closefd=False)
+        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
         code = _serve(theirs, config)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())
