@@ -25,11 +25,12 @@ from scaler.cluster.ports import ReservedPorts
 from tests.chaos.faults import CLIENT_LEASE_SECONDS, WORKER_LEASE_SECONDS
 from tests.chaos.proxy import Proxy
 from tests.chaos.workload import Order
+from tests.simulation.machine import SIMULATED
 
 ROOT = Path(__file__).parents[2]
 MARK = "CHAOS_RUN"
 SHARED_MEMORY = Path("/dev/shm")
-FOREIGN = ("sem.mp-", "scaler-simulated-")
+FOREIGN = ("sem.mp-", SIMULATED)
 """How names of shared memory begin that other programs of this machine make: a cluster gives its own no names."""
 KEPT_FILES = ("web-token",)
 """Files of the runtime directory that outlive a cluster by design."""

@@ -26,6 +26,7 @@ from scaler.object_storage.shared_memory import SharedMemory, is_supported
 from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
+from tests.simulation.machine import SIMULATED
 from tests.waiting import until
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
@@ -109,7 +110,8 @@ def local_names(process: int) -> set[str]:
 
 def files(directory: Path) -> list[Path]:
     """Return what of ours lies where shared and temporary files would."""
-    return sorted([*directory.iterdir(), *Path("/dev/shm").glob("*scaler*")])
+    shared = (path for path in Path("/dev/shm").glob("*scaler*") if not path.name.startswith(SIMULATED))
+    return sorted([*directory.iterdir(), *shared])
 
 
 def shared_bytes() -> int:

@@ -37,6 +37,8 @@ import scaler.object_storage.durable
 import scaler.scheduler.durable
 from scaler.journal.journal import Journal
 
+SIMULATED = "scaler-simulated-"
+"""What the names of directories with simulated disks begin with."""
 SECTOR_BYTES = 512
 SEGMENT_BYTES = COMPACT_BYTES = 8 * 1024
 MIN_FILE_BYTES = 64
@@ -240,7 +242,7 @@ class Machine:
 
     def __enter__(self) -> Machine:
         memory = Path("/dev/shm")
-        directory = tempfile.TemporaryDirectory(prefix="scaler-simulated-", dir=memory if memory.is_dir() else None)
+        directory = tempfile.TemporaryDirectory(prefix=SIMULATED, dir=memory if memory.is_dir() else None)
         self.path = Path(self._context.enter_context(directory))
         system = _Module(
             os,
