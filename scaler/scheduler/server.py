@@ -154,6 +154,7 @@ class SchedulerServer:
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = 0.0  # uvloop's handles of times that have passed do not have it
         self._is_closed = False
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
@@ -392,10 +393,10 @@ class SchedulerServer:
     def _schedule(self, at: float) -> None:
         """Have the next step at this time or earlier: a timer that is due before is left alone."""
         if self._timer is not None:
-            if self._timer.when() <= at:
+            if self._timer_at <= at:
                 return
             self._timer.cancel()
-        self._timer = self._loop.call_at(at, self._tick)
+        self._timer, self._timer_at = self._loop.call_at(at, self._tick), at
 
     def _tick(self) -> None:
         self._timer = None
