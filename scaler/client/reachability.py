@@ -26,6 +26,7 @@ class _Lost:
 
 
 _lost: dict[str, _Lost] = {}
+_reached_at: dict[str, float] = {}
 
 
 def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
@@ -35,7 +36,8 @@ def warn_unreachable(address: str, since: float, now: float, text: str) -> None:
     with _lock:
         lost = _lost.get(address)
         if lost is None or now - lost.called_at > STALE_SECONDS:
-            lost = _lost[address] = _Lost(since, now)
+            # Another client has just reached it: this one has not tried in vain since before.
+            lost = _lost[address] = _Lost(max(since, _reached_at.get(address, since)), now)
         lost.called_at = now
         if now - lost.since < lost.due_seconds:
             return
@@ -49,5 +51,6 @@ def tell_reached(address: str, now: float) -> None:
     """Tell that the scheduler answers, if a warning said that it does not."""
     with _lock:
         lost = _lost.pop(address, None)
+        _reached_at[address] = now
     if lost is not None and lost.due_seconds > FIRST_SECONDS and now - lost.called_at <= STALE_SECONDS:
         _log.warning("scaler: connected to %s, after %.0f s", address, now - lost.since)

@@ -37,3 +37,12 @@ def test_clients_that_have_given_up_are_forgotten(caplog: pytest.LogCaptureFixtu
     assert caplog.messages == []
     warn_unreachable("tcp://c:1", 101.0, 104.0, "(why)")
     assert len(caplog.messages) == 1
+
+
+def test_a_client_that_comes_back_after_another_one_has_not_lost_it_again(caplog: pytest.LogCaptureFixture) -> None:
+    warn_unreachable("tcp://d:1", 0.0, 10.0, "(why)")
+    warn_unreachable("tcp://d:1", 0.0, 10.5, "(why)")
+    tell_reached("tcp://d:1", 11.0)
+    warn_unreachable("tcp://d:1", 0.0, 11.5, "(why)")
+    tell_reached("tcp://d:1", 11.6)
+    assert len(caplog.messages) == 2
