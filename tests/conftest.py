@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import sys
@@ -96,6 +97,16 @@ def wait_for_end(processes: list[psutil.Process], seconds: float) -> list[psutil
         if not ended:
             left.append(process)
     return left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def aws_models() -> Iterator[None]:
+    """Let all clients of boto3 share the descriptions of services: reading them takes longer than most tests."""
+    session = sys.modules.get("botocore.session")  # there is one if a test that was collected needs it
+    with pytest.MonkeyPatch.context() as patch:
+        if session is not None:
+            patch.setattr(session, "create_loader", functools.cache(session.create_loader))
+        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

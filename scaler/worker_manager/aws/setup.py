@@ -14,9 +14,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import boto3
+
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session
 
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
@@ -50,12 +52,16 @@ class Account:
     def client(self, service: str) -> AwsClient:
         """Return the client of a service, made when it is first needed."""
         if service not in self._clients:
-            self._clients[service] = AwsClient(self._settings, service)
+            self._clients[service] = AwsClient(self._settings, service, session=self._session)
         return self._clients[service]
 
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
+
+    @cached_property
+    def _session(self) -> boto3.session.Session:
+        return aws_session(self._settings)
 
     @cached_property
     def number(self) -> str:
