@@ -30,6 +30,7 @@ from xml.etree import ElementTree
 import psutil
 import pytest
 
+TESTS = Path(__file__).parent
 MAX_SECOND_ATTEMPTS = 0.002
 """Share of all tests that may need a second attempt."""
 INTERRUPTED = 2
@@ -154,7 +155,9 @@ def run_pytest(*arguments: str) -> Result:
     with tempfile.TemporaryDirectory() as directory, tempfile.TemporaryDirectory() as notes:
         report = Path(directory, "report.xml")
         command = [sys.executable, "-m", "pytest", "-q", f"--junitxml={report}", "-p", "tests.run", *arguments]
-        process = subprocess.Popen(command, env={**os.environ, NOTES: notes})
+        # With byte code on disk, each of thousands of processes compiles nothing.
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        process = subprocess.Popen(command, env={**environment, NOTES: notes})
         try:
             exit_code = supervise(process, Path(notes))
         except KeyboardInterrupt:  # the terminal sends it to pytest too
@@ -165,6 +168,11 @@ def run_pytest(*arguments: str) -> Result:
     skipped = [case for case in cases if case.find("skipped") is not None]
     names = dict.fromkeys(f"{case.get('classname')}::{case.get('name')}" for case in failed)
     return Result(exit_code, len(cases) - len(failed) - len(skipped), len(skipped), tuple(names))
+
+
+def files_with(text: str) -> list[str]:
+    """Return the files of tests with a text: to collect the tests of all others takes longer than most run."""
+    return [str(path) for path in sorted(TESTS.rglob("test_*.py")) if text in path.read_text()]
 
 
 def main() -> int:
@@ -183,7 +191,7 @@ def main() -> int:
     if second:
         results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
     if results[-1].exit_code == 0:
-        results.append(run_pytest("-m", "alone", *paths))
+        results.append(run_pytest("-m", "alone", *(paths or files_with("mark.alone"))))
     return report(results, second)
 
 
