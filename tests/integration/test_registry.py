@@ -20,10 +20,8 @@ from scaler.registry import Registration
 held = Registration("held")
 held.publish("tcp://h:1", "tcp://h:3")
 child = os.fork() if sys.argv[1:] == ["fork"] else -1
-if child:
-    print(child, flush=True)
-else:
-    os.close(1)
+if child <= 0:
+    print(os.getpid() if child == 0 else -1, flush=True)
 time.sleep(60)
 os._exit(0)
 """
@@ -98,16 +96,17 @@ def test_a_killed_process_leaves_no_cluster_even_when_a_child_of_it_lives(direct
         child = int(holder.stdout.readline())
         try:
             assert find("held").pid == holder.pid
+            holder.kill()
+            holder.wait()
+            assert running() == []
+            assert not list(directory.iterdir())
+            again = Registration("held")
+            assert again.name == "held"
+            again.close()
         finally:
             holder.kill()
-        holder.wait()
-        assert running() == []
-        assert not list(directory.iterdir())
-        again = Registration("held")
-        assert again.name == "held"
-        again.close()
-        if child > 0:
-            os.kill(child, signal.SIGKILL)
+            if child > 0:
+                os.kill(child, signal.SIGKILL)
 
 
 def check_refused(why: str) -> None:

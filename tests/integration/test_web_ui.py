@@ -152,6 +152,7 @@ def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPo
     file.write_text(f'[scheduler]\nbind_address = "{ports.address()}"\n[gui]\nport = 0\n')
     with command("scaler", str(file), directory=tmp_path) as launcher:
         launcher.addresses()
+        until(lambda: "web page http" in launcher.output())
         line = next(line for line in launcher.output().splitlines() if "connect with" in line)
         page = Page(line.partition("web page ")[2])
         page.until("/api/status", lambda found: found["connection"]["connected"])

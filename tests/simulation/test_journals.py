@@ -106,6 +106,13 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
 }
 
+RARE = {
+    "a disk that failed to confirm is believed": 20,
+    "a snapshot forgets which tasks may have run": 21,
+    "an object counts as stored before the disk has it": 11,
+}
+"""A seed at which a fault is noticed that few worlds notice: it comes first."""
+
 
 @pytest.mark.parametrize("kind", [STEADY, ROUGH, PROGRAMS])
 def test_nothing_that_was_said_is_lost(kind: str) -> None:
@@ -116,5 +123,6 @@ def test_nothing_that_was_said_is_lost(kind: str) -> None:
 def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     kind, fault = FAULTS[name]
     plant(fault, monkeypatch)
+    first = RARE.get(name, 0)
     with pytest.raises((AssertionError, KeyError, JournalError), match=fault.words):
-        run(range(24), kind)
+        run([*range(first, 48), *range(first)], kind)

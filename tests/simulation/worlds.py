@@ -4,7 +4,7 @@ AssertionError when a law or a promise does not hold."""
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
 
@@ -174,7 +174,7 @@ KINDS: dict[str, Callable[[int], SimulationReport]] = {
 }
 
 
-def run(seeds: range, *kinds: str) -> None:
+def run(seeds: Iterable[int], *kinds: str) -> None:
     """Run the worlds of these seeds and kinds. What one raises names it."""
     for seed in seeds:
         for kind in kinds:
