@@ -1,38 +1,76 @@
 """Fuzzes targets for long, guided by coverage: `python -m tests.fuzz.run SECONDS TARGET ...`, or all targets.
 
-Each target runs in a process of its own, where atheris instruments what it runs. Inputs that reach new code are kept in
-the corpus, an input that a target does not bear in the corpus's `found`, with its error. Without atheris, mutations go
-on without guidance.
+Each target runs in a process of its own, where atheris instruments what it runs. The smallest inputs that reach new
+code are kept in the corpus. An input that a target does not bear is kept in `found`, with its traceback, once for each
+place of an error; the run goes on, and its exit code is 1. Without atheris, mutations go on without guidance.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from random import Random
 
 MAX_INPUT_BYTES = 16_384
 RSS_LIMIT_MIB = 512
 INSTRUMENTED = ["scaler"]
+FOUND = Path(__file__).with_name("found")
 MAX_KEPT = 40
 """Inputs that one run adds to the corpus of a target: the smallest."""
+MAX_FOUND = 100
+"""Inputs that one run keeps of those that a target does not bear: one for each place of an error."""
 
 
-def fuzz(name: str, seconds: float) -> None:
-    """Fuzz one target in this process, which libFuzzer ends."""
+class Findings:
+    """What one run has found in a target. It keeps an input with its traceback, and raises nothing."""
+
+    def __init__(self, name: str, run: Callable[[bytes], int]) -> None:
+        self._name = name
+        self._run = run
+        self._places: set[str] = set()
+
+    def run(self, data: bytes) -> int:
+        try:
+            return self._run(data)
+        except Exception as error:  # noqa: BLE001 (whatever a target raises is a finding)
+            frames = traceback.extract_tb(error.__traceback__)[-3:]
+            place = f"{type(error).__name__} at {' '.join(f'{each.filename}:{each.lineno}' for each in frames)}"
+            if place not in self._places and len(self._places) < MAX_FOUND:
+                self._places.add(place)
+                keep_finding(self._name, data, "".join(traceback.format_exception(error)))
+            return 1
+
+
+def keep_finding(name: str, data: bytes, text: str) -> None:
+    FOUND.mkdir(exist_ok=True)
+    file = FOUND / f"{name}-{sha256(data).hexdigest()[:16]}"
+    file.write_bytes(data)
+    file.with_suffix(".txt").write_text(text)
+    print(f"{name}: found {file}\n{text}", flush=True)
+
+
+def fuzz(name: str, seconds: float, directory: Path) -> None:
+    """Fuzz one target in this process, which libFuzzer ends; write inputs that reach new code into the directory."""
+    if importlib.util.find_spec("atheris") is None:
+        walk_on(name, seconds)
+        return
     import atheris  # noqa: PLC0415 (only this process needs it, and only `make fuzz` installs it)
 
     with atheris.instrument_imports(include=INSTRUMENTED):
         from tests.fuzz import targets  # noqa: PLC0415 (what is imported here is instrumented)
     target = targets.TARGETS[name]
-    directory = Path(tempfile.mkdtemp(prefix=f"fuzz-{name}-"))
+    findings = Findings(name, target.run)
     for number, data in enumerate(target.seeds()):
         (directory / f"seed-{number}").write_bytes(data)
-    print(f"inputs that reach new code: {directory}", flush=True)
 
     def mutate(data: bytes, max_size: int, seed: int) -> bytes:
         random = Random(seed)
@@ -49,66 +87,76 @@ def fuzz(name: str, seconds: float) -> None:
         "-timeout=20",
         "-print_final_stats=1",
     ]
-    atheris.Setup(arguments, lambda data: target.run(data) and None, custom_mutator=mutate)
+    atheris.Setup(arguments, lambda data: findings.run(data) and None, custom_mutator=mutate)
     atheris.Fuzz()
 
 
-def keep_new(name: str, output: str) -> int:
-    """Move the smallest new inputs into the corpus; return their number. Raises SystemExit for a bad one."""
-    from tests.fuzz.corpora import CORPUS, keep  # noqa: PLC0415 (it imports scaler, which `fuzz` instruments)
+def walk_on(name: str, seconds: float) -> None:
+    """Fuzz without coverage."""
+    from tests.fuzz.targets import TARGETS  # noqa: PLC0415
+    from tests.fuzz.walk import mutated  # noqa: PLC0415
 
-    directory = Path(output.partition("inputs that reach new code: ")[2].partition("\n")[0])
-    found = sorted(directory.glob("found-*"))
-    new = sorted((each for each in directory.iterdir() if each.name[:5] not in ("seed-", "found")), key=_size)
-    for file in new[:MAX_KEPT]:
-        keep(name, file.read_bytes())
-    for file in found:
-        print(f"{name}: kept {file.replace(CORPUS / f'{name}-{file.name}')}")
-    if found:
-        print(output[-6_000:])
-        raise SystemExit(1)
-    return len(new[:MAX_KEPT])
+    target, end, inputs = TARGETS[name], time.monotonic() + seconds, 0
+    findings = Findings(name, target.run)
+    for data in mutated(target, time.time_ns()):
+        if time.monotonic() > end:
+            break
+        findings.run(data)
+        inputs += 1
+    print(f"stat::number_of_executed_units: {inputs}", flush=True)
+
+
+def main() -> int:
+    seconds, *names = sys.argv[1:]
+    if names[:1] == ["--inside"]:
+        fuzz(names[1], float(seconds), Path(names[2]))
+        return 0
+    from tests.fuzz.targets import TARGETS  # noqa: PLC0415 (it imports scaler, which `fuzz` instruments)
+
+    names = names or list(TARGETS)
+    began = time.time()
+    summary = [fuzz_apart(name, float(seconds) / len(names)) for name in names]
+    print("", *summary, sep="\n")
+    found = sorted(each for each in FOUND.glob("*") if not each.suffix and each.stat().st_mtime >= began)
+    print(f"{len(found)} inputs are not borne", *found, sep="\n")
+    return 1 if found else 0
+
+
+def fuzz_apart(name: str, seconds: float) -> str:
+    """Fuzz one target in a process of its own, and keep what it finds; return a line of figures."""
+    from tests.fuzz.corpora import keep  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as directory:
+        command = [sys.executable, "-m", "tests.fuzz.run", str(seconds), "--inside", name, directory]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        assert child.stdout is not None
+        output = ""
+        for line in child.stdout:
+            output = output[-100_000:] + line
+            print(line, end="", flush=True)
+        files = list(Path(directory).iterdir())
+        ends = [each for each in files if each.name.startswith("found-")]
+        if child.wait() and not ends:  # such as an error at an import, or a kill
+            keep_finding(name, b"", output[-6_000:])
+        for file in ends:  # libFuzzer ended the target: too slow, too much memory, or a crash
+            keep_finding(name, file.read_bytes(), output[-6_000:])
+        new = sorted((each for each in files if each.name[:5] not in ("seed-", "found")), key=_size)[:MAX_KEPT]
+        for file in new:
+            keep(name, file.read_bytes())
+    figures = {}
+    for what, pattern in (
+        ("inputs", r"executed_units: +(\d+)"),
+        ("coverage", r"cov: (\d+)"),
+        ("MiB", r"rss_mb: +(\d+)"),
+    ):
+        with suppress(IndexError):
+            figures[what] = re.findall(pattern, output)[-1]
+    return f"{name}: {', '.join(f'{what} {figure}' for what, figure in figures.items())}, {len(new)} inputs kept"
 
 
 def _size(file: Path) -> int:
     return file.stat().st_size
 
 
-def main() -> None:
-    seconds, *names = sys.argv[1:]
-    if names[:1] == ["--inside"]:
-        fuzz(names[1], float(seconds))
-        return
-    from tests.fuzz.targets import TARGETS  # noqa: PLC0415
-
-    names = names or list(TARGETS)
-    each_seconds = float(seconds) / len(names)
-    for name in names:
-        if importlib.util.find_spec("atheris") is None:
-            walk_on(name, each_seconds)
-            continue
-        command = [sys.executable, "-m", "tests.fuzz.run", str(each_seconds), "--inside", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
-        output = done.stdout.decode(errors="replace")
-        kept = keep_new(name, output)
-        runs = [line for line in output.splitlines() if "number_of_executed_units" in line or "cov:" in line]
-        print(f"{name}: {kept} inputs kept; {' | '.join(runs[-2:])}", flush=True)
-        if done.returncode:
-            print(output[-6_000:])
-            raise SystemExit(1)
-
-
-def walk_on(name: str, seconds: float) -> None:
-    """Fuzz without coverage."""
-    from tests.fuzz.targets import TARGETS  # noqa: PLC0415
-    from tests.fuzz.walk import walk  # noqa: PLC0415
-
-    end, seed, messages = time.monotonic() + seconds, time.time_ns(), 0
-    while time.monotonic() < end:
-        messages += walk(TARGETS[name], max(1, TARGETS[name].share // 10), seed)
-        seed += 1
-    print(f"{name}: {messages} messages without guidance, which needs atheris", flush=True)
-
-
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

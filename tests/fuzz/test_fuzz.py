@@ -21,6 +21,7 @@ from scaler.protocol import fields as f
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.structs import struct_codec
+from tests.fuzz import run
 from tests.fuzz.samples import Sampler
 from tests.fuzz.targets import TARGETS
 
@@ -45,6 +46,23 @@ def test_a_hundred_thousand_mutated_messages_harm_nobody_and_take_little_memory(
     assert report.keys() == TARGETS.keys()
     assert sum(each["messages"] for each in report.values()) >= 100_000
     assert sum(each["grown_bytes"] for each in report.values()) <= MAX_GROWN_BYTES
+
+
+def test_a_long_run_keeps_each_finding_once_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "FOUND", tmp_path)
+
+    def bear(data: bytes) -> int:
+        assert data != b"not this"
+        return 1 // len(data)
+
+    findings = run.Findings("codec", bear)
+    for data in (b"good", b"", b"not this", b"", b"good", b"not this"):
+        findings.run(data)
+    kept = [file for file in tmp_path.iterdir() if not file.suffix]
+    found = {file.read_bytes(): file.with_suffix(".txt").read_text() for file in kept}
+    assert found.keys() == {b"", b"not this"}
+    assert "ZeroDivisionError" in found[b""]
+    assert "AssertionError" in found[b"not this"]
 
 
 # -- amplification: what a small body can make of its reader

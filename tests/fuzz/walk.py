@@ -10,6 +10,8 @@ import json
 import resource
 import sys
 import time
+from collections.abc import Iterator
+from itertools import islice
 from random import Random
 
 from tests.fuzz.targets import TARGETS, Target
@@ -21,16 +23,21 @@ class FoundError(Exception):
 
 def walk(target: Target, inputs: int, seed: int) -> int:
     """Run this number of mutated inputs; return how many messages they had. Raises FoundError for a bad one."""
-    random = Random(f"{target.name}-{seed}")
-    seeds = target.seeds()
     messages = 0
-    for _ in range(inputs):
-        data = target.mutate(random, seeds[random.randrange(len(seeds))])
+    for data in islice(mutated(target, seed), inputs):
         try:
             messages += target.run(data)
         except Exception as error:
             raise FoundError(f"{target.name}: {error!r} from the input {data.hex()}") from error
     return messages
+
+
+def mutated(target: Target, seed: int) -> Iterator[bytes]:
+    """Yield mutated inputs of a target, without end."""
+    random = Random(f"{target.name}-{seed}")
+    seeds = target.seeds()
+    while True:
+        yield target.mutate(random, seeds[random.randrange(len(seeds))])
 
 
 def peak_bytes() -> int:
