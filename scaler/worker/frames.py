@@ -146,16 +146,19 @@ def send(end: socket.socket, datagram: bytes, flags: int = 0) -> None:
 def receive(end: socket.socket, flags: int = 0) -> tuple[bytes, list[int]]:
     """Return a datagram, empty at the end of the socket, with descriptors that came with it and are the caller's.
 
-    Raises BlockingIOError when flags say not to wait and there is none, ProtocolError when its memory file is none.
+    Raises BlockingIOError when flags say not to wait and there is none, ProtocolError when its memory file is none or
+    could not come.
     """
     datagram, attached, _, _ = end.recvmsg(DATAGRAM_BYTES, _ANCILLARY_BYTES, flags)
-    if not attached:
+    if not attached and datagram != LARGE:
         return datagram, []
     descriptors = array.array("i")
     for _, _, data in attached:
         descriptors.frombytes(data[: len(data) - len(data) % descriptors.itemsize])
     if datagram != LARGE:
         return datagram, list(descriptors)
+    if not descriptors:
+        raise ProtocolError("a memory file did not come: no descriptor is free")
     try:
         return _read_file(descriptors[0]), []
     finally:

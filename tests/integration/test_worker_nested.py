@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from pathlib import Path
 
 import psutil
 
-from scaler.protocol.messages import Done, Relay, RelayClosed, Suspended
+from scaler import Client
+from scaler.net.connection import Welcomed
+from scaler.protocol.codec import decode, encode
+from scaler.protocol.messages import Done, Finished, Outcome, Relay, RelayClosed, Submit, Suspended, Welcome
+from scaler.serialization import dump_value, to_payload
 from scaler.worker import frames
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
@@ -177,3 +182,28 @@ def test_with_hard_suspend_a_waiting_processor_is_stopped_and_goes_on() -> None:
         assert len(rig.messages(Done)) == 1
 
     play(story, hard_processor_suspend=True)
+
+
+def test_after_the_scheduler_has_forgotten_a_worker_its_tasks_have_clients_that_work() -> None:
+    def ask() -> tuple[int, object]:
+        with Client() as client:
+            return os.getpid(), client.submit(abs, -7).result()
+
+    async def story(rig: Rig) -> None:
+        pids = set()
+        for _ in range(2):
+            rig.scheduler.said.clear()
+            rig.forget_functions()
+            (identifier,) = rig.submit(ask, ())
+            (relay,) = await rig.until(lambda: rig.messages(Relay))
+            submit = decode(relay.body)
+            assert isinstance(submit, Submit)
+            finished = Finished(1, submit.groups[0].ids, [Outcome.SUCCESS], [to_payload(dump_value(7, None))], [1])
+            rig.hear(Relay(relay.client, encode(finished)))
+            pid, value = await rig.value(identifier)
+            assert value == 7
+            pids.add(pid)
+            rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0))])
+        assert len(pids) == 2, "a client cannot open its channel again, and the code of tasks may keep it"
+
+    play(story)

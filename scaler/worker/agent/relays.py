@@ -24,7 +24,7 @@ from scaler.worker.frames import receive, send
 
 MAX_CHANNELS = 10_000
 MAX_UNREAD_BYTES = 256 * 1024 * 1024
-"""What waits for a nested client that does not read; beyond it the channel ends."""
+"""What waits for a nested client that does not read; beyond it, its processor is ended."""
 _READS_PER_WAKEUP = 64
 
 
@@ -105,7 +105,7 @@ class Relays:
         self._agent.take_soon(ProcessorReported(channel.number, ProcessorEvent.NESTED_TRAFFIC))
         channel.sender.send([body])
         if channel.sender.unsent_bytes > MAX_UNREAD_BYTES:
-            self.close(client)
+            self._ban(channel, f"its client does not read, and more than {MAX_UNREAD_BYTES} bytes wait for it")
         return True
 
     def restart(self, welcome: Welcome, *, is_expired: bool) -> None:
@@ -126,8 +126,18 @@ class Relays:
             self._agent.send(RelayClosed(client))
 
     def close_all(self) -> None:
-        for client in list(self._channels):
+        """End all channels. A client cannot open another one, and the code of tasks may keep it: no processor that has
+        one runs further tasks."""
+        for client, channel in list(self._channels.items()):
             self.close(client)
+            self._report(channel, ProcessorEvent.WORN, "the scheduler has forgotten the client of its tasks")
+
+    def _report(self, channel: _Channel, event: ProcessorEvent, text: str) -> None:
+        self._agent.take_soon(ProcessorReported(channel.number, event, text))
+
+    def _ban(self, channel: _Channel, text: str) -> None:
+        """End a processor instead of its channel: to its task, that would be an error of its own."""
+        self._report(channel, ProcessorEvent.INVALID_DATAGRAM, text)
 
     def _read(self, client: bytes) -> None:
         for _ in range(_READS_PER_WAKEUP):
@@ -140,10 +150,16 @@ class Relays:
                     os.close(descriptor)
             except BlockingIOError:
                 return
-            except (ConnectionError, ProtocolError):
+            except ConnectionError:
                 body = b""
-            if not 0 < len(body) <= MAX_BATCH_BYTES:
+            except ProtocolError as error:
+                self._ban(channel, str(error))
+                return
+            if not body:
                 self.close(client)
+                return
+            if len(body) > MAX_BATCH_BYTES:
+                self._ban(channel, f"its client sent a message of {len(body)} bytes, more than {MAX_BATCH_BYTES}")
                 return
             if channel.is_stale:
                 channel.is_stale = body != ACKNOWLEDGE_BODY

@@ -195,3 +195,11 @@ def test_results_read_from_the_page_are_not_taken_again_when_they_are_sent() -> 
 def test_skipping_rows_skips_their_payloads() -> None:
     results = unpack_results(pack_results(0, [row(b"ab"), row(b"c")], [b"ab", b"c"]))
     assert bytes(skip_rows(results, 1).payloads) == b"c"
+
+
+def test_a_large_datagram_without_its_file_is_refused() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        ours.send(LARGE)  # what arrives of it when the receiver has no free descriptor
+        with pytest.raises(ProtocolError, match="no descriptor is free"):
+            receive(theirs)
