@@ -16,7 +16,7 @@ from typing import Any, cast
 from scaler.config.worker import WorkerConfig
 from scaler.grammar import counted
 from scaler.ids import show
-from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Drain,
     ForgetFunctions,
@@ -41,6 +41,8 @@ TaskExecutor = ProcessorPool | ServiceCalls
 IDLE_TICK_SECONDS = 0.5
 START_NOTHING_AT = 2 / 3
 KILL_ONCE_AT = 5 / 6
+BROKEN_SECONDS = 2.0
+"""How long after its connection broke a worker starts tasks: less than the scheduler waits for it to come back."""
 STALL_SECONDS = 1.0
 """An agent that did not check the clock for this long reads what has arrived before it judges the silence."""
 DRAIN_ANSWER_SECONDS = 2.0
@@ -52,7 +54,7 @@ class LeaseStage(IntEnum):
 
     NORMAL = 0
     START_NOTHING = 1
-    """Its queued tasks may soon be given to others."""
+    """Its queued tasks may soon be given to others, or its connection is broken."""
     KILL_ONCE = 2
     """Running tasks that may not run twice are ended before the scheduler gives them up."""
     DEATH = 3
@@ -79,6 +81,8 @@ class AgentCore:
         self._lease_seconds = float("inf")
         """After this time without contact the scheduler gives this worker's tasks to others."""
         self._heard_at = self._checked_at = now
+        self._broken_at = float("inf")
+        """When the connection broke; infinite while there is one."""
         self._drain_text = ""
         """Why the worker leaves; empty: it does not."""
         self._exit_code = 0
@@ -91,7 +95,8 @@ class AgentCore:
             TimeElapsed: self._tick,
             Welcomed: self._welcomed,
             StopRequested: self._stop,
-            Resumed: lambda _event, _now: None,
+            Resumed: self._resumed,
+            Broken: self._broke,
             Run: self._run,
             Recall: self._recall,
             ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
@@ -199,12 +204,19 @@ class AgentCore:
         if self._drain_text:
             self._request_drain(now)
         self._lease_seconds = welcome.lease_seconds
-        self._heard_at = now
+        self._heard_at, self._broken_at = now, float("inf")
         self._stage = LeaseStage.NORMAL
         address = self._config.object_storage_address or welcome.object_storage_address
         if address != self.executor.storage_address:
             self.executor.storage_address = address
             self.executor.storage_moved()
+
+    def _broke(self, _event: Broken, now: float) -> None:
+        self._broken_at = now
+
+    def _resumed(self, _event: Resumed, now: float) -> None:
+        self._broken_at = float("inf")
+        self._stage = self._lease_stage(now)
 
     def _run(self, message: Run, _now: float) -> None:
         executor, queue = self.executor, self.executor.queue
@@ -265,6 +277,8 @@ class AgentCore:
         }
         silent = now - self._heard_at
         stage = next((stage for stage, seconds in limits.items() if silent >= seconds), LeaseStage.NORMAL)
+        if now - self._broken_at >= BROKEN_SECONDS:
+            stage = max(stage, LeaseStage.START_NOTHING)
         return min(stage, LeaseStage.START_NOTHING) if has_stalled else stage
 
     def _check_lease(self, now: float) -> None:

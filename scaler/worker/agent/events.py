@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Literal, NamedTuple
 
-from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol.messages import Message, Outcome
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
@@ -101,7 +101,7 @@ class MemoryMeasured(NamedTuple):
 
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
 CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
-AgentInput = Received | Welcomed | Resumed | StopRequested | TimeElapsed | ProcessorInput | CallInput
+AgentInput = Received | Welcomed | Resumed | Broken | StopRequested | TimeElapsed | ProcessorInput | CallInput
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

@@ -226,7 +226,7 @@ class Agent:
                     _log.info("the connection to the scheduler broke; connecting again")
                 case ConnectionRefused(refused):
                     self.fail(RefusedError(f"the scheduler refused this worker: {refused.text}"))
-        self.take([event for event in events if not isinstance(event, Broken | ConnectionRefused)])
+        self.take([event for event in events if not isinstance(event, ConnectionRefused)])
 
     def _heartbeat(self) -> None:
         self._heartbeat_timer.cancel()

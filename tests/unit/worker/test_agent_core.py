@@ -8,7 +8,7 @@ import pytest
 
 from scaler.config.worker import WorkerConfig
 from scaler.ids import content_id
-from scaler.net.connection import Received, Resumed, Welcomed
+from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Done,
     Drain,
@@ -27,8 +27,9 @@ from scaler.protocol.messages import (
     Welcome,
     WorkerReport,
 )
+from scaler.scheduler.core.core import BREAK_GRACE_SECONDS
 from scaler.worker.agent import retained
-from scaler.worker.agent.core import DRAIN_ANSWER_SECONDS
+from scaler.worker.agent.core import BROKEN_SECONDS, DRAIN_ANSWER_SECONDS, IDLE_TICK_SECONDS
 from scaler.worker.agent.events import AgentInput, ProcessorReported, ResultsReceived, StopRequested
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.frames import ToProcessor
@@ -606,6 +607,26 @@ def test_a_worker_without_contact_starts_nothing_new_and_ends_what_may_not_run_t
     assert story.done() == {1: Outcome.WORKER_LOST}
     story.happened(Resumed(b"schedulr"))
     assert story.fed(2) == [2]
+
+
+def test_a_worker_whose_connection_broke_starts_nothing_when_the_scheduler_may_have_given_it_up() -> None:
+    story = Story()
+    story.happened(Broken(b"schedulr"))
+    story.tick(1.0)
+    story.happened(Resumed(b"schedulr"))
+    story.tick(2.0)
+    story.run(1, 2)
+    assert story.fed() == [1, 2], "the connection is whole again"
+    story.hands[1].begin(story.now)
+    story.happened(Broken(b"schedulr"))
+    for _ in range(4):
+        assert story.fed() == [2]
+        story.tick(0.5)
+    assert BROKEN_SECONDS + IDLE_TICK_SECONDS < BREAK_GRACE_SECONDS
+    story.work_on()
+    assert story.fed() == []
+    story.happened(Resumed(b"schedulr"))
+    assert story.fed() == [2]
 
 
 def test_a_worker_that_hears_nothing_ends_at_its_death_timeout() -> None:
