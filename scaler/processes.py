@@ -51,7 +51,10 @@ def adopt_orphans() -> None:
 
 
 def give_memory_back() -> None:
-    """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes."""
+    """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes.
+
+    glibc keeps the free end of the memory of every thread but the main one: up to twice the largest freed block.
+    """
     if hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 

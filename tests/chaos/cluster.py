@@ -167,11 +167,13 @@ class Cluster:
             "CHAOS_CLOCK": str(self._clock),
         }
 
-    def _popen(self, name: str, argv: tuple[str, ...]) -> subprocess.Popen[bytes]:
+    def _popen(
+        self, name: str, argv: tuple[str, ...], variables: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.directory / "out" / name.replace(" ", "-")).open("ab") as output:
             return subprocess.Popen(
                 [sys.executable, "-P", *argv],
-                env=self._environment(),
+                env=self._environment() | (variables or {}),
                 cwd=self.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -214,8 +216,11 @@ class Cluster:
         key = str(self.new_key(name, "client")) if is_far or self._storage_is_far else None
         return Order(name, address, str(self.history), self._seed, until, key, keeps_objects, session)
 
-    def start_client(self, order: Order, program: str = "tests.chaos.workload") -> subprocess.Popen[bytes]:
-        process = self._popen(order.name, ("-m", program, json.dumps(asdict(order))))
+    def start_client(
+        self, order: Order, program: str = "tests.chaos.workload", variables: dict[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a client. variables: of its environment, besides those that all processes get."""
+        process = self._popen(order.name, ("-m", program, json.dumps(asdict(order))), variables)
         self.clients.append(ClientProcess(order, process))
         return process
 

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import fmean
 
 WARM_UP = 0.25
 """Share of the samples, from the first on, that is left out: caches and pools fill then."""
 BLOCKS = 24
 """Samples that follow each other are alike, so single ones would give too small an error: blocks are fitted."""
+MAX_CORRELATION = 0.9
+"""Of blocks that follow each other. A figure that stays where a single step has brought it tells less than it seems."""
 ERRORS = 3.0
 """Standard errors by which a slope must exceed its limit to fail."""
 
@@ -31,7 +34,8 @@ class Slope:
 def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
     """Return the slope of (seconds, figure), in the order of time; None when there are too few.
 
-    It is the line of least squares through the means of blocks of equal numbers of samples.
+    It is the line of least squares through the means of blocks of equal numbers of samples. The error grows with the
+    correlation of what is left of successive blocks, as that of the mean of an autoregressive series of order one.
     """
     settled = samples[int(len(samples) * WARM_UP) :]
     size = len(settled) // BLOCKS
@@ -45,6 +49,9 @@ def slope(samples: Sequence[tuple[float, float]]) -> Slope | None:
     if not spread:
         return None
     per_hour = sum((at - middle) * (figure - mean) for at, figure in zip(times, figures, strict=True)) / spread
-    residuals = (figure - mean - per_hour * (at - middle) for at, figure in zip(times, figures, strict=True))
-    variance = sum(residual * residual for residual in residuals) / (BLOCKS - 2)
+    residuals = [figure - mean - per_hour * (at - middle) for at, figure in zip(times, figures, strict=True)]
+    squares = sum(residual * residual for residual in residuals)
+    products = sum(one * other for one, other in pairwise(residuals))
+    correlation = min(max(products / squares, 0.0), MAX_CORRELATION) if squares else 0.0
+    variance = squares / (BLOCKS - 2) * (1 + correlation) / (1 - correlation)
     return Slope(per_hour, math.sqrt(variance / spread), mean)

@@ -48,5 +48,11 @@ def test_what_fills_at_first_is_no_growth() -> None:
     assert not found.is_above(1.0)
 
 
+def test_a_single_step_is_no_growth() -> None:
+    found = slope([(at, figure + (20 * MIB if at > 2000 else 0)) for at, figure in samples(0, MIB)])
+    assert found is not None
+    assert not found.is_above(16 * MIB)
+
+
 def test_too_few_samples_have_no_slope() -> None:
     assert slope([(0.0, 1.0)] * 10) is None
