@@ -25,6 +25,13 @@ from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 
+class _Owner:
+    """Names the owner of an executor's tasks: not the executor itself, for the client refers to it."""
+
+    is_awaited = True
+    """The program ends only when its calls have ended."""
+
+
 class ScalerExecutor(Executor):
     """Runs calls on a cluster, for code that takes a `concurrent.futures.Executor`.
 
@@ -78,8 +85,8 @@ class ScalerExecutor(Executor):
         self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
-        self._options = client._options._replace(owner=object(), needs=needs)  # it is another face of its client
-        """Name the owner of this executor's tasks: not the executor itself, for the client refers to it."""
+        self._owner = _Owner()
+        self._options = client._options._replace(owner=self._owner, needs=needs)  # it is another face of its client
         self._futures = client._loop.futures
 
     def __repr__(self) -> str:
@@ -139,16 +146,21 @@ class ScalerExecutor(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Take no more calls; with `wait`, return when all have ended. An executor's own client ends with the last one.
 
-        cancel_futures: cancel the calls that do not run yet. Harmless when repeated.
+        cancel_futures: cancel the calls that do not run yet. Ctrl-C ends the wait, and then the end of the program does
+        not wait for these calls either. Harmless when repeated.
         """
         self._is_shut_down = True
         if cancel_futures:
             _cancel([future for future in self._unfinished() if not future.running()])
-        if wait:
-            _wait_for(self._unfinished())
         client, self._client = self._client, None
-        if wait and self._owns_client and client is not None:
-            client.disconnect()
+        if wait:
+            try:
+                _wait_for(self._unfinished())
+            except KeyboardInterrupt:  # in a `with` block, the second one
+                self._owner.is_awaited = False
+                raise
+            if self._owns_client and client is not None:
+                client.disconnect()
 
     def _open_client(self) -> Client:
         client = self._client
@@ -157,7 +169,7 @@ class ScalerExecutor(Executor):
         return client
 
     def _unfinished(self) -> list[TaskFuture]:
-        return [future for future in self._futures.unfinished() if _owner_of(future) is self._options.owner]
+        return [future for future in self._futures.unfinished() if _owner_of(future) is self._owner]
 
 
 def _results_of(
@@ -207,6 +219,11 @@ def _owner_of(future: TaskFuture) -> object:
     return None if future.template is None else future.template.owner
 
 
+def _is_awaited(future: TaskFuture) -> bool:
+    owner = _owner_of(future)
+    return isinstance(owner, _Owner) and owner.is_awaited
+
+
 def _wait_for(futures: Iterable[ScalerFuture]) -> None:
     for future in futures:
         with contextlib.suppress(CancelledError):
@@ -217,7 +234,7 @@ def _at_exit() -> None:
     """Wait for the calls of all executors, also of those that the program no longer refers to."""
     for loop in open_loops():
         with contextlib.suppress(ScalerError):
-            _wait_for(future for future in loop.futures.unfinished() if _owner_of(future) is not None)
+            _wait_for(future for future in loop.futures.unfinished() if _is_awaited(future))
 
 
 # It runs before the clients' own end, which was registered when their module was imported: above.

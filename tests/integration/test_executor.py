@@ -7,6 +7,7 @@ import concurrent.futures
 import importlib
 import inspect
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -230,6 +231,43 @@ def test_a_program_ends_when_its_calls_have_ended(cluster: SchedulerClusterCombo
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert written.exists()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from scaler import ScalerExecutor
+
+main = threading.main_thread().ident
+
+def interrupt():
+    for functions in ({"spend", "wait"}, {"shutdown", "_wait"}):
+        while not functions <= called():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+def called():
+    frame, names = sys._current_frames()[main], set()
+    while frame is not None:
+        names.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return names
+
+def spend():
+    threading.Event().wait()
+
+with ScalerExecutor(address=sys.argv[1]) as executor:
+    executor.submit(time.sleep, 1000)
+    threading.Thread(target=interrupt, daemon=True).start()
+    spend()
+"""
+
+
+def test_a_second_ctrl_c_ends_the_wait_for_calls_and_the_program(cluster: SchedulerClusterCombo) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, cluster.get_address()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.stderr.count("KeyboardInterrupt\n") == 2
+    assert "in __exit__" in ended.stderr, "the first one waited for the call"
+    assert ended.returncode == -signal.SIGINT
 
 
 # -- wrong input
