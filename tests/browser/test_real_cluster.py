@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from contextlib import closing
 from pathlib import Path
 
@@ -43,7 +44,13 @@ def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, win
             page.locator("#state", has_text="Live").wait_for()
         page.locator("#state", has_text=re.compile(r"No scheduler, last update \d+ s ago")).wait_for()
         page.locator("#banner", has_text="no scheduler answers").wait_for()
-        with command("scheduler", ports.address(), *FAST, directory=tmp_path):
+        with command("scheduler", ports.address(), *FAST, directory=tmp_path) as scheduler:
+            page.locator("#state", has_text="Live").wait_for()
+            scheduler.process.send_signal(signal.SIGSTOP)
+            try:
+                page.locator("#state", has_text=re.compile("Nothing new for [2-4] s")).wait_for()
+            finally:
+                scheduler.process.send_signal(signal.SIGCONT)
             page.locator("#state", has_text="Live").wait_for()
 
 

@@ -91,14 +91,15 @@ function changed(what) {
 
 function drawState() {
   const { state } = store;
+  const held = paused && (state === "live" || state === "late");
   const lastUpdate = store.age();
   const since = lastUpdate === null ? "" : `, last update ${age(lastUpdate)} ago`;
-  const texts = { connecting: "Connecting", live: paused ? "Paused" : "Live", away: `No scheduler${since}`, lost: `Connection lost${since}` };
-  at("state").dataset.state = state === "live" && paused ? "paused" : state;
-  setText(at("state-text"), texts[state]);
-  document.body.classList.toggle("stale", state === "lost" || state === "away");
+  const texts = { connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
+  at("state").dataset.state = held ? "paused" : state;
+  setText(at("state-text"), held ? "Paused" : texts[state]);
+  document.body.classList.toggle("stale", ["late", "lost", "away"].includes(state));
   if (state !== saidState) {
-    if (saidState !== "connecting" || state !== "live") announce({ live: "Connected again", away: "No scheduler answers", lost: "Connection lost", connecting: "Connecting" }[state]);
+    if (saidState !== "connecting" || state !== "live") announce({ live: "Connected again", late: "The scheduler sends nothing", away: "No scheduler answers", lost: "Connection lost", connecting: "Connecting" }[state]);
     saidState = state;
   }
   if (store.restarted !== restarted) {

@@ -3,6 +3,7 @@
 import { KEYS } from "./schema.js";
 
 const SILENT_MS = 15_000;
+const LATE_SECONDS = 2.5;  // the scheduler's state comes every second, unless it is set otherwise
 const AGAIN_MS = 2_000;
 const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
@@ -26,6 +27,7 @@ export class Store {
     this.audit = [];
     this.series = { at: [] };
     this.receivedAt = null;  // of the monotonic clock, in ms
+    this.every = 1;  // seconds between the last two states
     this.open = false;
     this._failed = false;
     this.restarted = 0;  // how many new schedulers were seen
@@ -76,11 +78,12 @@ export class Store {
     return this.receivedAt === null ? 0 : (performance.now() - this.receivedAt) / 1000;
   }
 
-  /** connecting, live, away (the server is there, the scheduler is not) or lost. */
+  /** connecting, live, late (the scheduler is connected, and sends nothing), away (it is not) or lost (the server). */
   get state() {
     if (this.connection === null) return this._failed ? "lost" : "connecting";
     if (!this.open) return "lost";
-    return this.connection.connected ? "live" : "away";
+    if (!this.connection.connected) return "away";
+    return this.age() > LATE_SECONDS * Math.max(1, this.every) ? "late" : "live";
   }
 
   /** Age of the scheduler's last state in seconds; null before the first. */
@@ -141,7 +144,10 @@ export class Store {
   _change(received) {
     this.connection = received.connection;
     const { status, tasks, decisions, incidents, audit, series } = received;
-    if (status) this.status = status;
+    if (status) {
+      this.every = this.status === null ? 1 : status.at - this.status.at;
+      this.status = status;
+    }
     for (const [name, key] of Object.entries(KEYS)) if (received[name]) this._rows(this.tables[name], key, received[name]);
     if (tasks) this._tasks(tasks);
     if (decisions) this.decisions = [...decisions.reverse(), ...this.decisions].slice(0, MAX_NOTES);
