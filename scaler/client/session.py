@@ -310,7 +310,7 @@ class TaskSession:
             template = task.template
             if template is not None and (template.spec.deliver or outcome != Outcome.SUCCESS):
                 _forget(task)
-        self.resolved = message.number
+        self.resolved = message.number or self.resolved
         if self.cancelling:
             self.cancelling.difference_update(message.ids)
 

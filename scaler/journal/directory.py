@@ -57,6 +57,10 @@ class JournalDirectory:
             os.close(self._lock)
             self._lock = -1
 
+    def size_bytes(self) -> int:
+        """Return what its files take on the disk."""
+        return sum(path.stat().st_size for path in self.path.glob(f"*{_SUFFIX}"))
+
     def segment(self, number: int) -> Path:
         return self.path / f"{_SEGMENT}{number:08d}{_SUFFIX}"
 
@@ -156,15 +160,19 @@ class JournalDirectory:
         """
         mark = os.urandom(MARK_BYTES)
         temporary = self.path / f"{number:08d}{_TEMPORARY}"
-        with temporary.open("wb") as file:
-            file.write(pack_header(mark))
-            sequence = 0
-            for body in bodies:
-                sequence += 1
-                file.write(pack(mark, sequence, 0, body))
-            file.write(pack(mark, sequence + 1, covered, b""))
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with temporary.open("wb") as file:
+                file.write(pack_header(mark))
+                sequence = 0
+                for body in bodies:
+                    sequence += 1
+                    file.write(pack(mark, sequence, 0, body))
+                file.write(pack(mark, sequence + 1, covered, b""))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # a full disk needs the room
+            temporary.unlink(missing_ok=True)
+            raise
         temporary.rename(self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}")
         self._sync()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import math
 import os
@@ -19,13 +20,14 @@ from pathlib import Path
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.records import HEADER_BYTES, Replay, pack
+from scaler.journal.records import HEAD_BYTES, HEADER_BYTES, Replay, pack
 
 SEGMENT_BYTES = 64 * 1024 * 1024
 RESERVED_SHARE = 4
 """The last quarter of a segment is for when no further one can be made: new work is refused, results still come in."""
 RETRY_SECONDS = 0.5
 """How often a disk that failed is tried again."""
+DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 COMPACT_BYTES = 64 * 1024 * 1024
 """Segments are compacted when together they have this much, and as much as the last snapshot."""
 FLUSH_SECONDS = 5.0
@@ -77,8 +79,8 @@ class Journal:
         self._descriptor = -1
         self._mark = b""
         self._offset = 0
-        self._is_broken = False
-        """The present segment cannot be written to any more: everything in `_pending` goes to the next one."""
+        self._is_broken = self._is_closed = False
+        """broken: nothing can be written to the present segment. Everything in `_pending` goes to the next one."""
         self._retired: dict[int, int] = {}
         """Descriptors of earlier segments that the disk has not confirmed, with their last records."""
         self._is_syncing = False
@@ -92,15 +94,21 @@ class Journal:
     def recover(self) -> Iterator[bytes]:
         """Yield the bodies of all records, then begin a new segment. To be used up before the first `append`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk is full or fails.
+        A full disk is a `failure` from the start. Raises JournalError when the journal is damaged, and UsageError when
+        the disk fails in another way.
         """
         try:
             yield from self._directory.bodies(self._replay)
             self._directory.repair(self._replay)
             self._written = self._durable = self._replay.last
             self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
-            self._begin_segment()
             self._directory.remove_replaced()
+            try:
+                self._begin_segment()
+            except OSError as error:
+                if error.errno not in DISK_IS_FULL:
+                    raise
+                self._fail(error, is_broken=True)
         except OSError as error:
             raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
         self._thread.start()
@@ -114,6 +122,16 @@ class Journal:
     def durable(self) -> int:
         """The number of the last record that survives a power loss, and all before it do."""
         return self._durable
+
+    @property
+    def is_stuck(self) -> bool:
+        """Tell whether the disk takes no record at all: the reserve is used up, too."""
+        return self._is_broken
+
+    @property
+    def size_bytes(self) -> int:
+        """What its files take on the disk, with the room that is reserved."""
+        return self._directory.size_bytes()
 
     def append(self, body: bytes) -> None:
         """Add a record. Never fails: see `failure`."""
@@ -140,8 +158,13 @@ class Journal:
 
     # -- segments
 
+    def _next_bytes(self) -> int:
+        """Return the size of the next segment: what is written again to it takes nothing of the usual size."""
+        again = self._pending if self._is_broken else ()
+        return self._segment_bytes + sum(HEAD_BYTES + len(body) for _, body in again)
+
     def _begin_segment(self) -> None:
-        descriptor, self._mark = self._directory.create_segment(self._number + 1, self._segment_bytes)
+        descriptor, self._mark = self._directory.create_segment(self._number + 1, self._next_bytes())
         self._number += 1
         self._descriptor, self._offset = descriptor, HEADER_BYTES
 
@@ -153,12 +176,13 @@ class Journal:
         except OSError as error:
             self._fail(error, is_broken=self._is_broken)
             return
-        if self._is_broken:
-            os.close(earlier)
-        else:
-            self._retired[earlier] = self._written
+        if earlier >= 0:
             with contextlib.suppress(OSError):
                 os.ftruncate(earlier, end)
+            if self._is_broken:
+                os.close(earlier)
+            else:
+                self._retired[earlier] = self._written
         was_broken, self._is_broken = self._is_broken, False
         for number, body in list(self._pending) if was_broken else ():
             self._write(pack(self._mark, number, self._durable, body))
@@ -173,12 +197,14 @@ class Journal:
 
     def _fail(self, error: OSError, *, is_broken: bool) -> None:
         self._is_broken = is_broken
-        text = f"state_directory: cannot write to {self._directory.path}: {error.strerror}"
-        if not self.failure:
-            _log.error("%s; new tasks are refused until it can be written again", text)
+        room = f"{math.ceil(self._next_bytes() / 2**20)} MiB are free there"
+        until = room if error.errno in DISK_IS_FULL else "it can be written again"
+        refused = "new work is refused, and all other work waits," if is_broken else "new work is refused"
+        text = f"state_directory: cannot write to {self._directory.path}: {error.strerror}; {refused} until {until}"
         if self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
         if self.failure != text:
+            _log.error("%s", text)
             self.failure = text
             self._loop.call_soon(self._on_change)  # not inside of the caller's `append`
 
@@ -210,7 +236,7 @@ class Journal:
                 self._loop.call_soon_threadsafe(self._on_synced, number, *_synced(descriptors))
 
     def _on_synced(self, number: int, seconds: float, failure: OSError | None) -> None:
-        if self._descriptor < 0:
+        if self._is_closed:
             return
         self._is_syncing = False
         self._confirmed(number, seconds, failure)
@@ -256,7 +282,7 @@ class Journal:
 
     def _compacted(self, code: int, text: str) -> None:
         self._compaction = None
-        if self._descriptor < 0:
+        if self._is_closed:
             return
         if code == 0:
             with contextlib.suppress(OSError):
@@ -269,8 +295,9 @@ class Journal:
 
     def close(self) -> None:
         """Have the disk confirm everything, and give the directory up. Again: does nothing."""
-        if self._descriptor < 0:
+        if self._is_closed:
             return
+        self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._compaction is not None:
@@ -279,8 +306,10 @@ class Journal:
         self._requests.put(None)
         self._thread.join(FLUSH_SECONDS)
         try:
-            os.ftruncate(self._descriptor, self._offset)
-            for descriptor in (*self._retired, self._descriptor):
+            present = [self._descriptor] if self._descriptor >= 0 else []
+            for descriptor in present:
+                os.ftruncate(descriptor, self._offset)
+            for descriptor in (*self._retired, *present):
                 os.fdatasync(descriptor)
                 os.close(descriptor)
         except OSError as error:
@@ -288,7 +317,6 @@ class Journal:
         else:
             if not self._is_broken:
                 self._durable = self._written
-        self._descriptor = -1
         if self._durable < self._written:
             _log.error("state_directory: lost %s", counted(self._written - self._durable, "record"))
         self._directory.close()

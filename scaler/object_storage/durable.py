@@ -134,7 +134,8 @@ class ObjectJournal:
     def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
         """Yield the objects that the disk has. To be used up before the first `put`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        Raises JournalError when the journal is damaged, and UsageError when the disk fails in another way than by
+        being full.
         """
         found = _replayed(self._journal.recover())
         self._files.mkdir(mode=0o700, exist_ok=True)

@@ -287,6 +287,10 @@ def _check_writable(directory: str) -> None:
     try:
         write_segment(directory, [[memoryview(b"x")]])
     except OSError as error:
+        from scaler.journal.journal import DISK_IS_FULL  # noqa: PLC0415 (of those whose directory fails)
+
+        if error.errno in DISK_IS_FULL:  # there may be room when it is needed
+            return
         text = f"spill_directory {directory}: {error.strerror}: name a directory that this process can write to"
         raise UsageError(text) from None
 

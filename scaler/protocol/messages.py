@@ -424,7 +424,7 @@ class Release(Message):
 class Finished(Message):
     """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
 
-    number: f.Count64  # counts the Finished of this client from 1
+    number: f.Count64  # counts the Finished of this client from 1; 0: nothing of it is retained
     ids: f.Ids
     outcomes: FinalOutcomes
     payloads: f.Payloads  # the value, the exception, or text in UTF-8

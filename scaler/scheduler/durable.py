@@ -10,34 +10,40 @@ from pathlib import Path
 from scaler.grammar import counted
 from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
-from scaler.scheduler.core.commands import Command, Expel, Input, Send, WriteJournal
+from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
+_AT_ONCE = SendAnswer, AskPolicy
+"""Commands of which no peer learns anything that the journal must know before."""
 _log = logging.getLogger(__name__)
 
 
 class DurableSteps:
-    """What a peer is told has been confirmed by the disk before, so a restarted scheduler knows it, too."""
+    """What a peer is told has been confirmed by the disk before, so a restarted scheduler knows it, too.
+
+    Answers need no confirmation, and do not wait for a disk that fails: what they say cannot be lost.
+    """
 
     def __init__(
-        self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str], None]
+        self, path: Path, perform: Callable[[Sequence[Command]], None], on_failure: Callable[[str, bool], None]
     ) -> None:
         """Lock the journal's directory. Raises UsageError when that is not possible.
 
-        perform: does what commands say. on_failure: is told why the disk takes no new tasks, and when it does again.
+        perform: does what commands say. on_failure: is told why the disk takes no new tasks, and whether it takes
+        nothing else either; and when it does again.
         """
         self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change)
         self._path = path
         self._perform = perform
         self._on_failure = on_failure
-        self._failure = ""
+        self._failure = "", False
         self._held: deque[tuple[int, list[Command]]] = deque()
         """Commands of the last steps, with the record that the disk must have before."""
 
     def recover(self) -> list[Input]:
         """Return what the journal has of each client, and which have left. To be called once, before the first `add`.
 
-        Raises JournalError when the journal is damaged, and UsageError when the disk is full.
+        Raises JournalError when the journal is damaged, and UsageError when the disk fails. A full disk is told of.
         """
         ledger = Ledger()
         for body in self._journal.recover():
@@ -56,6 +62,11 @@ class DurableSteps:
             )
         return [ledger.gone(), *found]
 
+    @property
+    def size_bytes(self) -> int:
+        """What the journal takes on the disk."""
+        return self._journal.size_bytes
+
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """Write a step to the journal, and perform its commands after those of all steps before."""
         if self._held:
@@ -66,6 +77,9 @@ class DurableSteps:
             self._journal.append(to_bytes(commands[0].changes))
             del commands[0]
         if self._held or self._journal.durable < self._journal.written:
+            if self._journal.failure:
+                self._perform([each for each in commands if type(each) in _AT_ONCE])
+                commands = [each for each in commands if type(each) not in _AT_ONCE]
             self._held.append((self._journal.written, commands))
         else:
             self._perform(commands)
@@ -78,9 +92,10 @@ class DurableSteps:
     def _on_change(self) -> None:
         while self._held and self._held[0][0] <= self._journal.durable:
             self._perform(self._held.popleft()[1])
-        if self._journal.failure != self._failure:
-            self._failure = self._journal.failure
-            self._on_failure(self._failure)
+        failure = self._journal.failure, self._journal.is_stuck
+        if failure != self._failure:
+            self._failure = failure
+            self._on_failure(*failure)
 
     def close(self) -> None:
         """Have the disk confirm everything, and perform what was held back. Again: does nothing."""

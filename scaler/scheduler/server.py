@@ -213,7 +213,7 @@ class SchedulerServer:
         from scaler.scheduler.durable import DurableSteps  # noqa: PLC0415 (of those that keep a journal)
 
         path = Path(config.state_directory).expanduser() / "scheduler"
-        return DurableSteps(path, self._perform_all, lambda failure: self._step([JournalChanged(failure)]))
+        return DurableSteps(path, self._perform_all, lambda *change: self._step([JournalChanged(*change)]))
 
     def _embed_storage(self) -> str:
         config, bind_address = self._config, self._config.bind_address
@@ -358,7 +358,7 @@ class SchedulerServer:
     def _perform_all(self, commands: Sequence[Command]) -> None:
         is_noted = False
         for command in commands:
-            if type(command) is Send:
+            if isinstance(command, Send):
                 self._sent[type(command.message).__name__] += 1
                 self._listener.send(command.peer, command.message)
             else:

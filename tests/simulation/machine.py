@@ -229,7 +229,7 @@ class Machine:
         self.later: Callable[[float, Callable[[], None]], None] = lambda _at, _action: None
         self.current: SimulatedProcess | None = None
         self.failure = 0
-        """What the disk fails with: ENOSPC for more space, EIO for anything; 0 while it does not."""
+        """What the disk fails with: ENOSPC for more space than is reserved, EIO for anything; 0 while it does not."""
         self.writes = 0
         """Writes so far."""
         self.confirms_until: float = math.inf
@@ -359,6 +359,10 @@ class Machine:
     def _pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
         if self.failure == errno.EIO:
             self.check()
+        if self.failure:
+            data = data[: max(0, os.fstat(descriptor).st_size - offset)]
+            if not data:
+                self.check()
         self.writes += 1
         size = os.pwrite(descriptor, data, offset)
         self._unconfirmed.append(Write(self.writes, _path_of(descriptor), offset, offset + size))

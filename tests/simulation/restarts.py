@@ -156,7 +156,7 @@ class RestartingWorld(WholeWorld):
         self._start_scheduler()
 
     def _start_scheduler(self) -> None:
-        """Start a scheduler with what its journal has. It cannot begin while its disk is full."""
+        """Start a scheduler with what its journal has. It cannot begin on a disk with errors; on a full one, it can."""
         found: Sequence[Input] = ()
         machine = self._machine
         if machine is not None:
@@ -164,7 +164,7 @@ class RestartingWorld(WholeWorld):
             try:
                 found = self._process.run(partial(self._recover, machine))
             except UsageError:
-                if not machine.failure:
+                if machine.failure != errno.EIO:
                     raise
                 self._process.end()
                 self.later(self.now + START_AGAIN_SECONDS, self._start_scheduler)
@@ -180,10 +180,10 @@ class RestartingWorld(WholeWorld):
                 self._return_later(actor)
 
     def _recover(self, machine: Machine) -> list[Input]:
-        def failed(failure: str) -> None:
-            self._arrive(JournalChanged(failure))
+        def changed(failure: str, is_stuck: bool) -> None:
+            self._arrive(JournalChanged(failure, is_stuck))
 
-        self._durable = DurableSteps(machine.path / "scheduler", self._perform, failed)
+        self._durable = DurableSteps(machine.path / "scheduler", self._perform, changed)
         return self._durable.recover()
 
     def _step(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 from collections.abc import Callable
 from functools import partial
@@ -148,7 +149,7 @@ class SimulatedStorage:
             try:
                 self._process.run(partial(self._recover, self._machine))
             except UsageError:
-                if not self._machine.failure:
+                if self._machine.failure != errno.EIO:
                     raise
                 self._process.end()
                 self._world.later(self.now + START_AGAIN_SECONDS, self._start)

@@ -34,6 +34,8 @@ class ClusterState:
         """What is to be journaled of the present step; None without a journal."""
         self.journal_failure = ""
         """Why new tasks cannot be journaled, and are refused; empty while they can."""
+        self.is_stuck = False
+        """All work waits until something can be journaled."""
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}

@@ -18,9 +18,13 @@ from scaler.scheduler.core.facts import Fact
 
 
 class JournalChanged(NamedTuple):
-    """New tasks cannot be journaled, and are refused for this reason; empty: they can again."""
+    """New tasks cannot be journaled, and are refused for this reason; empty: they can again.
+
+    is_stuck: nothing else can be journaled either, so all work waits.
+    """
 
     failure: str
+    is_stuck: bool = False
 
 
 class PolicyAnswered(NamedTuple):
@@ -65,6 +69,12 @@ class Send:
 
     peer: bytes
     message: Message
+
+
+class SendAnswer(Send):
+    """A Send that says nothing of which the journal must know before: a refusal, or the answer to a question."""
+
+    __slots__ = ()
 
 
 class Expel(NamedTuple):

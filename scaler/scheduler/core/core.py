@@ -90,7 +90,7 @@ class SchedulerCore:
         self._recovery = Recovery(self.state, self._tasks, self._outbox, config, touched, self._relayed)
         self._tasks.claimed = self._recovery.done
         limit = config.max_number_of_tasks_waiting
-        self._submission = Submission(self.state, self._tasks, self._recovery, self._sessions, limit)
+        self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
@@ -193,14 +193,23 @@ class SchedulerCore:
                 returned = self.state.clients.keys() | self._retained_until.keys()
                 for gone in [each for each in self._gone if each not in returned]:
                     self._outbox.add(SendToStorage(messages.ForgetOwner(gone)))
-            case JournalChanged(failure):
-                self.state.journal_failure = failure
+            case JournalChanged():
+                self._journal_changed(item)
             case MonitoringChanged(is_watched):
                 self._outbox.is_watched = is_watched
             case Received():
                 raise AssertionError("messages are applied by _received")
             case _:
                 assert_never(item)
+
+    def _journal_changed(self, change: JournalChanged) -> None:
+        """Refuse new tasks while the disk fails; tell clients when all work waits for it."""
+        state = self.state
+        if change.is_stuck and not state.is_stuck:
+            for client in state.clients.values():
+                if client.via is None:
+                    self._outbox.answer(client, messages.Notice(change.failure))
+        state.journal_failure, state.is_stuck = change
 
     def _opened(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> None:
         if self._adopt(peer, hello, identity, now):
@@ -450,7 +459,7 @@ class SchedulerCore:
             case messages.Clear(other):
                 self._clear(client, other)
             case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
-                self._outbox.send_to_client(client, self._answer(client, message))
+                self._outbox.answer(client, self._answer(client, message))
             case messages.FindTasks() | messages.Heartbeat():
                 pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
             case messages.ShutdownCluster():

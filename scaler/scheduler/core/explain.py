@@ -32,10 +32,16 @@ UNKNOWN = "no such task is known: it ended too long ago, or was never submitted"
 def explain(state: ClusterState, task_id: bytes, now: float) -> str:
     """Return what a task waits for, what it does, or how it ended. now: the clock's time, as `step` takes it."""
     task = state.living_task(task_id) if len(task_id) == ID_BYTES else None
-    if task is None:
-        found = state.history.find(task_id) or state.failures.find(task_id)
-        return _ended(*found, now) if found is not None else UNKNOWN
-    now = state.own_time(now)
+    if task is not None:
+        text = _living(state, task, state.own_time(now))
+    elif found := state.history.find(task_id) or state.failures.find(task_id):
+        text = _ended(*found, now)
+    else:
+        return UNKNOWN
+    return f"{text}; {state.journal_failure}" if state.is_stuck else text  # its client was not told that it ended
+
+
+def _living(state: ClusterState, task: Task, now: float) -> str:
     match task.state:
         case Waiting() if task in state.held:
             return HELD

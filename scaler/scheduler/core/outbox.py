@@ -13,6 +13,7 @@ from scaler.protocol.messages import (
     ForgetObjects,
     Message,
     ObjectsMissing,
+    Outcome,
     Recall,
     Relay,
     Run,
@@ -20,7 +21,17 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.changes import Ended
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Publish, Send, SendToStorage, Stop, WriteJournal
+from scaler.scheduler.core.commands import (
+    AskPolicy,
+    Command,
+    Expel,
+    Publish,
+    Send,
+    SendAnswer,
+    SendToStorage,
+    Stop,
+    WriteJournal,
+)
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
@@ -111,14 +122,25 @@ class Outbox:
         client.unacknowledged.append(message)
         self.send_to_client(client, message)
 
-    def send_to_client(self, client: ClientRecord, message: Message) -> None:
+    def finish_unretained(self, client: ClientRecord, ids: list[bytes], outcome: Outcome, text: bytes) -> None:
+        """Tell how tasks ended of which nothing is retained: a Finished without a number."""
+        count = len(ids)
+        if ids:
+            for part in split(Finished(0, ids, [outcome] * count, [text] * count, [0] * count)):
+                self.answer(client, part)
+
+    def answer(self, client: ClientRecord, message: Message) -> None:
+        """Send what needs no record of the journal, so that it does not wait for a disk that fails."""
+        self.send_to_client(client, message, SendAnswer)
+
+    def send_to_client(self, client: ClientRecord, message: Message, kind: type[Send] = Send) -> None:
         """Send to a client; to one inside a task through its worker, and to one that is not here not at all."""
         if client.is_recovered or client.is_detached:
             return
         if client.via is None:
-            self._commands.append(Send(client.id, message))
+            self._commands.append(kind(client.id, message))
         else:
-            self._commands.append(Send(client.via.id, Relay(client.id, encode(message))))
+            self._commands.append(kind(client.via.id, Relay(client.id, encode(message))))
 
     def ask_for(self, client: ClientRecord, identifier: bytes) -> None:
         """Add an object to those that a client is asked to put again."""

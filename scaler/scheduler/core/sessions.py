@@ -44,7 +44,7 @@ TAKEOVER_SECONDS = 5.0
 """A client that was silent for this long may have ended without notice: another one may continue its session."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
-_GONE = RetainedResult(Outcome.OBJECT_LOST, b"its durable session does not have this task any more")
+_GONE = b"its durable session does not have this task any more"
 
 SessionMessage = messages.ListSessions | messages.ListSessionTasks | messages.EndSession
 
@@ -134,9 +134,9 @@ class Sessions:
         match message:
             case messages.ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
-                self._outbox.send_to_client(client, messages.SessionsListed(rows))
+                self._outbox.answer(client, messages.SessionsListed(rows))
             case messages.ListSessionTasks(identifier, first):
-                self._outbox.send_to_client(client, self._tasks_of(client, identifier, first))
+                self._outbox.answer(client, self._tasks_of(client, identifier, first))
             case messages.EndSession(identifier, remove):
                 return self._end(client, identifier, remove, now)
         return None
@@ -206,9 +206,10 @@ class Sessions:
     def make_way(self, client: ClientRecord, message: Submit) -> str:
         """Forget how tasks failed whose keys the user gives again, so that they run. Before the message is journaled.
 
-        Returns what is wrong with the labels of the message, which are dropped then.
+        Returns what is wrong with the labels of the message, which are dropped then. While the disk takes no new
+        tasks, nothing is forgotten.
         """
-        wrong = ""
+        wrong, is_full = "", bool(self._state.journal_failure)
         for columns in message.groups:
             if any(len(label) not in (0, 2) or sum(map(len, label)) > MAX_LABEL_BYTES for label in columns.labels):
                 columns.labels.clear()
@@ -217,7 +218,7 @@ class Sessions:
                 result = client.retained.get(task)
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
-                if label[0] and not self._collision(client, task, label[0]):
+                if not is_full and label[0] and not self._collision(client, task, label[0]):
                     self._tasks.drop_result(client, task)
         return wrong
 
@@ -227,7 +228,7 @@ class Sessions:
         if session is None:
             return
         if collision := self._collision(client, task, label_of(columns, row)[0]):
-            self._answer(client, [task], RetainedResult(Outcome.REJECTED, collision.encode()))
+            self._outbox.finish_unretained(client, [task], Outcome.REJECTED, collision.encode())
         else:
             client.account.size_bytes += note_label(session.labels, columns, row, runs=False)
             if task in client.retained:
@@ -255,7 +256,7 @@ class Sessions:
                 client.session.owed[task] = None
             elif task not in client.tasks:
                 gone.append(task)
-        self._answer(client, gone, _GONE)
+        self._outbox.finish_unretained(client, gone, Outcome.OBJECT_LOST, _GONE)
         self.send_owed(client)
 
     def send_owed(self, client: ClientRecord) -> None:
@@ -276,14 +277,6 @@ class Sessions:
                 self._outbox.send_finished(client, message)
                 session.awaited = message.number
             left -= size
-
-    def _answer(self, client: ClientRecord, ids: list[bytes], result: RetainedResult) -> None:
-        """Tell how tasks ended of which nothing is retained: such an answer is not retained either."""
-        message = Finished(client.number, [], [], [], [])
-        for task in ids:
-            _add(message, task, result)
-        if ids:
-            self._outbox.send_to_client(client, message)
 
 
 def _add(message: Finished, task: bytes, result: RetainedResult) -> None:

@@ -11,6 +11,7 @@ from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_byt
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durable import DurableSession, note_label
 from scaler.scheduler.core.objects import functions_of
+from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
 from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
@@ -31,9 +32,16 @@ class Submission:
     """
 
     def __init__(
-        self, state: ClusterState, tasks: Tasks, recovery: Recovery, sessions: Sessions, waiting_limit: int
+        self,
+        state: ClusterState,
+        tasks: Tasks,
+        outbox: Outbox,
+        recovery: Recovery,
+        sessions: Sessions,
+        waiting_limit: int,
     ) -> None:
         self._state = state
+        self._outbox = outbox
         self._tasks = tasks
         self._recovery = recovery
         self._sessions = sessions
@@ -90,7 +98,7 @@ class Submission:
         """
         account, session = client.account, client.session
         accounts = self._state.accounts
-        capacity = self._capacity(account, len(referencing))
+        capacity = 0 if self._disk_failure(client) else self._capacity(account, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
@@ -144,8 +152,6 @@ class Submission:
 
     def _capacity(self, account: KeyAccount, more: int) -> int:
         """Return how many tasks may come. more: tasks that wait and are not counted yet."""
-        if self._state.journal_failure:
-            return 0
         left = self._state.accounts.tasks_left(account)
         if self._waiting_limit >= 0:
             left = min(left, self._waiting_limit - self._state.waiting - self._state.ready.count - more)
@@ -153,25 +159,31 @@ class Submission:
 
     def _tasks_limit(self, account: KeyAccount) -> str:
         """Return what keeps tasks out, in words."""
-        if self._state.journal_failure:
-            return self._state.journal_failure
         if self._state.accounts.tasks_left(account) <= 0:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
+    def _disk_failure(self, client: ClientRecord) -> str:
+        """Return why nothing new of a client can be journaled: of one inside a task, nothing has to be."""
+        return self._state.journal_failure if client.via is None else ""
+
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
-        """End tasks as they come."""
+        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
         client, session = group.client, group.client.session
+        disk_failure, refused = self._disk_failure(client), list[bytes]()
         for row in rows:
             identifier = columns.ids[row]
-            if identifier not in client.tasks and identifier not in client.retained:
+            if identifier in client.tasks or identifier in client.retained:
+                self._sessions.repeated(client, columns, row)
+            elif disk_failure:
+                refused.append(identifier)
+            else:
                 task = client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
                 if session is not None:
                     client.account.size_bytes += note_label(session.labels, columns, row)
                 self._count(group, 1)
                 self._tasks.end(task, Outcome.REJECTED, why.encode())
-            else:
-                self._sessions.repeated(client, columns, row)
+        self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
 
     @staticmethod
     def _count(group: Group, tasks: int) -> None:

@@ -148,13 +148,17 @@ def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_o
         with no_room():
             while not journal.failure:
                 append()
-            assert f"cannot write to {tmp_path}: File too large" in journal.failure
+            room = f"cannot write to {tmp_path}: File too large; new work is refused until 1 MiB are free there"
+            assert journal.failure.endswith(room)
+            assert not journal.is_stuck
             append()
             await soon(lambda: journal.durable == len(contents))  # the reserve takes it
             for _ in range(200):
                 append()
             await asyncio.sleep(0.05)
             assert journal.durable < len(contents)  # the reserve is used up, and nothing is confirmed
+            assert journal.is_stuck
+            assert "and all other work waits, until" in journal.failure
         await soon(lambda: not journal.failure and journal.durable == len(contents))
         append()
 
@@ -259,12 +263,71 @@ def test_the_disk_confirms_what_a_killed_process_has_written_before_it_is_called
     assert confirmed.issuperset(segments)
 
 
-def test_a_disk_that_is_full_at_the_start_is_a_clear_error(tmp_path: Path) -> None:
+def test_a_journal_that_starts_on_a_full_disk_says_so_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    async def before(journal: Journal) -> None:
+        journal.append(b"one")
+
+    async def test() -> None:
+        with no_room():
+            journal, found = open_journal(tmp_path)
+            assert found == [b"one"]
+            assert f"cannot write to {tmp_path}: File too large; new work is refused" in journal.failure
+            journal.append(b"two")
+            assert (journal.durable, journal.written) == (1, 2)
+        await soon(lambda: not journal.failure and journal.durable == 2)
+        journal.close()
+        journal.close()
+
+    run(before, tmp_path)
+    asyncio.run(test())
+    assert read(tmp_path) == [b"one", b"two"]
+
+
+def test_a_journal_on_a_disk_that_stays_full_can_be_closed_and_opened(tmp_path: Path) -> None:
+    async def test() -> None:
+        for _ in range(2):
+            journal, _ = open_journal(tmp_path)
+            journal.close()
+
+    with no_room():
+        asyncio.run(test())
+
+
+def test_a_disk_that_fails_at_the_start_is_a_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
     async def start() -> None:
-        with no_room(), pytest.raises(UsageError, match=f"cannot use {tmp_path}: File too large"):
+        monkeypatch.setattr(os, "posix_fallocate", fails)
+        with pytest.raises(UsageError, match=f"cannot use {tmp_path}: Input/output error"):
             open_journal(tmp_path)
 
     asyncio.run(start())
+
+
+def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(tmp_path: Path) -> None:
+    """Otherwise each attempt would leave a part on the disk."""
+    contents = [b"first", *(b"%d" % number * 1_000 for number in range(10, 40))]
+
+    async def test(journal: Journal) -> None:
+        with no_room():
+            for body in contents:
+                journal.append(body)
+            await soon(lambda: bool(journal.failure))
+        await soon(lambda: journal.durable == len(contents))
+        assert len(JournalDirectory(tmp_path, lock=False).segments()) == 2
+        assert journal.size_bytes >= sum(map(len, contents))
+
+    run(test, tmp_path)
+    assert read(tmp_path) == contents
+
+
+def test_a_snapshot_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    directory = JournalDirectory(tmp_path)
+    with no_room(), pytest.raises(OSError, match="File too large"):
+        directory.write_snapshot(2, [bytes(2 * SEGMENT_BYTES)], 1)
+    directory.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
 def test_a_lone_record_is_confirmed_without_another_thread_while_the_disk_is_quick(

@@ -11,9 +11,12 @@ from scaler.protocol.messages import (
     AcknowledgeResults,
     Drain,
     EndSession,
+    Explain,
+    Explained,
     Finished,
     ForgetOwner,
     ListSessionTasks,
+    Notice,
     Outcome,
     Release,
     SessionTasks,
@@ -22,7 +25,16 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.scheduler.core.commands import Command, Input, JournalChanged, SendToStorage, StorageConnected, WriteJournal
+from scaler.scheduler.core.changes import Submitted
+from scaler.scheduler.core.commands import (
+    Command,
+    Input,
+    JournalChanged,
+    SendAnswer,
+    SendToStorage,
+    StorageConnected,
+    WriteJournal,
+)
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Ready, Waiting
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
@@ -276,6 +288,62 @@ def test_new_tasks_are_refused_while_the_journal_cannot_take_them_and_results_st
     after = cluster.killed()
     assert after.state.living_task(later)
     assert not after.state.living_task(refused)
+
+
+def test_a_refusal_needs_no_record_and_no_acknowledgement(cluster: JournaledCluster) -> None:
+    cluster.submit("client")  # its function is announced
+    cluster.step(JournalChanged("full"))
+    records, client = len(cluster.records), cluster.state.clients[cluster.peer("client")]
+    cluster.submit("client", 2)
+    (refusal,) = [each for each in cluster.commands if isinstance(each, SendAnswer)]
+    assert isinstance(refusal.message, Finished)
+    assert (refusal.message.number, refusal.message.payloads) == (0, [b"full", b"full"])
+    assert not client.unacknowledged
+    assert not client.retained
+    assert cluster.records[records:] == [to_bytes([Submitted(client.id, Submit([(FUNCTION, CODE)], []))])]
+
+
+def test_tasks_of_tasks_are_not_refused_because_nothing_of_them_is_journaled(cluster: JournaledCluster) -> None:
+    (outer,) = cluster.submit("client")
+    cluster.nested("inner", cluster.worker("worker", slots=2), outer)
+    cluster.step(JournalChanged("full"))
+    (task,) = cluster.submit("inner", parent=outer)
+    assert task in cluster.on("worker")
+
+
+def test_clients_are_told_once_when_all_work_waits_for_the_disk_and_explanations_say_it(
+    cluster: JournaledCluster,
+) -> None:
+    (task,) = cluster.submit("client")
+
+    def explanation() -> str:
+        (answer,) = [each for each in cluster.say("client", Explain(task)) if isinstance(each, SendAnswer)]
+        assert isinstance(answer.message, Explained)
+        return answer.message.text
+
+    cluster.step(JournalChanged("full"))
+    assert "full" not in explanation()
+    for _ in range(2):
+        cluster.step(JournalChanged("full: all work waits", is_stuck=True))
+    assert [each for each in cluster.said if isinstance(each[1], Notice)] == [
+        ("client", Notice("full: all work waits"))
+    ]
+    assert explanation().endswith("; full: all work waits")
+    cluster.step(JournalChanged(""))
+    assert "full" not in explanation()
+
+
+def test_a_failed_task_of_a_session_stays_while_the_disk_takes_no_new_ones(cluster: JournaledCluster) -> None:
+    cluster.client("s", session="nightly")
+    (task,) = cluster.submit("s", labels=[(b"key", b"")])
+    cluster.worker("worker")
+    cluster.finish("worker", task, outcome=Outcome.EXCEPTION)
+    cluster.step(JournalChanged("full"))
+    cluster.submit("s", ids=[task], labels=[(b"key", b"")])
+    assert task in cluster.state.clients[cluster.peer("s")].retained
+    cluster.step(JournalChanged(""))
+    cluster.submit("s", ids=[task], labels=[(b"key", b"")])
+    assert task in cluster.on("worker")
 
 
 def test_a_function_that_came_while_tasks_were_refused_is_there_for_later_ones(cluster: JournaledCluster) -> None:

@@ -14,7 +14,7 @@ from scaler.net.connection import Opened
 from scaler.net.identity import LOCAL
 from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat, Hello, Role
 from scaler.scheduler.core.changes import ClientJoined
-from scaler.scheduler.core.commands import Command, Send, WriteJournal
+from scaler.scheduler.core.commands import Command, Send, SendAnswer, WriteJournal
 from scaler.scheduler.durable import DurableSteps
 from tests.waiting import soon
 
@@ -42,8 +42,8 @@ class Steps:
 
     def __init__(self, path: Path) -> None:
         self.performed: list[Command] = []
-        self.failures: list[str] = []
-        self.durable = DurableSteps(path, self._perform, self.failures.append)
+        self.failures: list[tuple[str, bool]] = []
+        self.durable = DurableSteps(path, self._perform, lambda *failure: self.failures.append(failure))
         self.durable.recover()
 
     def _perform(self, commands: Sequence[Command]) -> None:
@@ -75,12 +75,12 @@ def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_i
         steps.durable.add([], [said(CLIENT, 0)])  # nothing led to it
         assert steps.performed == [said(CLIENT, 0)]
         steps.durable.add([], [WRITE, said(CLIENT, 1)])
-        steps.durable.add([], [said(OTHER, 2)])
+        steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])
         await asyncio.sleep(0.02)
         assert steps.performed == [said(CLIENT, 0)]
         disk.is_open.set()
-        await soon(lambda: len(steps.performed) == 3)
-        assert steps.performed == [said(CLIENT, 0), said(CLIENT, 1), said(OTHER, 2)]
+        await soon(lambda: len(steps.performed) == 4)
+        assert steps.performed == [said(CLIENT, 0), said(CLIENT, 1), said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))]
 
     run(test, tmp_path, disk)
 
@@ -103,6 +103,7 @@ def test_what_was_meant_for_an_earlier_session_of_a_peer_is_not_said_in_the_next
 def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Answers, which need no record, do not wait for it."""
     disk = Disk(monkeypatch)
     disk.is_open.set()
     real, is_broken = os.pwrite, True
@@ -117,16 +118,22 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
         monkeypatch.setattr(os, "pwrite", pwrite)
         steps.durable.add([], [WRITE, said(CLIENT, 1)])
         await soon(lambda: bool(steps.failures))
-        assert steps.failures == [f"state_directory: cannot write to {tmp_path}: No space left on device"]
-        assert not steps.performed
+        text = (
+            f"state_directory: cannot write to {tmp_path}: No space left on device; new work is refused, and all other "
+            "work waits, until 65 MiB are free there"
+        )
+        assert steps.failures == [(text, True)]
+        steps.durable.add([], [said(OTHER, 2), SendAnswer(CLIENT, Heartbeat(3))])
+        assert steps.performed == [SendAnswer(CLIENT, Heartbeat(3))]
         is_broken = False
-        await soon(lambda: len(steps.performed) == 1)
-        assert steps.failures[1:] == [""]
+        await soon(lambda: len(steps.performed) == 3)
+        assert steps.performed[1:] == [said(CLIENT, 1), said(OTHER, 2)]
+        assert steps.failures[1:] == [("", False)]
 
     run(test, tmp_path, disk)
 
     async def next_one() -> None:
-        steps = DurableSteps(tmp_path, lambda _: None, lambda _: None)
+        steps = DurableSteps(tmp_path, lambda _: None, lambda *_: None)
         assert [type(each).__name__ for each in steps.recover()] == ["ClientsGone", "Recovered"]
         steps.close()
 

@@ -1,0 +1,97 @@
+"""A cluster with a state directory on a full disk. A limit of the size of files takes the place of the disk's end."""
+
+from __future__ import annotations
+
+import resource
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import LimitError, TaskRejectedError
+from tests.integration.launcher_rig import Launcher, launched, write_stack
+from tests.waiting import until, wait_for_file
+
+SMALL_BYTES = 32 * 1024 * 1024
+"""Less than a segment of a journal."""
+
+
+def limit_files(process: psutil.Process, size_bytes: int) -> None:
+    """Set the size that files of a process may have; those that it starts have the same limit."""
+    _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size_bytes, hard))
+
+
+def scheduler_of(launcher: Launcher) -> psutil.Process:
+    (found,) = [each for each in launcher.components() if each.cmdline()[-1:] == ["scheduler"]]
+    return found
+
+
+@pytest.fixture
+def file(tmp_path: Path, ports: ReservedPorts) -> Path:
+    return write_stack(tmp_path / "stack.toml", ports.address(), state_directory=tmp_path / "state")
+
+
+def wait_and_touch(gate: Path, path: Path) -> str:
+    """Leave a trace of every run, when the gate is there."""
+    wait_for_file(gate)
+    with path.open("a") as trace:
+        trace.write("ran\n")
+    return "done"
+
+
+def accepts(client: Client) -> bool:
+    return client.submit(abs, -1).exception(timeout=20) is None
+
+
+def test_a_cluster_that_starts_on_a_full_disk_refuses_work_until_there_is_room(
+    file: Path, tmp_path: Path, ports: ReservedPorts
+) -> None:
+    limit_files(psutil.Process(), SMALL_BYTES)
+    try:
+        launcher = Launcher(file, {})
+    finally:
+        limit_files(psutil.Process(), resource.RLIM_INFINITY)
+    try:
+        assert launcher.wait_ready()
+        with Client(ports.address()) as client:
+            for kind, error, refused in (
+                ("scheduler", TaskRejectedError, client.submit(abs, -1)),
+                ("objects", LimitError, client.submit(len, bytes(100_000))),
+            ):
+                text = f"state_directory: cannot write to {tmp_path / 'state' / kind}: .*until 64 MiB are free there"
+                with pytest.raises(error, match=text):
+                    refused.result(timeout=20)
+            limit_files(scheduler_of(launcher), resource.RLIM_INFINITY)
+            until(lambda: accepts(client))
+            assert client.submit(len, bytes(100_000)).result(timeout=20) == 100_000
+        code, _, errors = launcher.stop()
+    finally:
+        launcher.close()
+    assert code == 0, errors
+
+
+def test_when_even_the_reserve_is_full_new_tasks_are_refused_and_what_waits_ends_when_there_is_room(
+    file: Path, tmp_path: Path, ports: ReservedPorts
+) -> None:
+    gate, trace = tmp_path / "gate", tmp_path / "trace"
+    with launched(file) as launcher:
+        assert launcher.wait_ready()
+        scheduler = scheduler_of(launcher)
+        with Client(ports.address()) as client:
+            waits = client.submit_verbose(wait_and_touch, (gate, trace), retries=0)
+            until(waits.running)
+            limit_files(scheduler, 1024)
+            gate.touch()
+            until(lambda: "and all other work waits, until" in client.explain(waits))
+            with pytest.raises(TaskRejectedError, match=r"and all other work waits, until .* MiB are free there"):
+                client.submit(abs, -1).result(timeout=20)
+            assert not waits.done()
+            limit_files(scheduler, resource.RLIM_INFINITY)
+            assert waits.result(timeout=20) == "done"
+            until(lambda: accepts(client))
+        code, _, errors = launcher.stop()
+    assert code == 0, errors
+    assert trace.read_text() == "ran\n"
