@@ -60,6 +60,9 @@ class Sink:
             answer = decode(encode(answer))
         self._on_events([Received(self.peer, answer)])
 
+    def together(self, work: Callable[[], object]) -> None:
+        work()
+
     def outbox_bytes(self) -> int:
         """Return 0: it keeps nothing."""
         return 0

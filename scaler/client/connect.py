@@ -177,6 +177,10 @@ class NestedConnector:
             except OSError as error:
                 raise ClientClosedError("the channel of a client inside a task has ended") from error
 
+    def together(self, work: Callable[[], object]) -> None:
+        """Call this: every message is sent at once."""
+        work()
+
     def outbox_bytes(self) -> int:
         """Return 0: the channel keeps nothing, and the worker's session does the repeating."""
         return 0

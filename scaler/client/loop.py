@@ -147,7 +147,7 @@ class ClientLoop:
         self._loop = asyncio.new_event_loop()
         self.futures = FutureTable(
             session_ids(session_id) if session_id else IdFactory(new_peer_id()),
-            wake=partial(self._loop.call_soon_threadsafe, self._iterate),
+            wake=partial(self._loop.call_soon_threadsafe, self._wake),
             upload=self.upload,
             blocked=blocked,
             why_late=self.why_late,
@@ -417,6 +417,12 @@ class ClientLoop:
                     why = f"the scheduler refused this client: {refused.text}"
                     self.futures.close(why, SchedulerLostError(refused.text))
         self._iterate(inputs, resolved)
+
+    def _wake(self) -> None:
+        if self._connector is None:
+            self._iterate()
+        else:
+            self._connector.together(self._iterate)
 
     def _iterate(self, inputs: Sequence[SessionInput] = (), resolved: Sequence[Resolved] = ()) -> None:
         """Step the session, with what the connection takes, if there is one, and send what it returns.

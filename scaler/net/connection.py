@@ -10,7 +10,7 @@ An iteration takes everything that has arrived, calls `on_events` once with all 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -103,6 +103,9 @@ class Connector(Protocol):
         Raises LimitError when the outbox is full, or when the message is larger than the protocol allows. Dropped after
         ConnectionRefused and after `close`.
         """
+
+    def together(self, work: Callable[[], object]) -> None:
+        """Call this in the loop, and transmit what it sends when it returns, not in the next iteration."""
 
     def outbox_bytes(self) -> int:
         """Bytes kept until the server acknowledges them."""

@@ -201,6 +201,17 @@ class ConnectorShell(Shell[ConnectorCore]):
             if not self._in_iteration:
                 self._wakeups.soon()
 
+    def together(self, work: Callable[[], object]) -> None:
+        if self._in_iteration or self._closed:
+            work()
+            return
+        self._in_iteration = True
+        try:
+            work()
+        finally:
+            self._in_iteration = False
+        self._iterate()
+
     def close(self, reason: str = "") -> None:
         was_connected, transport = self.connected, self._transport
         last = self._stop(reason)

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -398,6 +398,9 @@ class InMemory:
 
     def send(self, message: Message, *_attached: object) -> None:
         self.sent.append(message)
+
+    def together(self, work: Callable[[], object]) -> None:
+        work()
 
     def outbox_bytes(self) -> int:
         return 0

@@ -79,6 +79,9 @@ class ScriptedScheduler:
         self.statuses.append(message)
         self._heard.set()
 
+    def together(self, work: Callable[[], object]) -> None:
+        work()
+
     def outbox_bytes(self) -> int:
         return 0
 

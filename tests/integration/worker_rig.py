@@ -50,6 +50,9 @@ class PlayedScheduler:
     def last_error(self) -> str:
         return ""
 
+    def together(self, work: Callable[[], object]) -> None:
+        work()
+
     def outbox_bytes(self) -> int:
         return 0
 

@@ -11,6 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -255,8 +256,14 @@ class Agent:
     def take_soon(self, *inputs: AgentInput) -> None:
         """Step the core once for all inputs of this iteration of the loop."""
         if not self._pending:
-            self._loop.call_soon(self.take, [])
+            self._loop.call_soon(self._take_pending)
         self._pending.extend(inputs)
+
+    def _take_pending(self) -> None:
+        if self._connector is None:
+            self.take([])
+        else:
+            self._connector.together(partial(self.take, []))
 
     def take(self, inputs: Sequence[AgentInput]) -> None:
         """Step the core, and perform its commands."""

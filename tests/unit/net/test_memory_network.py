@@ -121,3 +121,22 @@ def test_components_that_never_come_to_rest_are_told(monkeypatch: pytest.MonkeyP
     client = network.connector(ADDRESS, peer=b"12345678", hello=own_hello(Role.CLIENT), on_events=ask)
     with pytest.raises(RuntimeError, match="MAX_ROUNDS"):
         network.run()
+
+
+def test_what_is_sent_together_is_on_its_way_at_once_and_once() -> None:
+    network = MemoryNetwork()
+    pair = Pair(network)
+    network.run()
+    wire = pair.client.current_wire
+    assert wire is not None
+
+    def send() -> None:
+        for number in range(3):
+            pair.client.send(StatStorage(number))
+        assert not wire.at_listener.inbox
+
+    pair.client.together(send)
+    assert len(wire.at_listener.inbox) == 3
+    network.run()
+    asked = [event.message for event in pair.at_server if isinstance(event, Received)]
+    assert asked == [StatStorage(number) for number in range(3)]
