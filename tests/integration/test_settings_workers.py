@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import socket
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -311,6 +312,20 @@ def test_only_lines_from_the_level_on_are_written(tmp_path: Path, level: str, is
 
     on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-ll", level, "-lp", str(log))
     assert ("started " in log.read_text()) is is_written
+
+
+def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    preload = f"tests.waiting:wait_for_file('{gate}')"
+    with (
+        SchedulerClusterCombo(n_workers=1, preload=preload) as cluster,
+        Client(cluster.get_address()) as client,
+    ):
+        future = client.submit(time.sleep, 1000)
+        until(lambda: f"where the preload {preload} has not returned yet" in client.explain(future))
+        gate.touch()
+        until(future.running)
+        assert client.explain(future).startswith("it runs on worker ")
 
 
 def test_workers_whose_preload_hangs_end_and_say_so(tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
         oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
         usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""
         first = "its first unit" if not record.running_units else counted(len(pending), "unit")
-        why = next((f": {unit.reason}" for unit in pending if unit.reason), "")
+        why = next((f": {unit.reason}" for unit in pending if unit.reason), "") or _after(record)
         return f"{name} has been starting {first} for {oldest:.0f} s{usual}{why}"
     if record.trouble:
         return f"{name} cannot start units now: {record.trouble}"
     if record.details.fixed:
-        return f"{name} runs a fixed number of workers, none of which takes tasks now"
+        return f"{name} runs a fixed number of workers, none of which takes tasks now{_after(record)}"
     if record.wanted is None:
         return f"the scaling policy has not said how many units {name} should have"
     if is_awaited and not record.wanted_for_tasks:
@@ -89,6 +89,10 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
     return f"{name} may start " + ("any number of units" if most is None else f"up to {counted(most, 'unit')}")
 
 
+def _after(record: ManagerRecord) -> str:
+    return f"; its last unit that failed: {record.last_failure}" if record.last_failure else ""
+
+
 def _may_start(record: ManagerRecord) -> bool:
     """Tell whether a manager that works as it should would start units for tasks."""
     is_well = record.broken_at is None and record.status is not None and not record.trouble
@@ -99,7 +103,9 @@ def _unwilling(fitting: list[Worker]) -> list[str]:
     broken = sum(worker.broken_at is not None for worker in fitting)
     counts = ((broken, "out of contact"), (len(fitting) - broken, "about to end"))
     how = ", ".join(f"{counted(count, 'worker')} {text}" for count, text in counts if count)
-    return [f"no worker can take such tasks now ({how})"] if how else []
+    reasons = [each.heartbeat.degraded_reason for each in fitting if each.heartbeat is not None]
+    why = next((f": {reason}" for reason in reasons if reason), "")
+    return [f"no worker can take such tasks now ({how}){why}"] if how else []
 
 
 def _no_candidate(state: ClusterState, needs: Needs) -> str:

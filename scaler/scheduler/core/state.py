@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import ClassVar, Final
 
 from scaler.errors import UsageError
@@ -734,6 +735,12 @@ class ManagerRecord(PeerRecord):
     def trouble(self) -> str:
         """Why it cannot start units now; empty when all is well."""
         return self.status.degraded_reason if self.status is not None else ""
+
+    @property
+    def last_failure(self) -> str:
+        """Why the youngest of its units that have failed ended; empty when none has."""
+        failed = [unit for unit in self.units if unit.state is UnitState.FAILED]
+        return min(failed, key=attrgetter("age_seconds")).reason if failed else ""
 
     @property
     def pending_units(self) -> list[UnitStatus]:

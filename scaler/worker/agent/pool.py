@@ -602,6 +602,12 @@ class ProcessorPool(ExecutorBase):
         if self._failed_starts >= MAX_FAILED_STARTS:
             self.broken = f"{counted(self._failed_starts, 'processor')} in a row could not start: {text}"
 
+    def obstacle(self) -> str:
+        preload = self.config.preload
+        if self.degraded_reason or preload is None or any(each.is_ready for each in self.processors.values()):
+            return self.degraded_reason
+        return f"the preload {preload} has not returned yet"
+
     def _watch_preload(self, processor: PooledProcessor, preload: str, now: float) -> None:
         """Show a preload that takes long, and end it at its limit."""
         limit = self.config.preload_timeout_seconds

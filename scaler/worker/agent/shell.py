@@ -219,8 +219,7 @@ class Agent:
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()
-                    self._heartbeat_timer.cancel()
-                    self._heartbeat_timer = self._loop.call_later(0, self._heartbeat)
+                    self.heartbeat_soon()
                     if not self._welcomed.done():
                         self._welcomed.set_result(None)
                 case Broken():
@@ -228,6 +227,11 @@ class Agent:
                 case ConnectionRefused(refused):
                     self.fail(RefusedError(f"the scheduler refused this worker: {refused.text}"))
         self.take([event for event in events if not isinstance(event, ConnectionRefused)])
+
+    def heartbeat_soon(self) -> None:
+        """Send a heartbeat after the inputs of this iteration of the loop."""
+        self._heartbeat_timer.cancel()
+        self._heartbeat_timer = self._loop.call_later(0, self._heartbeat)
 
     def _heartbeat(self) -> None:
         self._heartbeat_timer.cancel()
@@ -248,7 +252,7 @@ class Agent:
         executor = self._core.executor
         counts = executor.memory_kills, executor.processors_replaced
         heartbeat = WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
-        heartbeat.degraded_reason = executor.degraded_reason
+        heartbeat.degraded_reason = executor.obstacle()
         self.send(heartbeat)
 
     # -- the core --------------------------------------------------------------------------------------------------

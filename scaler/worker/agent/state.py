@@ -374,6 +374,10 @@ class ExecutorBase:
             self.degraded_reason = text
             self.commands.append(ShowDegradedReason(text))
 
+    def obstacle(self) -> str:
+        """Return what keeps tasks from running now, also when it has lasted for a moment only; empty: nothing."""
+        return self.degraded_reason
+
     def take_commands(self) -> list[Command]:
         """Return the commands of this step, in order, and forget them."""
         self._close_done()

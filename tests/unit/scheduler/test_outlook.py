@@ -74,6 +74,14 @@ def fixed_without_workers() -> Cluster:
     return cluster
 
 
+def fixed_that_failed() -> Cluster:
+    cluster = cluster_of()
+    name = join(cluster, fixed=True)
+    units = [UnitStatus(f"u{age}", UnitState.FAILED, 1, age, f"died {age:.0f} s ago") for age in (9.0, 3.0, 5.0)]
+    cluster.say(name, ManagerStatus(cluster.now, units, ""))
+    return cluster
+
+
 def without_scaling() -> Cluster:
     cluster = cluster_of("simple", "scaling=no")
     join(cluster)
@@ -139,6 +147,8 @@ SENTENCES: dict[Callable[[], Cluster], str] = {
     fixed_that_starts: "Workers are starting: worker manager laptop has been starting its first unit for 3 s",
     fixed_without_workers: "No workers: worker manager laptop runs a fixed number of workers, "
     "none of which takes tasks now",
+    fixed_that_failed: "No workers: worker manager laptop runs a fixed number of workers, "
+    "none of which takes tasks now; its last unit that failed: died 3 s ago",
     without_scaling: "No workers: the scaling policy wants 0 units of worker manager laptop: scaling=no",
     not_listed: "No workers: the scaling policy wants 0 units of worker manager laptop: "
     "the policy does not list this worker manager; it lists own",

@@ -806,11 +806,12 @@ def test_a_preload_that_hangs_is_shown_and_its_processors_end_at_the_limit() -> 
     rig.step()
     rig.tick(29)
     assert rig.hands.degraded_reason == rig.pool.degraded_reason == ""
+    assert rig.pool.obstacle() == "the preload models:load has not returned yet"
     rig.tick(2)
     text = "the preload models:load has run for more than 30 s"
-    assert rig.hands.degraded_reason == rig.pool.degraded_reason == text
+    assert rig.hands.degraded_reason == rig.pool.degraded_reason == rig.pool.obstacle() == text
     rig.step(ProcessorReported(1, Event.READY))
-    assert rig.hands.degraded_reason == rig.pool.degraded_reason == "", "it has returned"
+    assert rig.hands.degraded_reason == rig.pool.obstacle() == "", "it has returned"
     rig.step(ProcessorReported(1, Event.EXITED, "killed"))
     for number in (2, 3, 4):
         assert rig.ending is None
