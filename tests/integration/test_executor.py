@@ -134,7 +134,7 @@ def test_map_cancels_the_rest_when_one_raises_or_nobody_wants_more(
     executor: ScalerExecutor, tmp_path: Path, chunksize: int
 ) -> None:
     never = [str(tmp_path / name) for name in "abcd"]
-    failing = executor.map(wait_for_file, [1j, *never], chunksize=chunksize)
+    failing = executor.map(wait_for_file, [1j] * chunksize + never, chunksize=chunksize)
     with pytest.raises(TypeError, match="complex"):
         next(failing)
     assert "0 unfinished" in repr(executor)
