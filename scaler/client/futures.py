@@ -31,7 +31,7 @@ from scaler.errors import (
     WorkerLostError,
 )
 from scaler.ids import IdFactory
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Message, Outcome, PayloadTag
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
 from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
 from scaler.serialization.exceptions import copy_of, load_exception
@@ -131,6 +131,11 @@ class FutureTable(FutureOwner):
         references: tuple[Reference, ...] = ()
         if found:
             references = cast("tuple[Reference, ...]", tuple(found))
+            if len(found) > MAX_REFERENCES:
+                raise LimitError(
+                    f"{template.spec.name}: its arguments have {len(found)} futures and objects, and MAX_REFERENCES is "
+                    f"{MAX_REFERENCES}: combine them in several tasks, and the results of these in another one"
+                )
             uploads = tuple(reference._upload for reference in found if isinstance(reference, ObjectReference))
         if template.serializer is None and len(parts) == 1 and len(parts[0]) <= INLINE_LIMIT_BYTES:
             payload = cast("bytes", parts[0])
@@ -153,6 +158,8 @@ class FutureTable(FutureOwner):
             if type(argument) is not TaskFuture or not argument.is_pending_of(self):
                 return None
             indexes.setdefault(argument, len(indexes))
+        if len(indexes) > MAX_REFERENCES:
+            return None
         order = tuple([indexes[argument] for argument in args])
         payload = self._payloads.get(order)
         if payload is None:

@@ -21,6 +21,8 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, is_task
 from scaler.protocol.messages import (
+    GROUP_BYTES,
+    ROW_BYTES,
     SPLIT_BATCH_BYTES,
     AcknowledgeResults,
     Cancel,
@@ -44,8 +46,6 @@ MAX_IDS_PER_MESSAGE = 32 * 1024
 """Control messages have at most 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
-_ROW_BYTES = 64
-"""Rough size of a task's own columns, added to its payload when batches are split and limits are counted."""
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
 
 _Gate = tuple[int, set[ObjectUpload]]
@@ -230,7 +230,7 @@ class TaskSession:
         self.pending[task.task_id] = task
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
-        self.unsent_bytes += len(task.payload) + _ROW_BYTES
+        self.unsent_bytes += len(task.payload) + ROW_BYTES
         self._unsent.append((self.resolved, task))
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
@@ -257,7 +257,7 @@ class TaskSession:
             if gate is not None:
                 gate[1].discard(upload)
                 if not gate[1]:
-                    self.unsent_bytes += len(task.payload) + _ROW_BYTES
+                    self.unsent_bytes += len(task.payload) + ROW_BYTES
                     self._unsent.append((self.resolved, task))
         upload.waiting.clear()
 
@@ -326,7 +326,7 @@ class TaskSession:
                 self._cancels.append(task.task_id)
             gate = self._gated.pop(task, None)
             if gate is None or not gate[1]:
-                self.unsent_bytes -= len(task.payload) + _ROW_BYTES
+                self.unsent_bytes -= len(task.payload) + ROW_BYTES
         _forget(task)
         commands.append(DropTasks([task], None))
 
@@ -430,15 +430,16 @@ class TaskSession:
                 group = groups.get(template)
                 if group is None:
                     group = groups[template] = TaskGroup(template.spec, [], [], [])
+                    size += GROUP_BYTES
                     for function in template.functions:
                         if function.announced_in != epoch:
                             function.announced_in = epoch
                             functions.append((function.id, function.payload))
-                            size += len(function.payload)
+                            size += GROUP_BYTES + len(function.payload)
                 payload = task.payload
                 group.ids.append(task.task_id)
                 group.payloads.append(payload)
-                task_size = len(payload) + _ROW_BYTES
+                task_size = len(payload) + ROW_BYTES
                 self.unsent_bytes -= task_size
                 size += task_size + ID_BYTES * len(task.references)
                 group.references.append(
@@ -468,7 +469,7 @@ class TaskSession:
         """Drop a task if it names one that was never sent and never will be."""
         for reference in task.references:
             if isinstance(reference, ClientTask) and reference.task_id in self._dropped:
-                self.unsent_bytes -= len(task.payload) + _ROW_BYTES
+                self.unsent_bytes -= len(task.payload) + ROW_BYTES
                 commands.append(self._drop([task], self._dropped[reference.task_id]))
                 return True
         return False

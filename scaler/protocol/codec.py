@@ -27,9 +27,11 @@ from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
     MAX_HELLO_BYTES,
     MESSAGES,
+    ROW_BYTES,
     SPLIT_BATCH_BYTES,
     Hello,
     Message,
+    Submit,
 )
 from scaler.protocol.structs import InternedField, ListField, StructCodec, struct_codec
 
@@ -110,6 +112,8 @@ def decode(body: bytes | memoryview) -> Message:
             raise ProtocolError(f"{name} of {size} bytes is larger than {wire.limit} ({wire.largest})")
         at += WORD_BYTES * data_words
         pointer = frame.word(at) if pointer_words else 0
+        if MESSAGES[number] is Submit:
+            frame.budget_rows = f.MAX_ROWS
         message: Message = wire.codec.read(frame, *frame.struct_at(pointer, at + WORD_BYTES))
     except (ValueError, struct.error) as error:
         raise ProtocolError(f"malformed {name}: {error}") from error
@@ -117,13 +121,9 @@ def decode(body: bytes | memoryview) -> Message:
 
 
 _Batch = TypeVar("_Batch", bound=Message)
-_ROW_BYTES = 64
-"""A task's id and small integers, the size of its payload, and what both add to a message."""
-MAX_ROWS = 32 * 1024
-"""Most rows of one part: well within MAX_CONTROL_BYTES without payloads, and a short iteration for its receiver."""
 
 
-def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = MAX_ROWS) -> list[_Batch]:
+def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.MAX_ROWS) -> list[_Batch]:
     """Cut a message in columns that grew too large into several, to be sent in this order.
 
     A task is never cut in two. What fits stays as it is. Sizes are estimates, a little above the truth. Submit, Run and
@@ -131,7 +131,7 @@ def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = MA
     """
     columns = {name: getattr(batch, name) for name in batch.__match_args__}
     count = len(columns["ids"])
-    sizes = [_ROW_BYTES + len(payload) for payload in columns.get("payloads", ())]
+    sizes = [ROW_BYTES + len(payload) for payload in columns.get("payloads", ())]
     if sum(sizes) <= size_bytes and count <= max_rows:
         return [batch]
     parts = []

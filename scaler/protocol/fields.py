@@ -28,6 +28,10 @@ MAX_SECONDS = 1e9
 """Longest duration that a field may name: thirty years, and still exact to the microsecond."""
 MAX_ENTRIES = 65_536
 """Most groups, functions, units, capabilities or texts in one list: each costs far more memory than its bytes."""
+MAX_ROWS = 32_768
+"""Most tasks of one Submit, which the scheduler takes in at once, in about 0.1 s. Other entries count by their cost."""
+RAGGED_PER_ROW = 8
+"""Entries of lists of rows, such as references, that count as one row."""
 
 MAX_DISPLAY_CHARACTERS = 8_192
 """Of a display text; longer ones are shortened."""
@@ -55,11 +59,13 @@ class Frame:
     """The bytes of one body while it is read: follows pointers, and refuses those that leave it or cost too much.
 
     bases: first byte of each segment, and the end of the last. The segments of a body are read as one piece.
+    budget_rows: what its reader may have to do: see `MAX_ROWS`.
     """
 
     body: bytes
     bases: Sequence[int]
     budget_words: int
+    budget_rows: float = math.inf
 
     def list_at(self, pointer: int, after: int, size: int) -> tuple[int, int]:
         """Return the first byte of a list of elements of this size, and their number.
@@ -96,6 +102,12 @@ class Frame:
         self.budget_words -= words
         if self.budget_words < 0:
             raise ValueError("the message's parts overlap, and reading them all would take too much memory")
+
+    def spend_rows(self, rows: float) -> None:
+        """Count rows that come next. Raises ValueError when they are too many."""
+        self.budget_rows -= rows
+        if self.budget_rows < 0:
+            raise ValueError(f"its tasks, groups, functions and references are worth more than MAX_ROWS ({MAX_ROWS})")
 
     def _content(self, pointer: int, after: int, words: int) -> int:
         offset = (pointer & 0xFFFF_FFFF) >> 2
@@ -286,6 +298,15 @@ def split_ids(data: bytes) -> list[bytes]:
     return [data] if count == 1 else list(struct.unpack("16s" * count, data))
 
 
+class IdColumn(Data):
+    """The ids of a batch: each is a row."""
+
+    def read(self, frame: Frame, links: Links, _count: int) -> Any:
+        start, length = frame.list_at(*next(links), BYTES)
+        frame.spend_rows(length // ID_BYTES)
+        return self.from_wire(frame.body[start : start + length])
+
+
 @dataclass(eq=False)
 class Numbers(PointerField):
     """Unsigned integers. In a column, one for each row.
@@ -308,9 +329,11 @@ class Numbers(PointerField):
         self.code = _CODES[self.wire[5:-1]]
         self.largest = 2 ** (8 * _WIDTHS[self.size]) - 1
 
-    def _check(self, value: Sequence[int], count: int) -> None:
-        if self.is_column and len(value) != count and (value or not self.is_optional):
-            raise ValueError(f"a column of length {len(value)} does not fit the ids: {count}")
+    def _check_length(self, length: int, count: int) -> None:
+        if self.is_column and length != count and (length or not self.is_optional):
+            raise ValueError(f"a column of length {length} does not fit the ids: {count}")
+
+    def _check(self, value: Sequence[int]) -> None:
         allowed = self.allowed
         if allowed and value:
             if isinstance(allowed, bytes):
@@ -323,7 +346,8 @@ class Numbers(PointerField):
     def write(self, value: Sequence[int], to: Writer) -> None:
         if self.size == BYTES:
             value = bytes(value)
-        self._check(value, to.count)
+        self._check_length(len(value), to.count)
+        self._check(value)
         if isinstance(value, bytes):
             data = value
         else:
@@ -339,12 +363,13 @@ class Numbers(PointerField):
 
     def read(self, frame: Frame, links: Links, count: int) -> list[int]:
         start, found = frame.list_at(*next(links), self.size)
+        self._check_length(found, count)
         value: Sequence[int]
         if self.size == BYTES:
             value = frame.body[start : start + found]
         else:
             value = struct.unpack_from(f"<{found}{self.code}", frame.body, start)
-        self._check(value, count)
+        self._check(value)
         return list(value) if self.make is int else list(map(self.make, value))
 
 
@@ -398,16 +423,18 @@ class Ragged(PointerField):
 
     def read(self, frame: Frame, links: Links, count: int) -> list[tuple[bytes, ...]]:
         counts = ROW_COUNTS.read(frame, links, count)
-        found = self._entries.read(frame, links, sum(counts))
-        if len(found) != sum(counts):
-            raise ValueError(f"a list of length {len(found)} does not fit the rows: {sum(counts)}")
+        total = sum(counts)
+        frame.spend_rows(total / RAGGED_PER_ROW)
+        found = self._entries.read(frame, links, total)
+        if len(found) != total:
+            raise ValueError(f"a list of length {len(found)} does not fit the rows: {total}")
         entries = iter(found)
         return [tuple(islice(entries, each)) for each in counts]
 
 
 TEXT = Text("Text")
 BYTE_STRING = Data("Data")
-ID_COLUMN = Data("Data", "column of ids", join_ids, split_ids)
+ID_COLUMN = IdColumn("Data", "column of ids", join_ids, split_ids)
 PAYLOAD_COLUMN = PayloadColumn("Data", "one behind the other")
 
 
@@ -423,11 +450,15 @@ def _number(wire: str, least: float, most: float, wrong: str, note: str = "") ->
 
 
 class PartList(NamedTuple):
-    """Marks a field that is a list of parts on the wire, and another thing in Python."""
+    """Marks a field that is a list of parts on the wire, and may be another thing in Python.
+
+    rows: what a part counts for `MAX_ROWS`.
+    """
 
     element: type[Any]
     to_wire: Check = list
     from_wire: Check = list
+    rows: int = 1
 
 
 def needs_of(pairs: Sequence[tuple[str, float]]) -> tuple[tuple[str, float], ...]:
@@ -492,7 +523,7 @@ _TIMES = "microseconds of the worker's monotonic clock, or empty"
 Times = Annotated[list[int], Numbers("List(UInt64)", _TIMES, is_optional=True, is_usual=True, saturates=True)]
 Lanes = Annotated[list[int], Numbers("List(UInt16)", "or empty", is_optional=True, is_usual=True, saturates=True)]
 Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
-RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(ID_COLUMN)]
+RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(Data("Data", "column of ids", join_ids, split_ids))]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]
 Devices = Annotated[list[tuple[int, ...]], Ragged(Numbers("List(UInt8)", ""))]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]

@@ -29,6 +29,12 @@ MAX_CONTROL_BYTES = 1024 * 1024
 MAX_BATCH_BYTES = 64 * 1024 * 1024
 """Largest body of a batch; senders split their batches near `SPLIT_BATCH_BYTES`."""
 SPLIT_BATCH_BYTES = 1024 * 1024
+ROW_BYTES = 64
+"""Rough size of a task's own columns, which senders add to its payloads when they split batches."""
+GROUP_BYTES = 2048
+"""The same of a group, and of a function, in a Submit: so none that is split has more than `fields.MAX_ROWS`."""
+MAX_REFERENCES = 100_000
+"""Most futures and objects among the arguments of one task."""
 MAX_CHUNK_BYTES = 64 * 1024 * 1024
 """Most bytes of the attachments of one message (frames of an object's bytes)."""
 
@@ -220,7 +226,7 @@ PeerIds = Annotated[
     list[bytes],
     f.PartList(PeerName, lambda peers: [(peer,) for peer in peers], lambda parts: [peer for (peer,) in parts]),
 ]
-Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction)]
+Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction, rows=16)]
 
 
 @dataclass(slots=True)
@@ -378,7 +384,7 @@ class Submit(Message):
     """New tasks."""
 
     functions: Functions  # functions and serializers new to the scheduler
-    groups: list[TaskGroup]
+    groups: Annotated[list[TaskGroup], f.PartList(TaskGroup, rows=32)]
     acknowledged: f.Count64 = 0
     """Number of the last Finished whose futures the client has resolved; the scheduler may drop earlier results."""
     again: f.Count64 = 0

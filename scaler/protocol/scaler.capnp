@@ -9,7 +9,8 @@
 # Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
-# of structs has at most 65536 entries.
+# of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
+# a group as 32, a function as 16, a reference or label as an eighth.
 #
 # Ids. The id of a task or object is 16 bytes: the owner's peer id (8), kind (2, big endian: 0 task, 0xFFFF uploaded
 # object, else the attempt whose result this is), counter (6, big endian). The id of a function is the first 16 bytes that
@@ -325,7 +326,7 @@ struct Release {
 struct Finished {
   # Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown.
   # scheduler -> client, admin.
-  number @0 :UInt64;             # counts the Finished of this client from 1
+  number @0 :UInt64;             # counts the Finished of this client from 1; 0: nothing of it is retained
   ids @1 :Data;                  # column of ids
   outcomes @2 :List(UInt8);      # of Outcome, but none that is from workers only
   durationUs @3 :List(UInt64);   # wall time; microseconds

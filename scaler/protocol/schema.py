@@ -14,7 +14,7 @@ from enum import Enum
 
 from scaler.protocol import messages
 from scaler.protocol.codec import MIN_TRAVERSAL_WORDS
-from scaler.protocol.fields import MAX_ENTRIES, MAX_SECONDS
+from scaler.protocol.fields import MAX_ENTRIES, MAX_ROWS, MAX_SECONDS
 from scaler.protocol.messages import BATCHES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAY_ANSWER, MAY_SEND, MESSAGES, Server
 from scaler.protocol.structs import struct_codec
 
@@ -30,7 +30,8 @@ standard stream framing, not packed.
 Limits. A body has at most {MAX_CONTROL_BYTES} bytes, that of a batch ({_BATCHES})
 at most {MAX_BATCH_BYTES}. A reader checks the size first, then reads with a traversal limit of
 max({MIN_TRAVERSAL_WORDS}, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
-of structs has at most {MAX_ENTRIES} entries.
+of structs has at most {MAX_ENTRIES} entries. A Submit is worth at most {MAX_ROWS} rows: a task counts as one,
+a group as 32, a function as 16, a reference or label as an eighth.
 
 Ids. The id of a task or object is 16 bytes: the owner's peer id (8), kind (2, big endian: 0 task, 0xFFFF uploaded
 object, else the attempt whose result this is), counter (6, big endian). The id of a function is the first 16 bytes that

@@ -188,8 +188,9 @@ class InternedField(StructField):
 class ListField(PointerField):
     """A list of structs: their heads one behind the other, then their contents."""
 
-    def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list) -> None:
+    def __init__(self, element: type[Any], to_wire: Check = list, from_wire: Check = list, rows: int = 1) -> None:
         super().__init__(f"List({element.__name__})")
+        self._rows = rows
         self.codec = struct_codec(element)
         self._to_wire = to_wire
         self._part: Check = getattr(element, "_make", f.same)
@@ -229,6 +230,7 @@ class ListField(PointerField):
         size = data_words + pointer_words
         if tag & 3 or entries * size > words:
             raise ValueError("a list does not have the entries that it claims")
+        frame.spend_rows(entries * self._rows)
         if not size:  # as if they were there: each is as much work as a full one
             frame.spend(entries * max(1, self.codec.words))
         at += WORD_BYTES
@@ -250,7 +252,7 @@ def struct_codec(of: type[Any]) -> StructCodec:
 def codec_of(hint: Any) -> Scalar | PointerField:
     if marks := getattr(hint, "__metadata__", ()):
         (mark,) = marks
-        return ListField(mark.element, mark.to_wire, mark.from_wire) if isinstance(mark, f.PartList) else mark
+        return ListField(*mark) if isinstance(mark, f.PartList) else mark
     if isinstance(hint, UnionType):
         return OptionalStruct(get_args(hint))
     if get_origin(hint) is list:

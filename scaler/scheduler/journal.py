@@ -19,6 +19,8 @@ from scaler.journal.records import JournalError
 from scaler.net.identity import Identity
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
+    GROUP_BYTES,
+    ROW_BYTES,
     SPLIT_BATCH_BYTES,
     UNFINISHED,
     ClientDetails,
@@ -49,7 +51,6 @@ from scaler.scheduler.core.durable import Label, note_label
 
 _ENTRY = struct.Struct("<B16sI")
 _SIZE = struct.Struct("<I")
-_ROW_BYTES = 64
 MAX_LEFT = 1_000
 """Clients that have left and are remembered: the storage is told again that their objects are not needed."""
 _MAX_LABELS = 4096
@@ -192,8 +193,13 @@ class _Client:
 
     def submits(self) -> Iterator[Submit]:
         """Yield the functions and the tasks that have not ended, in messages of about the usual size."""
-        message = Submit(list(self.functions.items()), [])
-        size = sum(map(len, self.functions.values()))
+        message, size = Submit([], []), 0
+        for function in self.functions.items():
+            if size > SPLIT_BATCH_BYTES:
+                yield message
+                message, size = Submit([], []), 0
+            message.functions.append(function)
+            size += GROUP_BYTES + len(function[1])
         for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
             group: TaskGroup | None = None
             for identifier, (_, payload, references) in rows:
@@ -203,10 +209,11 @@ class _Client:
                 if group is None:
                     group = TaskGroup(spec, [], [], [])
                     message.groups.append(group)
+                    size += GROUP_BYTES
                 group.ids.append(identifier)
                 group.payloads.append(payload)
                 group.references.append(references)
-                size += _ROW_BYTES + len(payload) + ID_BYTES * len(references)
+                size += ROW_BYTES + len(payload) + ID_BYTES * len(references)
         yield message
 
     def finished(self) -> Iterator[Finished]:
@@ -215,7 +222,7 @@ class _Client:
         size = 0
         for row in self.results.items():
             rows.append(row)
-            size += _ROW_BYTES + len(row[1][1])
+            size += ROW_BYTES + len(row[1][1])
             if size > SPLIT_BATCH_BYTES:
                 yield _finished(rows)
                 rows, size = [], 0

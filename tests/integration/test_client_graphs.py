@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import UsageError
+from scaler.errors import LimitError, UsageError
 from tests.integration.client_rig import RigScheduler
 
 SECONDS = 20
@@ -54,6 +54,11 @@ async def later(x: int) -> int:
     return x + 1
 
 
+def wait(seconds: float) -> float:
+    time.sleep(seconds)
+    return seconds
+
+
 @pytest.mark.parametrize(
     ("graph", "expected"),
     [
@@ -75,6 +80,18 @@ async def later(x: int) -> int:
 def test_a_graph_means_what_it_means_to_dask(client: Client, graph: dict[Any, Any], expected: Any) -> None:
     wanted = list(graph)[-1]
     assert client.get(graph, [wanted]) == {wanted: expected}
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_task_with_too_many_futures_is_refused_with_what_to_do(
+    client: Client, monkeypatch: pytest.MonkeyPatch, as_list: bool
+) -> None:
+    monkeypatch.setattr("scaler.client.futures.MAX_REFERENCES", 3)
+    slow = client.submit(wait, 0.3)
+    waiting = [client.submit(add, slow, number) for number in range(4)]
+    with pytest.raises(LimitError, match=r"4 futures and objects, and MAX_REFERENCES is 3: combine them in several"):
+        client.submit(note, *([waiting] if as_list else waiting))
+    assert client.submit(sum, waiting[:3]).result() == pytest.approx(3.9)
 
 
 def test_wanted_keys_may_be_names_of_one_value_and_come_in_their_order(client: Client) -> None:

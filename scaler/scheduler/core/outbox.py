@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from scaler.protocol.codec import encode, split
 from scaler.protocol.messages import (
+    ROW_BYTES,
     SPLIT_BATCH_BYTES,
     Finished,
     ForgetFunctions,
@@ -34,9 +35,6 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
-
-_ROW_BYTES = 64
-"""Rough size of a task's own columns, added to its payloads when batches are split."""
 
 
 @dataclass(slots=True)
@@ -96,7 +94,7 @@ class Outbox:
             _pad_profiles(message, len(message.ids) - 1)
             message.cpu_us.append(cpu_us)
             message.peak_bytes.append(peak_bytes)
-        results.size_bytes += len(payload) + _ROW_BYTES
+        results.size_bytes += len(payload) + ROW_BYTES
         if results.size_bytes > SPLIT_BATCH_BYTES:
             self._close_results(client, self._results.pop(client))
 
@@ -151,7 +149,7 @@ class Outbox:
     def run(self, worker: Worker, task: Task, inputs: tuple[bytes, ...]) -> None:
         of_group = self._columns[task.group]
         columns = of_group.get(worker)
-        size = len(task.payload) + _ROW_BYTES
+        size = len(task.payload) + ROW_BYTES
         if columns is None:
             columns = of_group[worker] = RunGroup(task.group.spec, [task.id], [task.attempt], [task.payload])
             size += self._add_to_run(worker, columns, task.group.functions)

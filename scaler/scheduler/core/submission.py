@@ -170,7 +170,7 @@ class Submission:
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
         """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
         client, session = group.client, group.client.session
-        disk_failure, refused = self._disk_failure(client), list[bytes]()
+        disk_failure, refused, rejected = self._disk_failure(client), list[bytes](), list[Task]()
         for row in rows:
             identifier = columns.ids[row]
             if identifier in client.tasks or identifier in client.retained:
@@ -181,8 +181,9 @@ class Submission:
                 task = client.tasks[identifier] = Task(identifier, group, b"", (), TERMINATED)
                 if session is not None:
                     client.account.size_bytes += note_label(session.labels, columns, row)
-                self._count(group, 1)
-                self._tasks.end(task, Outcome.REJECTED, why.encode())
+                rejected.append(task)
+        self._count(group, len(rejected))
+        self._tasks.reject(rejected, why)
         self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
 
     @staticmethod

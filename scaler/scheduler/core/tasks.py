@@ -16,7 +16,7 @@ result of an attempt that is not the current one of a task on that worker is dro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from scaler.backoff import Backoff
@@ -69,6 +69,8 @@ MAX_ATTEMPT_ERRORS = 8
 MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that an attempt error quotes."""
 
+MAX_REJECTED_KEPT = 10
+"""Tasks rejected together that are kept among the failures."""
 MAX_MISSES = 20
 """How often a task may come back because its worker could not get the same object: about 15 s, with the backoff."""
 
@@ -565,8 +567,22 @@ class Tasks:
                     dependent.state = READY
                     self._ready.add(dependent.group, (dependent,))
 
+    def reject(self, tasks: Sequence[Task], why: str) -> None:
+        """End tasks as they come. The first of them are kept among the failures, which stand for all."""
+        payload = why.encode()
+        for number, task in enumerate(tasks):
+            self._end_one(task, Outcome.REJECTED, payload, is_kept=number < MAX_REJECTED_KEPT)
+
     def _end_one(
-        self, task: Task, outcome: int, payload: bytes, duration_us: int = 0, cpu_us: int = 0, peak_bytes: int = 0
+        self,
+        task: Task,
+        outcome: int,
+        payload: bytes,
+        duration_us: int = 0,
+        cpu_us: int = 0,
+        peak_bytes: int = 0,
+        *,
+        is_kept: bool = True,
     ) -> None:
         """Take a task out of every table, count its end, and retain and send its result if its client is here."""
         group = task.group
@@ -588,9 +604,7 @@ class Tasks:
         account.size_bytes -= len(task.payload)
         self._state.ended[outcome] += 1
         if outcome and outcome != _CANCELLED:
-            group.function.failed += 1
-            client.failed += 1
-            self._keep_failure(task, outcome, payload, duration_us, cpu_us, peak_bytes)
+            self._failed(task, is_kept, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.references:
             self._drop_references(task)
         if client.terminated:
@@ -628,10 +642,12 @@ class Tasks:
             elif not task.group.spec.deliver:
                 changes.add(ValueRetained(task.id, retained.payload))
 
-    def _keep_failure(self, task: Task, *columns: Any) -> None:
-        """Retain a failed task with what it ran, unless it did not run because an input failed."""
+    def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
+        """Count a failed task, and retain it with what it ran, unless it did not run because an input failed."""
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
-        if task.errors is not None and task.errors.failed_input is not None:
+        task.group.function.failed += 1
+        task.group.client.failed += 1
+        if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
         record = FailureRecord.of(task, payload)
         state, group = self._state, task.group

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
+
 from scaler.client.session import (
     MAX_IDS_PER_MESSAGE,
     ClientCleared,
@@ -22,7 +24,9 @@ from scaler.client.session import (
 from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import LimitError, SchedulerLostError
 from scaler.ids import IdFactory, result_id
+from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
+    MAX_REFERENCES,
     SPLIT_BATCH_BYTES,
     AcknowledgeResults,
     Cancel,
@@ -154,6 +158,22 @@ def test_large_batches_are_split_and_the_room_is_heeded_without_losing_a_task() 
     assert len(submits) > 2
     assert sent(submits) == [task.task_id for task in tasks]
     assert client.session.unsent_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["tasks", "functions", "references"])
+def test_no_submit_has_more_than_the_scheduler_takes_at_once(kind: str) -> None:
+    client = Client()
+    tasks = [client.task(client.template())]
+    match kind:
+        case "tasks":
+            tasks += [client.task(tasks[0].template) for _ in range(40_000)]  # type: ignore[arg-type]
+        case "functions":
+            tasks += [client.task(client.template(f"f{number}")) for number in range(3_000)]
+        case "references":
+            for size in (20_000, MAX_REFERENCES, MAX_REFERENCES, 3):
+                tasks += [client.task(client.template(), *tasks[:1] * size)]
+    submits = [decode(encode(message)) for message in client.submits()]
+    assert sent(submits) == [task.task_id for task in tasks]  # type: ignore[arg-type]
 
 
 def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent() -> None:

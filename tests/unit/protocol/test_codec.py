@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+import tracemalloc
 from importlib.resources import files
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_what_was_decoded_keeps_nothing_of_the_frame() -> None:
         pytest.param(
             run(inputCounts=[1] * 2, inputSizes=[0] * 2), "inputs: a column of length 2", id="counts of two tasks"
         ),
-        pytest.param(submit(referenceCounts=[2**32 - 1]), "references: a list of length 0", id="4 billion references"),
+        pytest.param(submit(referenceCounts=[2**32 - 1]), "worth more than MAX_ROWS", id="4 billion references"),
         pytest.param(submit(references=ID[1:]), "whole number", id="reference too short"),
         pytest.param(spec(function=b""), "an id has 16 bytes", id="no function"),
         pytest.param(spec(serializer=b"short"), "an id has 16 bytes", id="short serializer"),
@@ -264,6 +265,35 @@ def test_batches_are_limited_to_64_mebibytes_on_both_sides() -> None:
 def test_too_many_entries_are_refused_before_they_are_sent() -> None:
     with pytest.raises(LimitError, match="MAX_ENTRIES"):
         encode(m.Submit([], [m.TaskGroup(SPEC, [ID], [b""])] * 65_537))
+
+
+def tasks(count: int, references: int = 0) -> m.TaskGroup:
+    return m.TaskGroup(SPEC, [ID] * count, [b"x"] * count, [(OTHER,) * references] * count if references else [])
+
+
+@pytest.mark.parametrize(
+    ("most", "more"),
+    [
+        pytest.param(m.Submit([], [tasks(32_000)]), m.Submit([], [tasks(17_000)] * 2), id="tasks"),
+        pytest.param(m.Submit([], [tasks(1)] * 900), m.Submit([], [tasks(1)] * 1_100), id="groups"),
+        pytest.param(m.Submit([(ID, b"x")] * 2_000, []), m.Submit([(ID, b"x")] * 2_100, []), id="functions"),
+        pytest.param(m.Submit([], [tasks(2, 100_000)]), m.Submit([], [tasks(3, 100_000)]), id="references"),
+    ],
+)
+def test_a_submit_takes_the_scheduler_no_more_than_an_iteration(most: m.Submit, more: m.Submit) -> None:
+    assert decode(encode(most)) == most
+    with pytest.raises(ProtocolError, match=r"worth more than MAX_ROWS \(32768\)"):
+        decode(encode(more))
+
+
+def test_a_column_that_does_not_fit_is_refused_before_it_takes_memory() -> None:
+    body = done(durationUs=list(range(1_000_000)))
+    tracemalloc.start()
+    with pytest.raises(ProtocolError, match="a column of length 1000000 does not fit the ids: 1"):
+        decode(body)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak_bytes < 100_000
 
 
 @pytest.mark.parametrize("retry_on_bytes", [900, 2_000])

@@ -46,6 +46,13 @@ def test_tasks_are_limited_by_key_in_all_its_sessions() -> None:
     assert submit(cluster, cluster.client("a3", identity=ALICE), b"5", b"6", b"7") == [None, None, Outcome.REJECTED]
 
 
+def test_of_many_tasks_that_are_rejected_together_few_are_kept_among_the_failures() -> None:
+    cluster = cluster_of(max_tasks_per_client=3)
+    assert submit(cluster, "a1", *[b"1"] * 1_000) == [None] * 3 + [Outcome.REJECTED] * 997
+    assert len(cluster.state.failures) == 10
+    assert cluster.state.clients[cluster.peer("a1")].failed == 997
+
+
 @pytest.mark.parametrize("limit", ["max_bytes_per_client", "max_bytes"])
 def test_bytes_are_limited_before_anything_of_a_task_is_kept(limit: str) -> None:
     cluster = cluster_of(**{limit: 100_000})

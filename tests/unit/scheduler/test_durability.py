@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.ids import result_id
+from scaler.ids import content_id, result_id
+from scaler.net.connection import Received
 from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import (
     UNFINISHED,
@@ -20,7 +21,9 @@ from scaler.protocol.messages import (
     Outcome,
     Release,
     SessionTasks,
+    Spec,
     Submit,
+    TaskGroup,
     WorkerReport,
     is_stored,
     stored_reference,
@@ -108,6 +111,18 @@ def test_tasks_that_had_not_ended_run_although_their_client_is_away(cluster: Jou
         running: Outcome.SUCCESS,
         dependent: Outcome.SUCCESS,
     }
+
+
+def test_tasks_of_many_functions_come_back(cluster: JournaledCluster, compacted: bool) -> None:
+    tasks, said = [], []
+    for number in range(1_200):
+        code = b"\x80 function %d" % number
+        tasks.append(cluster.task_id("client"))
+        group = TaskGroup(Spec(content_id(code)), tasks[-1:], [b"\x80"])
+        said.append(Received(cluster.peer("client"), Submit([(content_id(code), code)], [group])))
+    cluster.step(*said)
+    after = cluster.killed(compacted=compacted)
+    assert all(after.state_of(task) is not None for task in tasks)
 
 
 def test_a_client_that_comes_back_gets_the_results_that_it_had_not_acknowledged(
