@@ -42,11 +42,23 @@ UNPROVEN_ATTEMPTS = 2
 """Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""
 WRONG_SERVER_ATTEMPTS = 3
 """A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
-ASKS_FOR_KEYS = "the server asks for keys: leave insecure_no_auth out here, and give a credential"
-NO_CREDENTIAL = (
-    "the server asks for a key, and this process has none: give the file that `scaler keys add` wrote on the server's "
-    "side as credentials= or SCALER_CREDENTIALS (unless it runs with insecure_no_auth, or is no server of scaler)"
+_GIVE_ONE = (
+    "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
+    "SCALER_CREDENTIALS"
 )
+ASKS_FOR_KEYS = f"the server asks for keys: leave insecure_no_auth out here, and {_GIVE_ONE}"
+NO_CREDENTIAL = (
+    f"the server asks for a key, and this process has none: {_GIVE_ONE} (unless it runs with insecure_no_auth, or is "
+    "no server of scaler)"
+)
+ASKS_FOR_NO_KEYS = (
+    "the server runs with insecure_no_auth, or is older than keys: start it with keys (`scaler keys init` makes them); "
+    "or, if no other user reaches it, give --insecure-no-auth or insecure_no_auth=True here, too"
+)
+_GREETING = b"\xff" + bytes(8) + b"\x7f\x03"
+"""The beginning of a greeting of ZMTP 3, which the other side answers with all of its own."""
+_MECHANISM = slice(12, 32)
+"""Where a greeting names what it authenticates by: CURVE with keys, NULL without."""
 CLOSED_AT_ONCE = "connections there are closed at once: a forwarder, perhaps, whose server is away"
 
 
@@ -71,6 +83,7 @@ class ZmqConnection(ZmqEnd):
         self._broken = ""
         self._address = address
         self._probe: sockets.socket | None = None
+        self._greeting = b""
         self._set_options(address)
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
@@ -97,7 +110,7 @@ class ZmqConnection(ZmqEnd):
                     self._broken, self._refused_after = _meaning(kind, value, self._keys)
                     if kind == _NO_DETAIL:
                         self._probe = self._dial_plainly()
-        if self._probe is not None and not self._has_greeting(self._probe):
+        if self._probe is not None and not self._has_read(self._probe):
             return
         if self._is_blocked and send_envelopes(self._socket, b"", self._unsent):
             self._is_blocked = False
@@ -114,9 +127,10 @@ class ZmqConnection(ZmqEnd):
             inputs.append(t.LinkLost(self, self._broken, self._refused_after))
 
     def _dial_plainly(self) -> sockets.socket | None:
-        """Connect once more, without ZeroMQ, which does not say whether the other side sent its greeting.
+        """Connect once more, without ZeroMQ, which does not say what greeting the other side sent.
 
-        A server with another key does. A forwarder whose server is away accepts and closes: that is no refusal.
+        The greeting of a server says whether it asks for keys. A forwarder whose server is away accepts and closes,
+        which is no refusal.
         """
         if not self._address.startswith("tcp://"):
             return None
@@ -133,17 +147,22 @@ class ZmqConnection(ZmqEnd):
         self._wakeups.watch(probe.fileno())
         return probe
 
-    def _has_greeting(self, probe: sockets.socket) -> bool:
-        """Return whether it is known what the plain connection brought; an empty one takes the refusal back."""
+    def _has_read(self, probe: sockets.socket) -> bool:
+        """Return whether the plain connection has brought a greeting, or ended; note what that means."""
         try:
-            greeting = probe.recv(1)
+            while len(self._greeting) < _MECHANISM.stop and (data := probe.recv(_MECHANISM.stop - len(self._greeting))):
+                if not self._greeting:
+                    probe.send(_GREETING)
+                self._greeting += data
         except BlockingIOError:
             return False
         except OSError:
-            greeting = b""
+            pass
         self._close_probe()
-        if not greeting:
+        if not self._greeting:
             self._broken, self._refused_after = CLOSED_AT_ONCE, 0
+        elif self._greeting[_MECHANISM].rstrip(b"\0") == (b"CURVE" if self._keys is None else b"NULL"):
+            self._broken, self._refused_after = _mismatch(self._keys)
         return True
 
     def _close_probe(self) -> None:
@@ -181,6 +200,11 @@ class ZmqConnection(ZmqEnd):
             self._close(linger_seconds)
 
 
+def _mismatch(keys: PeerKeys | None) -> tuple[str, int]:
+    """Return what `_meaning` does when one side has keys, and the other one has none."""
+    return ASKS_FOR_KEYS if keys is None else ASKS_FOR_NO_KEYS, UNPROVEN_ATTEMPTS
+
+
 def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
     """Return what an event of a connection's end says, and how often in a row it means that this peer is refused."""
     key = "" if keys is None else keys.name
@@ -190,10 +214,7 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
         text = f"the server does not know the key {key}: its credential is of another cluster, or was removed"
         return text, UNPROVEN_ATTEMPTS
     if kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and value == MISMATCH:
-        if keys is None:
-            return ASKS_FOR_KEYS, UNPROVEN_ATTEMPTS
-        text = "the server runs with insecure_no_auth, which this side has to say too, if that is what you want"
-        return text, UNPROVEN_ATTEMPTS
+        return _mismatch(keys)
     # The other side has ended the handshake, or the connection, before this side saw why.
     if kind == _NO_DETAIL:
         if keys is None:

@@ -55,7 +55,7 @@ MAX_UNREAD_BYTES = OutboxLimits().size_bytes
 """Most that may have come and not been read while this process is slow: no peer of ours sends more unacknowledged."""
 _WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
 _FAILURES = {
-    MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add)",
+    MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add), or a newer scaler",
     _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
 }
 """What a failed handshake says about the peer, by the value of the event."""

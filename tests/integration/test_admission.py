@@ -9,20 +9,21 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ComponentError, RefusedError, ScalerError
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
 from scaler.testing.soamapi import StandIn
+from scaler.worker_manager.baremetal_native import COMMAND
 from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import Command
 from tests.unit.testing.soamapi_rig import use
@@ -60,6 +61,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         made.combo.shutdown()
 
 
+@pytest.fixture(scope="module")
+def open_cluster() -> Iterator[str]:
+    """The address, as `Cluster.far`, of a cluster without authentication."""
+    far = free_addresses("127.0.0.2")[0]
+    with SchedulerClusterCombo(far.replace("127.0.0.2", "0.0.0.0"), 1, insecure_no_auth=True):
+        yield far
+
+
 def refusal_of(connect: Callable[[], Client]) -> str:
     with pytest.raises(RefusedError) as raised:
         connect()
@@ -79,12 +88,12 @@ def test_processes_of_the_same_user_and_host_need_no_credential(cluster: Cluster
 
 def test_a_client_without_a_credential_is_told_at_once_what_it_needs(cluster: Cluster) -> None:
     text = refusal_of(lambda: cluster.connect(None))
-    assert "this process has none" in text
-    assert "scaler keys add" in text
+    assert all(each in text for each in NEEDS_A_KEY)
 
 
 def test_a_client_that_asks_for_no_authentication_is_told_that_the_server_asks_for_keys(cluster: Cluster) -> None:
-    assert "the server asks for keys" in refusal_of(lambda: cluster.connect(None, insecure_no_auth=True))
+    text = refusal_of(lambda: cluster.connect(None, insecure_no_auth=True))
+    assert all(each in text for each in NEEDS_KEYS)
 
 
 def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
@@ -107,28 +116,74 @@ MANAGERS = (
 MONITORS = (("scaler_top", "--once"), ("scaler_ui", "--web-port", "0"))
 
 
+NEEDS_A_KEY = ("the server asks for a key, and this process has none", "scaler keys add", "--credentials")
+NEEDS_KEYS = ("the server asks for keys: leave insecure_no_auth out here", "scaler keys add", "--credentials")
+NEEDS_NONE = ("the server runs with insecure_no_auth", "scaler keys init", "--insecure-no-auth")
+
+
 @pytest.mark.parametrize("words", [*MANAGERS, *MONITORS], ids=" ".join)
-def test_every_command_proves_itself_as_its_settings_say(
-    words: tuple[str, ...], cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("proof", ["another role's", "nothing", "--insecure-no-auth"])
+def test_every_command_that_a_server_with_keys_refuses_says_why_and_what_to_do(
+    words: tuple[str, ...], proof: str, cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use(StandIn(applications=("app",)), monkeypatch)
-    role, host, port = ("manager" if words in MANAGERS else "monitor"), *cluster.far.rsplit(":", 1)
-    address = cluster.far if role == "manager" else f"{host}:{int(port) + 2}"
     path = cluster.home / "stranger.credentials"
-    credentials = str(path) if path.exists() else cluster.credential("stranger")
-    for flags, text in (
-        (("--credentials", credentials), f"the key stranger is for the role client, not {role}"),
-        (("--insecure-no-auth",), "the server asks for keys"),
-    ):
-        running = Command(words[0], (*words[1:], address, *flags), {}, tmp_path)
-        try:
-            assert within(20, partial(says, running, text))
-        finally:
-            running.close()
+    flags: Sequence[str] = ()
+    texts: Sequence[str] = NEEDS_A_KEY
+    match proof:
+        case "--insecure-no-auth":
+            flags, texts = (proof,), NEEDS_KEYS
+        case "another role's":
+            flags = ("--credentials", str(path) if path.exists() else cluster.credential("stranger"))
+            texts = (f"the key stranger is for the role client, not {_role(words)}",)
+    assert_refused(words, cluster.far, flags, texts, tmp_path, monkeypatch)
 
 
-def says(running: Command, text: str) -> bool:
-    return text in running.output() + running.errors()
+@pytest.mark.parametrize("words", [MANAGERS[0], *MONITORS], ids=" ".join)
+def test_every_command_with_a_credential_that_a_server_without_keys_does_not_ask_for_says_so(
+    words: tuple[str, ...], open_cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "own.credentials"
+    write_private(path, KeysDirectory.create(tmp_path / "keys", "own").add("own", _role(words)).to_text())
+    assert_refused(words, open_cluster, ("--credentials", str(path)), NEEDS_NONE, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("has_keys", "texts"), [(True, NEEDS_A_KEY), (False, NEEDS_NONE)])
+def test_a_worker_that_is_refused_says_why_and_what_to_do(
+    has_keys: bool, texts: tuple[str, ...], cluster: Cluster, open_cluster: str
+) -> None:
+    config = WorkerConfig(
+        scheduler_address=cluster.far if has_keys else open_cluster, worker_manager_id="m", unit_id="u"
+    )
+    environment = {**os.environ, WORKER_CONFIG_VARIABLE: config.to_json()}
+    done = subprocess.run(COMMAND, env=environment, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode != 0
+    assert all(text in done.stdout + done.stderr for text in texts)
+
+
+def assert_refused(
+    words: Sequence[str],
+    address: str,
+    flags: Sequence[str],
+    texts: Sequence[str],
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Start a command, which is to print these texts."""
+    use(StandIn(applications=("app",)), monkeypatch)
+    if _role(words) == "monitor":
+        host, port = address.rsplit(":", 1)
+        address = f"{host}:{int(port) + 2}"
+    running = Command(words[0], (*words[1:], address, *flags), {}, directory)
+    try:
+        within(20, lambda: all(text in running.output() + running.errors() for text in texts))
+        said = running.output() + running.errors()
+        assert [text for text in texts if text not in said] == [], said
+    finally:
+        running.close()
+
+
+def _role(words: Sequence[str]) -> str:
+    return "manager" if words in MANAGERS else "monitor"
 
 
 @pytest.mark.parametrize("role", ["worker", "manager", "monitor"])
@@ -172,12 +227,14 @@ def test_a_cluster_that_others_can_reach_does_not_start_without_keys() -> None:
         SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 1)
 
 
-def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too() -> None:
-    with SchedulerClusterCombo(free_addresses("0.0.0.0")[0], 1, insecure_no_auth=True) as combo:
-        far = combo.get_address().replace("127.0.0.1", "127.0.0.2")
-        with Client(far, insecure_no_auth=True, timeout_seconds=20) as client:
-            assert client.submit(abs, -4).result(30) == 4
-        assert "insecure_no_auth" in refusal_of(lambda: Client(far, timeout_seconds=20))
+def test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too(
+    cluster: Cluster, open_cluster: str
+) -> None:
+    with Client(open_cluster, insecure_no_auth=True, timeout_seconds=20) as client:
+        assert client.submit(abs, -4).result(30) == 4
+    for credentials in (None, cluster.credential("at-home")):
+        text = refusal_of(lambda: Client(open_cluster, credentials=credentials, timeout_seconds=20))  # noqa: B023
+        assert all(each in text for each in NEEDS_NONE)
 
 
 OTHER_USER = 65534

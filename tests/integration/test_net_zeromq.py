@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import psutil
@@ -421,6 +422,35 @@ def test_a_forwarder_whose_server_is_away_refuses_nobody() -> None:
 
         Servant(address)
         await clients[0].ask(1)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "keys", "text"),
+    [(b"NULL", without_credential(), "older than keys"), (b"CURVE", None, "asks for keys")],
+)
+def test_a_server_that_ends_the_handshake_first_is_known_by_its_greeting(
+    mechanism: bytes, keys: PeerKeys | None, text: str
+) -> None:
+    """The end of the connection may overtake what ZeroMQ would have said of the greeting."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\3\1" + mechanism.ljust(52, b"\0")
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting[:10])
+        if len(await reader.readexactly(11)) == 11 and next(attempts):
+            writer.write(greeting[10:])
+        writer.close()
+
+    attempts = cycle((False, True))  # a plain connection follows each that ZeroMQ makes
+
+    async def test() -> None:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        client = Asker(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", keys=keys)
+        await until(lambda: was_refused(client))
+        assert has_heard(client, text)
+        server.close()
+        await server.wait_closed()
 
     run(test)
 
