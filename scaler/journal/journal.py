@@ -197,10 +197,8 @@ class Journal:
 
     def _fail(self, error: OSError, *, is_broken: bool) -> None:
         self._is_broken = is_broken
-        room = f"{math.ceil(self._next_bytes() / 2**20)} MiB are free there"
-        until = room if error.errno in DISK_IS_FULL else "it can be written again"
         refused = "new work is refused, and all other work waits," if is_broken else "new work is refused"
-        text = f"state_directory: cannot write to {self._directory.path}: {error.strerror}; {refused} until {until}"
+        text = why_refused(self._directory.path, error, refused, self._next_bytes())
         if self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
         if self.failure != text:
@@ -320,6 +318,13 @@ class Journal:
         if self._durable < self._written:
             _log.error("state_directory: lost %s", counted(self._written - self._durable, "record"))
         self._directory.close()
+
+
+def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
+    """Return what a failing disk means, and what to do. refused: what it does not take. wanted_bytes: what it needs."""
+    room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
+    until = room if error.errno in DISK_IS_FULL else "it can be written again"
+    return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"
 
 
 def _synced(descriptors: list[int]) -> tuple[float, OSError | None]:

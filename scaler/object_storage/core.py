@@ -301,6 +301,7 @@ class StorageCore:
             case StatStorage(request):
                 table = self._objects
                 status = StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
+                status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
                 self._commands.append(SendToPeer(peer.id, status))
             case _:
                 pass  # heartbeats and the like show that the peer is alive, and that was noted

@@ -30,7 +30,7 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.journal import Journal
+from scaler.journal.journal import Journal, why_refused
 from scaler.journal.records import JournalError, Replay
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.core import ForgetPersisted, PersistObject
@@ -122,8 +122,11 @@ class ObjectJournal:
         self._on_failure = on_failure
         self._failure = ""
         self._loop = asyncio.get_running_loop()
-        self._ids: set[bytes] = set()
-        """Objects that are on disk, or will be."""
+        self._ids: dict[bytes, int] = {}
+        """Objects that are on disk, or will be, with the sizes of their files: 0 for those in the journal."""
+        self._file_bytes = 0
+        self._refused = "", 0
+        """Why the last object was refused, and its size; an empty text when one of this size would not be now."""
         self._writing: dict[bytes, _Writing] = {}
         """Objects that the disk has not confirmed, without those that were forgotten since."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
@@ -142,7 +145,7 @@ class ObjectJournal:
         for put in found.values():
             body = self._read(put)
             if body is not None:
-                self._ids.add(put.id)
+                self._add(put)
                 yield put, body
         names = {identifier.hex() for identifier in self._ids}
         for path in self._files.iterdir():
@@ -172,6 +175,24 @@ class ObjectJournal:
 
     # -- objects come and go
 
+    @property
+    def size_bytes(self) -> int:
+        """What all objects take on the disk."""
+        return self._journal.size_bytes + self._file_bytes
+
+    def why_refused(self) -> str:
+        """Return why large objects are refused; empty when the disk has room for the last one that was."""
+        text, size = self._refused
+        if text:
+            space = os.statvfs(self._files)
+            if space.f_bavail * space.f_frsize > size:
+                self._refused = "", 0
+        return self._refused[0]
+
+    def _add(self, put: PersistedObject) -> None:
+        self._ids[put.id] = size = sum(put.parts) if put.data is None else 0
+        self._file_bytes += size
+
     def put(self, command: PersistObject) -> None:
         """Keep an object, and send the answer when the disk has confirmed it."""
         identifier, body = command.id, command.body
@@ -185,7 +206,7 @@ class ObjectJournal:
         is_file = body.size_bytes >= MIN_FILE_BYTES
         data = None if is_file else b"".join(frames)
         put = PersistedObject(identifier, command.putter, command.key, body.parts, 0, data)
-        self._ids.add(identifier)
+        self._add(put)
         writing = self._writing[identifier] = _Writing(put, [(command.putter, command.request)])
         if is_file:
             self._jobs.put((writing, frames))
@@ -202,7 +223,7 @@ class ObjectJournal:
         if ids:
             self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))
         for identifier in ids:
-            self._ids.remove(identifier)
+            self._file_bytes -= self._ids.pop(identifier)
             self._writing.pop(identifier, None)
             self._remove_file(identifier)
 
@@ -230,7 +251,7 @@ class ObjectJournal:
                 finally:
                     os.close(directory)
             except OSError as error:
-                failure = f"state_directory: cannot write to {self._path}: {error.strerror}"
+                failure = why_refused(self._path, error, "objects are refused", sum(writing.put.parts))
                 with contextlib.suppress(OSError):
                     path.unlink()
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -243,9 +264,10 @@ class ObjectJournal:
                 self._remove_file(identifier)
             self._confirm(writing)
         elif failure:
-            _log.error("%s; the object %s is refused", failure, identifier.hex())
+            _log.error("%s; object=%s", failure, identifier.hex())
+            self._refused = failure, sum(writing.put.parts)
             del self._writing[identifier]
-            self._ids.remove(identifier)
+            self._file_bytes -= self._ids.pop(identifier)
             self._on_lost(identifier, failure, writing.requests)
         else:
             self._append(writing, writing.put._replace(checksum=checksum))

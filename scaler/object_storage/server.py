@@ -9,6 +9,7 @@ import os
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from hmac import compare_digest
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -53,6 +54,7 @@ from scaler.protocol.messages import (
     Server,
     StorageReply,
     StorageResult,
+    StorageStatus,
     Welcome,
 )
 from scaler.protocol.session import Descriptor
@@ -192,6 +194,10 @@ class StorageServer:
             measured: list[StorageInput] = []
             for command in self._core.step(inputs, self._loop.time()):
                 match command:
+                    case SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
+                        failure = status.disk_failure or self._durable.why_refused()
+                        status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
+                        self._listener.send(peer, status)
                     case SendToPeer(peer, message, attachments, memory):
                         self._listener.send(peer, message, attachments, () if memory is None else (memory,))
                     case PersistObject() if self._durable is not None:

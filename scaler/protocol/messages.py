@@ -808,6 +808,9 @@ class StorageStatus(Message):
     bytes: f.Count64
     limit_bytes: f.Count64
     waiting_gets: f.Count64
+    spilled_bytes: f.Count64 = 0  # of objects in spill_directory
+    state_bytes: f.Count64 = 0  # what state_directory takes on the disk
+    disk_failure: f.Display = ""  # why objects cannot be kept in state_directory, and are refused; or empty
 
 
 @message(from_scheduler=CLIENTS)

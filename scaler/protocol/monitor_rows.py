@@ -356,6 +356,12 @@ class SchedulerRow(NamedTuple):
         float, _gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
     ] = 0.0
     insecure_no_auth: Annotated[bool, _gauge("scaler_insecure_no_auth", "1 while every process may connect.")] = False
+    journal_bytes: Annotated[
+        int, _gauge("scaler_scheduler_journal_bytes", "Disk space that the scheduler's journal takes.")
+    ] = 0
+    disk_failure: Annotated[
+        str, _gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused because the disk fails.", "text")
+    ] = ""
 
 
 class StorageRow(NamedTuple):
@@ -363,10 +369,19 @@ class StorageRow(NamedTuple):
 
     address: str = ""
     objects: Annotated[int, _gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
-    bytes: Annotated[int, _gauge("scaler_object_storage_bytes", "Bytes of these objects.")] = 0
+    bytes: Annotated[int, _gauge("scaler_object_storage_bytes", "Bytes of these objects in memory.")] = 0
     limit_bytes: Annotated[
         int, Column(help="Most bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
     ] = 0
+    spilled_bytes: Annotated[
+        int, _gauge("scaler_object_storage_spilled_bytes", "Bytes of objects in spill_directory.")
+    ] = 0
+    state_bytes: Annotated[
+        int, _gauge("scaler_object_storage_state_bytes", "Disk space that objects take in state_directory.")
+    ] = 0
+    disk_failure: Annotated[
+        str, _gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
+    ] = ""
 
 
 class TaskCounts(NamedTuple):

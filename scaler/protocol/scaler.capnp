@@ -674,6 +674,9 @@ struct StorageStatus {
   bytes @2 :UInt64;
   limitBytes @3 :UInt64;
   waitingGets @4 :UInt64;
+  spilledBytes @5 :UInt64;       # of objects in spill_directory
+  stateBytes @6 :UInt64;         # what state_directory takes on the disk
+  diskFailure @7 :Text;          # why objects cannot be kept in state_directory, and are refused; or empty
 }
 
 struct Notice {

@@ -438,9 +438,10 @@ class SchedulerServer:
         """Take in how full the object storage is, and what it linked."""
         for event in arrived:
             match event:
-                case Received(_, StorageStatus(_, objects, size_bytes, limit_bytes)):
-                    self._storage_row = StorageRow(self._advertised_storage, objects, size_bytes, limit_bytes)
-                    self._storage_asked = False
+                case Received(_, StorageStatus() as found):
+                    sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
+                    row = StorageRow(self._advertised_storage, found.objects, *sizes, found.disk_failure)
+                    self._storage_row, self._storage_asked = row, False
                 case Received(_, StorageReply(number, parts=parts)):
                     self._step([ObjectLinked(number, sum(parts))])
                 case Welcomed():
@@ -460,7 +461,8 @@ class SchedulerServer:
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
         longest, is_insecure = round(longest, 6), self._config.insecure_no_auth
-        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, longest, is_insecure)
+        journal = (0 if self._durable is None else self._durable.size_bytes), self._core.state.journal_failure
+        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, longest, is_insecure, *journal)
         at = time.time()
         zero = at - time.monotonic()
         return ServerStatus(at, zero, self._incarnation, scheduler, self._storage_row, self._sent, self._received)

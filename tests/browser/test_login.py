@@ -83,3 +83,20 @@ def test_a_cluster_without_authentication_says_so_on_every_page(server: WebServe
     page.locator("#banner").get_by_text("every process that can connect can run code").wait_for()
     server.tell(cluster.status())
     page.locator("#banner").wait_for(state="hidden")
+
+
+def test_a_disk_that_takes_nothing_new_is_shown_on_every_page_with_what_to_free(
+    server: WebServer, windows: Windows
+) -> None:
+    cluster = FakeCluster(workers=3, tasks_per_second=5, at=time.time())
+    status = cluster.status()
+    text = "state_directory: cannot write to /state/scheduler: No space left on device; free <b>64 MiB</b> there"
+    server.tell({**status, "scheduler": {**status["scheduler"], "disk_failure": text, "insecure_no_auth": True}})
+    page = windows.open(f"{server.url}/#/workers")
+    page.locator("#banner").get_by_text(text).wait_for()
+    page.locator("#banner").get_by_text("every process that can connect can run code").wait_for()
+    server.tell({**status, "storage": {**status["storage"], "disk_failure": text}})
+    page.locator("#banner").get_by_text("every process").wait_for(state="hidden")
+    page.locator("#banner").get_by_text(text).wait_for()
+    server.tell(cluster.status())
+    page.locator("#banner").wait_for(state="hidden")

@@ -34,7 +34,8 @@ bind_address = "{address}"
 
 def write_stack(path: Path, address: str, storage: str = "", **settings: object) -> Path:
     """Write the file. storage: address of a storage of its own. settings: of the scheduler, beside its address."""
-    lines = "".join(f'{key} = "{value}"\n' for key, value in settings.items())
+    values = {key: value if isinstance(value, int | float) else f'"{value}"' for key, value in settings.items()}
+    lines = "".join(f"{key} = {value}\n" for key, value in values.items())
     stack = STACK.format(address=address, settings=lines)
     path.write_text(STORAGE.format(address=storage) + stack if storage else stack)
     return path

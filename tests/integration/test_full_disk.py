@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import resource
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -11,8 +13,12 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.errors import LimitError, TaskRejectedError
+from scaler.journal.journal import SEGMENT_BYTES
+from scaler.monitor.connection import MonitorConnection
+from scaler.net.address import beside
+from scaler.protocol.monitor_rows import Status
 from tests.integration.launcher_rig import Launcher, launched, write_stack
-from tests.waiting import until, wait_for_file
+from tests.waiting import soon, until, wait_for_file
 
 SMALL_BYTES = 32 * 1024 * 1024
 """Less than a segment of a journal."""
@@ -31,7 +37,8 @@ def scheduler_of(launcher: Launcher) -> psutil.Process:
 
 @pytest.fixture
 def file(tmp_path: Path, ports: ReservedPorts) -> Path:
-    return write_stack(tmp_path / "stack.toml", ports.address(), state_directory=tmp_path / "state")
+    path = tmp_path / "stack.toml"
+    return write_stack(path, ports.address(), state_directory=tmp_path / "state", status_report_interval_seconds=0.1)
 
 
 def wait_and_touch(gate: Path, path: Path) -> str:
@@ -40,6 +47,19 @@ def wait_and_touch(gate: Path, path: Path) -> str:
     with path.open("a") as trace:
         trace.write("ran\n")
     return "done"
+
+
+def wait_for_status(scheduler: str, condition: Callable[[Status], bool]) -> None:
+    """Watch as a monitor until the condition holds."""
+
+    async def watch() -> None:
+        monitor = MonitorConnection(beside(scheduler, 2, ".monitor"))
+        try:
+            await soon(lambda: condition(monitor.model.status))
+        finally:
+            monitor.close()
+
+    asyncio.run(watch())
 
 
 def accepts(client: Client) -> bool:
@@ -64,9 +84,26 @@ def test_a_cluster_that_starts_on_a_full_disk_refuses_work_until_there_is_room(
                 text = f"state_directory: cannot write to {tmp_path / 'state' / kind}: .*until 64 MiB are free there"
                 with pytest.raises(error, match=text):
                     refused.result(timeout=20)
+            wait_for_status(
+                ports.address(),
+                lambda status: (
+                    f"{tmp_path / 'state' / 'scheduler'}: " in status.scheduler.disk_failure
+                    and f"{tmp_path / 'state' / 'objects'}: " in status.storage.disk_failure
+                    and not status.scheduler.journal_bytes
+                ),
+            )
             limit_files(scheduler_of(launcher), resource.RLIM_INFINITY)
             until(lambda: accepts(client))
             assert client.submit(len, bytes(100_000)).result(timeout=20) == 100_000
+            wait_for_status(
+                ports.address(),
+                lambda status: (
+                    not status.scheduler.disk_failure
+                    and not status.storage.disk_failure
+                    and status.scheduler.journal_bytes >= SEGMENT_BYTES
+                    and status.storage.state_bytes >= SEGMENT_BYTES
+                ),
+            )
         code, _, errors = launcher.stop()
     finally:
         launcher.close()

@@ -9,11 +9,13 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from scaler.errors import LimitError, ObjectLostError, ScalerError
 from scaler.ids import IdFactory, new_peer_id
+from scaler.journal.journal import SEGMENT_BYTES
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
@@ -58,8 +60,12 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
     async def first(client: StorageClient) -> None:
         for identifier, parts in (kept | forgotten).items():
             await client.put(identifier, parts)
+        before = (await client.stat()).state_bytes
         client.forget(list(forgotten))
-        assert (await client.stat()).objects == len(kept)
+        status = await client.stat()
+        assert status.objects == len(kept)
+        assert before - status.state_bytes == sum(map(len, LARGE))
+        assert status.state_bytes == SEGMENT_BYTES + sum(map(len, [*LARGE, *many_messages]))
 
     async def second(client: StorageClient) -> None:
         for identifier, parts in kept.items():
@@ -67,7 +73,9 @@ def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(t
         for identifier in forgotten:
             with pytest.raises(ObjectLostError):
                 await client.get(identifier, 0.0)
-        assert (await client.stat()).bytes == len(b"small")  # of memory
+        status = await client.stat()
+        assert status.bytes == len(b"small")  # of memory
+        assert status.state_bytes > SEGMENT_BYTES + sum(map(len, [*LARGE, *many_messages]))
 
     run(tmp_path, first, owner)
     run(tmp_path, second, owner)
@@ -118,8 +126,13 @@ def test_a_file_without_a_record_is_removed(tmp_path: Path) -> None:
     assert not path.exists()
 
 
-def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(tmp_path: Path) -> None:
+def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status says it while there is no room."""
     owner = Owner()
+    free_bytes = 1_000_000
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1))
     refused, stored = owner.ids.object(), owner.ids.object()
 
     async def test(client: StorageClient) -> None:
@@ -132,7 +145,11 @@ def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         with pytest.raises(ObjectLostError):
             await client.get(refused, 0.0)
+        assert "objects are refused until 3 MiB are free there" in (await client.stat()).disk_failure
+        nonlocal free_bytes
+        free_bytes = 1 << 30
         await client.put(stored, LARGE)
+        assert not (await client.stat()).disk_failure
 
     run(tmp_path, test, owner)
     assert [path.name for path in (tmp_path / "objects" / "files").iterdir()] == [stored.hex()]

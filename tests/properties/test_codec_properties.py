@@ -183,7 +183,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.StorageReply: st.builds(
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
-    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64),
+    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 

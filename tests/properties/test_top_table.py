@@ -177,6 +177,20 @@ def test_a_scheduler_without_authentication_says_so_first() -> None:
     assert "NO AUTHENTICATION" in panels.as_text(model, 80)
 
 
+def test_a_disk_that_takes_nothing_new_has_a_line_of_its_own() -> None:
+    full = "state_directory: cannot write to /x: No space left on device"
+    model = model_of(
+        scheduler={"disk_failure": full, "journal_bytes": 1 << 26},
+        storage={"address": "tcp://h:1", "spilled_bytes": 3 << 20, "state_bytes": 5 << 20},
+        totals={"workers": 2, "slots": 4},
+    )
+    lines = panels.as_text(model, 120).splitlines()
+    assert lines[lines.index(f"DISK: {full}") + 1].startswith("Total 2 workers")
+    (scheduler, *_) = panels.panels(model.status)
+    assert dict(scheduler.pairs).items() >= {"spill": "3.0m", "state": "5.0m", "journal": "64.0m"}.items()
+    assert panels.disk_failures(model_of().status) == []
+
+
 EVIL = "w\x1b]0;owned\x07\nnew line\r"
 
 

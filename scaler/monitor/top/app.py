@@ -253,6 +253,8 @@ class TopApp(App[None]):
         elif self.frozen is not None:
             at = time.strftime("%H:%M:%S", time.localtime(self.frozen.at))
             text, style = f"frozen at {at}; space goes on", Style(reverse=True)
+        elif failures := panels.disk_failures(self.status):
+            text, style = "; ".join(failures), _ERROR
         shown = Text(text, style, no_wrap=True, overflow="ellipsis")
         shown.truncate(width)
         self._state_part.update(shown)

@@ -126,6 +126,12 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
     return "; ".join(filter(None, parts))
 
 
+def disk_failures(status: Status) -> list[str]:
+    """Return lines about disks that take nothing new."""
+    failures = status.scheduler.disk_failure, status.storage.disk_failure
+    return [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
+
+
 def _scheduler(status: Status) -> Pairs:
     scheduler, storage = status.scheduler, status.storage
     pairs = [("cpu", formats.percent(scheduler.cpu_percent)), ("rss", formats.size(scheduler.rss_bytes))]
@@ -133,6 +139,8 @@ def _scheduler(status: Status) -> Pairs:
     pairs += [(name, formats.duration(seconds)) for name, seconds in times.items() if seconds]
     if storage.address:
         pairs += [("objs", formats.short_count(storage.objects)), ("mem", formats.size(storage.bytes))]
+    disk = {"spill": storage.spilled_bytes, "state": storage.state_bytes, "journal": scheduler.journal_bytes}
+    pairs += [(name, formats.size(size)) for name, size in disk.items() if size]
     return pairs
 
 
@@ -240,7 +248,7 @@ def as_text(model: Model, width: int | None) -> str:
     shown = table(rows, Sorting(), width)
     across = PANELS_WIDTH if width is None else width
     lines = beside(found, across, height_of(found, MAX_PANEL_LINES))
-    lines += ["", totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
+    lines += ["", *disk_failures(status), totals(status, len(rows), len(rows), ""), shown.head, *shown.lines]
     for side in (*sides(status), failed(model)):
         if side.pairs:
             lines += ["", *side.lines(min(max(side.natural, side.least), across), 1 + len(side.pairs))]

@@ -141,6 +141,8 @@ def _gauges(row: NamedTuple) -> Iterator[Metric]:
     """Yield the metrics of the columns of a row."""
     for name, (column, _) in columns(type(row)).items():
         value = getattr(row, name)
+        if isinstance(value, str):  # of a trouble, empty while there is none
+            value = bool(value)
         if column.metric and value is not None and (value or not column.zero_is_none):
             yield GaugeMetricFamily(
                 column.metric, column.help, value / 100 if column.unit == "percent" else float(value)

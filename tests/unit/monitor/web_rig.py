@@ -47,9 +47,12 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
         "incarnation": incarnation,
         "scheduler": {
             "cpu_percent": 50.0, "rss_bytes": 1000, "uptime_seconds": 10.0, "step_seconds_max": 0.25,
-            "insecure_no_auth": True,
+            "insecure_no_auth": True, "journal_bytes": 2048, "disk_failure": "no space",
         },
-        "storage": {"address": "tcp://h:1", "objects": 3, "bytes": 4096, "limit_bytes": 8192},
+        "storage": {
+            "address": "tcp://h:1", "objects": 3, "bytes": 4096, "limit_bytes": 8192,
+            "spilled_bytes": 512, "state_bytes": 256, "disk_failure": "",
+        },
         "tasks": {"waiting": 1, "ready": 2, "assigned": 5, "running": 3, "ended": {"done": 7, "exception": 2}},
         "messages": {"sent": {"Submit": 5}, "received": {"Finished": 6}},
         "totals": {"workers": 1, "slots": 2, "clients": 1, "managers": 1, "functions": 1},

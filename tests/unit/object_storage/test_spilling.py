@@ -156,7 +156,7 @@ def test_no_more_than_the_limit_goes_to_disk() -> None:
     assert story.core.disk_bytes == 600
     status = story.says(SCHEDULER, StatStorage(1))[0].message
     assert isinstance(status, StorageStatus)
-    assert (status.objects, status.bytes) == (5, 900)
+    assert (status.objects, status.bytes, status.spilled_bytes) == (5, 900, 600)
 
 
 # -- announcements that never come ------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ AROUND = ServerStatus(
     at=1.7e9,
     unix_at_zero=1.69e9,
     incarnation=7,
-    scheduler=SchedulerRow(12.5, 1 << 20, 60.0, 0.002),
+    scheduler=SchedulerRow(12.5, 1 << 20, 60.0, 0.002, journal_bytes=1 << 26, disk_failure="full"),
     storage=StorageRow("tcp://127.0.0.1:8517"),
     sent=Counter(Run=3),
     received=Counter(Done=2, Submit=1),
@@ -92,9 +92,12 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
         "uptime_seconds": 60.0,
         "step_seconds_max": 0.002,
         "insecure_no_auth": False,
+        "journal_bytes": 1 << 26,
+        "disk_failure": "full",
     }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
-    assert told["storage"] == {"address": "tcp://127.0.0.1:8517", "objects": 0, "bytes": 0, "limit_bytes": 0}
+    nothing = dict.fromkeys(("objects", "bytes", "limit_bytes", "spilled_bytes", "state_bytes"), 0)
+    assert told["storage"] == {"address": "tcp://127.0.0.1:8517", **nothing, "disk_failure": ""}
     known = replace(AROUND, storage=StorageRow("tcp://127.0.0.1:8517", 3, 4096, 1 << 30))
     assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 

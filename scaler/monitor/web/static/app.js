@@ -110,11 +110,12 @@ function drawState() {
   setText(at("about"), store.connection ? `Scaler ${store.connection.version} · ${store.connection.address}` : "");
 }
 
-/** Show across the page why there are no updates, and what to do, or that any process may connect. Drawn again only when its text changes. */
+/** Show across the page why there are no updates, and what to do, or that a disk fails or any process may connect. Drawn again only when its text changes. */
 function drawBanner(state) {
   const trouble = store.connection?.trouble ?? "";
   const open = store.status?.scheduler.insecure_no_auth ? "open" : "";
-  const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : open;
+  const disks = [store.status?.scheduler.disk_failure, store.status?.storage.disk_failure].filter(Boolean);
+  const wanted = state === "away" ? `away ${trouble} ${store.status === null}` : state === "lost" ? "lost" : `${open}${disks.join()}`;
   if (wanted === banner) return;
   banner = wanted;
   at("banner").hidden = wanted === "";
@@ -123,7 +124,7 @@ function drawBanner(state) {
     const said = trouble || "the scheduler does not answer";
     fill(at("banner"), h("p", {}, h("b", {}, `✕ ${said[0].toUpperCase()}${said.slice(1)}.`), " The page goes on as soon as it does."),
       store.status === null && [h("p", {}, "If there is none yet, start one:"), code(`scaler_scheduler ${schedulerAddress(store)}`)]);
-  } else if (open) fill(at("banner"), h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: every process that can connect can run code on its workers and read all data, and nothing is encrypted."));
+  } else fill(at("banner"), disks.map((text) => h("p", {}, h("b", {}, "✕ A disk takes nothing new. "), text)), open !== "" && h("p", {}, h("b", {}, "⚠ No authentication."), " The cluster runs with insecure_no_auth: every process that can connect can run code on its workers and read all data, and nothing is encrypted."));
 }
 
 function announce(text) {

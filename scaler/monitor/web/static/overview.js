@@ -83,8 +83,8 @@ export function overview(store) {
     figures.failed.value.classList.toggle("bad", tasks.failed_total > 0);
     const trouble = [[totals.disconnected, "out of contact"], [totals.draining, "draining"]].filter(([number]) => number > 0);
     tell("workers", count(totals.workers), trouble.map(([number, text]) => `${count(number)} ${text}`).join(", ") || counted(totals.slots, "slot"));
-    tell("scheduler", percent(scheduler.cpu_percent), `${bytes(scheduler.rss_bytes)}, up ${span(scheduler.uptime_seconds)}, longest step ${span(scheduler.step_seconds_max)}`);
-    tell("storage", bytes(storage.bytes), `${counted(storage.objects, "object")}${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}`);
+    tell("scheduler", percent(scheduler.cpu_percent), `${bytes(scheduler.rss_bytes)}, up ${span(scheduler.uptime_seconds)}, longest step ${span(scheduler.step_seconds_max)}${scheduler.journal_bytes ? `, journal ${bytes(scheduler.journal_bytes)}` : ""}`);
+    tell("storage", bytes(storage.bytes), `${counted(storage.objects, "object")}${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}${storage.spilled_bytes ? `, ${bytes(storage.spilled_bytes)} spilled` : ""}${storage.state_bytes ? `, ${bytes(storage.state_bytes)} in state_directory` : ""}`);
     drawStates(tasks);
     drawMessages(status);
     if (status.without_workers !== absence) fill(emptyWorkers, noWorkers(store));
