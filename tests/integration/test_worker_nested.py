@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from scaler import Client
 from scaler.net.connection import Welcomed
@@ -15,6 +16,7 @@ from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import Done, Finished, Outcome, Relay, RelayClosed, Submit, Suspended, Welcome
 from scaler.serialization import dump_value, to_payload
 from scaler.worker import frames
+from scaler.worker.agent import relays
 from scaler.worker.processor import context
 from tests.integration.worker_rig import Rig, play
 from tests.waiting import wait_for_file
@@ -207,3 +209,33 @@ def test_after_the_scheduler_has_forgotten_a_worker_its_tasks_have_clients_that_
         assert len(pids) == 2, "a client cannot open its channel again, and the code of tasks may keep it"
 
     play(story)
+
+
+def test_a_channel_that_passes_a_limit_costs_its_processor_and_not_its_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    def say(size: int) -> bytes | None:
+        return converse(bytes(size))
+
+    async def story(rig: Rig) -> None:
+        monkeypatch.setattr(relays, "MAX_BATCH_BYTES", 1_000_000)
+        (large,) = rig.submit(say, (1_000_001,))
+        outcome, text = await rig.outcome(large)
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert b"sent a message of 1000001 bytes, more than 1000000" in text
+        monkeypatch.setattr(relays, "MAX_UNREAD_BYTES", 1_000_000)
+        (silent,) = rig.submit(hold_a_channel, ())
+        await rig.until(lambda: rig.messages(Relay))
+        for _ in range(100):  # more than the socket takes
+            rig.hear(Relay(PEER, bytes(frames.DATAGRAM_BYTES)))
+        outcome, text = await rig.outcome(silent)
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert b"does not read, and more than 1000000 bytes wait" in text
+
+    play(story)
+
+
+def hold_a_channel() -> None:
+    here = context.current()
+    assert here is not None
+    with here.open_channel(PEER) as channel:
+        frames.send(channel, b"x")
+        threading.Event().wait()
