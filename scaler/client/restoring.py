@@ -86,7 +86,12 @@ class Restoring:
             self._answer(ObjectsRestored([identifier], []))
 
     async def _value(self, future: TaskFuture) -> object:
-        """Return the value of a task that has ended, from its future or by running it again."""
+        """Return the value of a task that has ended, from its future or by running it again.
+
+        What fetches the value runs the task again when the value is lost, and not when the storage is only away.
+        """
+        if future.delivers and not future.done():
+            await self._ended(future)
         if future.done() and future.delivers:
             return future.result()
         return (await self.run_again(future)).result()
@@ -102,20 +107,25 @@ class Restoring:
         return await asyncio.shield(running)
 
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
+        try:
+            again = await self._begin_again(lost)
+            await self._ended(again)
+            self._runs.pop(again.task_id, None)
+            return again
+        finally:
+            del self._again[lost]
+
+    @staticmethod
+    async def _ended(future: TaskFuture) -> None:
+        """Wait for the end of a future."""
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
 
         def wake(_: object) -> None:
             with contextlib.suppress(RuntimeError):  # the client was closed
                 loop.call_soon_threadsafe(ended.set)
 
-        try:
-            again = await self._begin_again(lost)
-            again.add_done_callback(wake)
-            await ended.wait()
-            self._runs.pop(again.task_id, None)
-            return again
-        finally:
-            del self._again[lost]
+        future.add_done_callback(wake)
+        await ended.wait()
 
     async def _begin_again(self, lost: TaskFuture) -> TaskFuture:
         template, runs = lost.template, self._runs.get(lost.task_id, 0) + 1

@@ -51,12 +51,14 @@ from scaler.protocol.messages import (
     Release,
     ShutdownCluster,
     ShutdownReply,
+    Started,
     Submit,
     Welcome,
     is_stored,
     stored_reference,
 )
 from tests.integration.client_rig import RigScheduler
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -215,6 +217,31 @@ def test_a_lost_result_is_put_again_from_its_future(storage: EmbeddedStorage) ->
         assert scheduler.next(ObjectsRestored).ids == [lost]
         assert not needs.done()
         assert sum(map(len, client._loop.fetch(lost))) > 80_000  # noqa: SLF001 (no call gets an object by its id)
+
+
+def test_a_result_that_the_client_waits_for_itself_is_not_computed_again(
+    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get, answers = StorageClient.get, threading.Event()
+
+    async def get_later(self: StorageClient, *args: Any) -> Any:
+        await asyncio.to_thread(answers.wait)
+        return await get(self, *args)
+
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        kept = client.send_object(np.arange(10_000.0))
+        monkeypatch.setattr(StorageClient, "get", get_later)
+        future = client.submit(abs, 1)
+        needs = client.submit(abs, future)
+        scheduler.next_tasks(2)
+        scheduler.finish({future.task_id: kept._upload.payload})  # noqa: SLF001 (as a worker names it)
+        missing = result_id(future.task_id, 1)  # a worker could not get it from a storage that does not answer
+        scheduler.say(ObjectsMissing([missing]))
+        scheduler.say(Started([needs.task_id]))
+        until(needs.running)  # it has read both
+        answers.set()
+        assert scheduler.next(ObjectsRestored).ids == [missing]
+        assert future.result(20).size == 10_000
 
 
 @pytest.mark.parametrize("call", ["put", "get"])
