@@ -367,7 +367,7 @@ class ListenerCore:
         else:
             self._keep(link)
             self._greeting = link, header, hello, identity
-            self._commands.append(t.Admit(peer_id, hello, identity))
+            self._commands.append(t.Admit(peer_id, replace(hello, resume=is_its_own), identity))
             return
         self._refuse(link, header.session, refused, now)
 

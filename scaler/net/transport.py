@@ -174,7 +174,10 @@ class Deliver(NamedTuple):
 
 
 class Admit(NamedTuple):
-    """Ask the component about a peer that greets. The core waits for its answer, `Admitted`."""
+    """Ask the component about a peer that greets. The core waits for its answer, `Admitted`.
+
+    hello.resume: the session of this peer id is the peer's own, and not that of another program.
+    """
 
     peer: bytes
     hello: Hello

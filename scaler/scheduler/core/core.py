@@ -154,7 +154,8 @@ class SchedulerCore:
         if text:
             return Refused(messages.RefusalReason.LIMIT, text)
         if isinstance(hello.details, ClientDetails) and hello.details.session:
-            return self._sessions.refusal(peer, hello.details.session, identity, self.state.own_time(now))
+            now, name = self.state.own_time(now), hello.details.session
+            return self._sessions.refusal(peer, name, identity, now, is_its_own=hello.resume)
         if isinstance(hello.details, ManagerDetails):
             record = self.state.manager_named(hello.details.manager_id)
             is_other = record is not None and not identity.may_see(self.state.accounts.owners.get(record.id, ""))

@@ -60,8 +60,12 @@ class Sessions:
 
     # -- clients come and go
 
-    def refusal(self, peer: bytes, name: str, identity: Identity, now: float) -> Refused | None:
-        """Return why a client may not use the session of this name, if it may not."""
+    def refusal(self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool) -> Refused | None:
+        """Return why a client may not use the session of this name, if it may not.
+
+        is_its_own: it is the client that has the session, and its new connection came before its old one was seen to
+        end.
+        """
         record = self._state.clients.get(peer)
         if record is None or record.session is None:
             names = [
@@ -79,7 +83,7 @@ class Sessions:
             return None
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} is that of another client")
-        used_by = _user_of(record, now)
+        used_by = "" if is_its_own else _user_of(record, now)
         return Refused(RefusalReason.DUPLICATE, used_by) if used_by else None
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:

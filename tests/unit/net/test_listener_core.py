@@ -225,6 +225,15 @@ def test_a_copy_of_a_hello_takes_no_session_from_a_peer_that_uses_it(core: Liste
     assert received(performed(core, [envelope(link, StatStorage(2), session, 2)])) == [StatStorage(2)]
 
 
+def test_only_the_peer_that_has_a_session_is_said_to_continue_it(core: ListenerCore) -> None:
+    hello = own_hello(Role.CLIENT, ClientDetails("laptop", "nightly"))
+    commands: list[Command] = []
+    for session in (SESSION_ID, SESSION_ID, SESSION_ID[:8] + b"another."):
+        link = Link()
+        commands += performed(core, [LinkOpened(link), envelope(link, replace(hello, resume=True), session)])
+    assert [each.hello.resume for each in commands if isinstance(each, Admit)] == [False, True, False]
+
+
 ALICE, MALLORY = (Identity(name, frozenset({Role.CLIENT})) for name in ("alice", "mallory"))
 
 

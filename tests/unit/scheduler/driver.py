@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scaler.config.servers import SchedulerConfig
@@ -158,11 +159,16 @@ class Cluster:
         return name
 
     def refusal(
-        self, name: str, identity: Identity = LOCAL, details: ManagerDetails | None = None, session: str = ""
+        self,
+        name: str,
+        identity: Identity = LOCAL,
+        details: ManagerDetails | None = None,
+        session: str = "",
+        own: bool = False,
     ) -> str:
-        """Why a client, or a manager, may not come in; empty when it may."""
+        """Why a client, or a manager, may not come in; empty when it may. own: it has the session already."""
         hello = self._hello(Role.MANAGER if details else Role.CLIENT, details or ClientDetails(name, session))
-        refused = self.core.refusal(self.peer(name), hello, identity, self.now)
+        refused = self.core.refusal(self.peer(name), replace(hello, resume=own), identity, self.now)
         return refused.text if refused is not None else ""
 
     def worker(

@@ -157,6 +157,7 @@ def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
 def test_a_session_has_one_client_at_a_time() -> None:
     cluster = with_session()
     assert cluster.refusal("s", ALICE, session=NAME) == "session 'nightly' is in use by host|1: end that client first"
+    assert not cluster.refusal("s", ALICE, session=NAME, own=True), "its last connection is not seen to have ended"
     cluster.break_connection("s")
     assert not cluster.refusal("s", ALICE, session=NAME)
 
