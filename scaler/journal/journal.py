@@ -316,7 +316,8 @@ class Journal:
             if not self._is_broken:
                 self._durable = self._written
         if self._durable < self._written:
-            _log.error("state_directory: lost %s", counted(self._written - self._durable, "record"))
+            count = counted(self._written - self._durable, "record")
+            _log.error("state_directory: %s did not reach the disk; no peer was told what they say", count)
         self._directory.close()
 
 

@@ -78,6 +78,10 @@ FAULTS: dict[str, tuple[str, Fault]] = {
         ROUGH,
         Fault(Tasks, "_note_dispatched", "changes.add(Dispatched(task.id, worker.id))", "pass", LOST),
     ),
+    "what the disk did not take counts as written": (
+        ROUGH,
+        Fault(Journal, "_fail", "self._is_broken = is_broken", "self._is_broken = False", LOST),
+    ),
     "a client that left is not journaled": (
         STEADY,
         Fault(SchedulerCore, "_client_left", "self.state.changes.add(ClientLeft(client.id))", "pass", LOST),

@@ -98,7 +98,8 @@ class Submission:
         """
         account, session = client.account, client.session
         accounts = self._state.accounts
-        capacity = 0 if self._disk_failure(client) else self._capacity(account, len(referencing))
+        is_refused = self._state.journal_failure and client.via is None
+        capacity = 0 if is_refused else self._capacity(account, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
@@ -163,14 +164,14 @@ class Submission:
             return self._state.accounts.tasks_limit(account)
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
-    def _disk_failure(self, client: ClientRecord) -> str:
-        """Return why nothing new of a client can be journaled: of one inside a task, nothing has to be."""
-        return self._state.journal_failure if client.via is None else ""
-
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
-        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
+        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once.
+
+        Tasks of tasks need not be journaled.
+        """
         client, session = group.client, group.client.session
-        disk_failure, refused, rejected = self._disk_failure(client), list[bytes](), list[Task]()
+        disk_failure = self._state.journal_failure if client.via is None else ""
+        refused, rejected = list[bytes](), list[Task]()
         for row in rows:
             identifier = columns.ids[row]
             if identifier in client.tasks or identifier in client.retained:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import scaler.journal.journal
 from scaler.errors import UsageError
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
@@ -125,10 +126,10 @@ def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
 
 
 @contextmanager
-def no_room() -> Iterator[None]:
-    """No file grows beyond a segment that is there, as on a full disk."""
+def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
+    """No file grows beyond a segment that is there, as on a full disk; or beyond another size."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (SEGMENT_BYTES - 1, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (beyond, hard))
     try:
         yield
     finally:
@@ -305,8 +306,11 @@ def test_a_disk_that_fails_at_the_start_is_a_clear_error(tmp_path: Path, monkeyp
     asyncio.run(start())
 
 
-def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(tmp_path: Path) -> None:
+def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Otherwise each attempt would leave a part on the disk."""
+    monkeypatch.setattr(scaler.journal.journal, "RETRY_SECONDS", 0.001)
     contents = [b"first", *(b"%d" % number * 1_000 for number in range(10, 40))]
 
     async def test(journal: Journal) -> None:
@@ -314,6 +318,9 @@ def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(t
             for body in contents:
                 journal.append(body)
             await soon(lambda: bool(journal.failure))
+        with no_room(2 * SEGMENT_BYTES):
+            await asyncio.sleep(0.05)
+            assert len(JournalDirectory(tmp_path, lock=False).segments()) == 1
         await soon(lambda: journal.durable == len(contents))
         assert len(JournalDirectory(tmp_path, lock=False).segments()) == 2
         assert journal.size_bytes >= sum(map(len, contents))
