@@ -98,8 +98,7 @@ class Submission:
         """
         account, session = client.account, client.session
         accounts = self._state.accounts
-        is_refused = self._state.journal_failure and client.via is None
-        capacity = 0 if is_refused else self._capacity(account, len(referencing))
+        capacity = self._capacity(client, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
         tasks = client.tasks
@@ -151,9 +150,11 @@ class Submission:
         if not group.live:
             self._tasks.drop_group(group)
 
-    def _capacity(self, account: KeyAccount, more: int) -> int:
+    def _capacity(self, client: ClientRecord, more: int) -> int:
         """Return how many tasks may come. more: tasks that wait and are not counted yet."""
-        left = self._state.accounts.tasks_left(account)
+        if self._state.journal_failure and client.via is None:  # tasks of tasks are not journaled
+            return 0
+        left = self._state.accounts.tasks_left(client.account)
         if self._waiting_limit >= 0:
             left = min(left, self._waiting_limit - self._state.waiting - self._state.ready.count - more)
         return left
@@ -165,10 +166,7 @@ class Submission:
         return f"max_number_of_tasks_waiting is {self._waiting_limit}, and as many tasks wait already"
 
     def _reject(self, group: Group, columns: TaskGroup, rows: Sequence[int], why: str) -> None:
-        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once.
-
-        Tasks of tasks need not be journaled.
-        """
+        """End tasks as they come. Those that cannot be journaled leave no trace, so their client is told at once."""
         client, session = group.client, group.client.session
         disk_failure = self._state.journal_failure if client.via is None else ""
         refused, rejected = list[bytes](), list[Task]()
