@@ -150,6 +150,10 @@ class Cluster:
         ports.release()
         self._stopping = threading.Event()
         self.launches = 0
+        self.refused_starts = 0
+        """Launches that ended because the disk was full when the servers started."""
+        self._was_full = False
+        """The disk has been full since the last launch."""
         self._launcher = self._launch()
         self._keeper = threading.Thread(target=self._keep, name="keeper")
         self._keeper.start()
@@ -183,12 +187,15 @@ class Cluster:
 
     def _launch(self) -> subprocess.Popen[bytes]:
         self.launches += 1
+        self._was_full = self._filler.exists()
         return self._popen("launcher", ("-m", "scaler.cli", "scaler", str(self._file)))
 
     def _keep(self) -> None:
         """Start the launcher again when it has ended, as a person would."""
         while not self._stopping.wait(0.2):
-            if self._launcher.poll() is not None:
+            code = self._launcher.poll()
+            if code is not None:
+                self.refused_starts += self._was_full and code > 0
                 self._launcher = self._launch()
 
     def keys(self, *words: str) -> None:
@@ -256,13 +263,18 @@ class Cluster:
         except (OSError, subprocess.CalledProcessError) as error:
             print(f"no small disk can be mounted ({error}), so no disk gets full", flush=True)
 
+    @property
+    def _filler(self) -> Path:
+        return self.disk / "filler"
+
     def fill_disk(self) -> None:
-        with suppress(OSError), (self.disk / "filler").open("wb", buffering=0) as file:
+        self._was_full = True
+        with suppress(OSError), self._filler.open("wb", buffering=0) as file:
             while True:
                 os.posix_fallocate(file.fileno(), file.seek(0, os.SEEK_END), 1024 * 1024)
 
     def empty_disk(self) -> None:
-        (self.disk / "filler").unlink(missing_ok=True)
+        self._filler.unlink(missing_ok=True)
 
     # -- the end
 

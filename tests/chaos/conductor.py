@@ -26,7 +26,7 @@ import psutil
 
 from tests.chaos.checker import Verdict, check
 from tests.chaos.cluster import ClientProcess, Cluster, leave_no_descriptors, send
-from tests.chaos.faults import Fault, Kind, kinds_without, script
+from tests.chaos.faults import EVERY_SECONDS, Fault, Kind, kinds_without, script
 from tests.chaos.history import ClientGone, History, Struck, now, read
 
 CLIENTS = 2
@@ -179,11 +179,10 @@ class Conductor:
         if not client.order.session:
             self._history.add(ClientGone(now(), name, fault.kind))
         if fault.kind == "kill":
-            client.process.kill()
-            client.process.wait()
+            _end(client)
         else:
             cluster.revoke(name)
-            self._later(5.0, client.process.kill)
+            self._later(5.0, lambda: _end(client))
         cluster.clients.remove(client)
         if client.order.session:  # the same program once more: nothing of it is excused
             cluster.start_client(client.order)
@@ -196,19 +195,34 @@ class Conductor:
         return client.order.credentials is not None and not client.order.session
 
 
+def _end(client: ClientProcess) -> None:
+    client.process.kill()
+    client.process.wait()
+
+
 def _restore(process: psutil.Process, limits: tuple[int, int]) -> None:
     with suppress(ProcessLookupError):
         resource.prlimit(process.pid, resource.RLIMIT_NOFILE, limits)
 
 
-def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], report: Callable[[str], None]) -> Result:
-    """Run a cluster in the directory, inject faults for `seconds`, and check the history."""
+def run(
+    directory: Path,
+    seed: int,
+    seconds: float,
+    kinds: Sequence[Kind],
+    report: Callable[[str], None],
+    every_seconds: float = EVERY_SECONDS,
+) -> Result:
+    """Run a cluster in the directory, inject faults for `seconds`, and check the history.
+
+    every_seconds: the mean interval between two faults.
+    """
     cluster = Cluster(directory, seed)
     report(f"the cluster has {'a' if cluster.is_durable else 'no'} state directory")
     try:
         until = now() + seconds
         conductor = Conductor(cluster, until, report)
-        conductor.run(list(script(seed, seconds, kinds)))
+        conductor.run(list(script(seed, seconds, kinds, every_seconds)))
         report(f"{seconds:7.1f} s  healed; the clients wait for what they have asked for")
         deadline = now() + DRAIN_SECONDS
         for client in cluster.clients:
@@ -217,14 +231,13 @@ def run(directory: Path, seed: int, seconds: float, kinds: Sequence[Kind], repor
         late = [client for client in cluster.clients if client.process.poll() is None]
         codes = {client.order.name: client.process.returncode for client in cluster.clients}
         for client in late:
-            client.process.kill()
-            client.process.wait()
+            _end(client)
     finally:
         left = cluster.stop()
     sessions = {client.order.name for client in cluster.clients if client.order.session}
     verdict = check(read(cluster.history), in_memory=set() if cluster.is_durable else sessions)
     verdict.lost += [f"{client.order.name} has not ended {DRAIN_SECONDS:g} s after the last fault" for client in late]
-    launches = 1 + verdict.strikes["kill launcher"]
+    launches = 1 + verdict.strikes["kill launcher"] + cluster.refused_starts
     if cluster.launches > launches:
         verdict.lost.append(f"the launcher was started {cluster.launches} times instead of {launches}")
     verdict.lost += [f"{name} ended with exit code {code}" for name, code in codes.items() if code]

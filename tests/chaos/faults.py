@@ -38,6 +38,7 @@ class Fault:
         return f"{self.kind} {self.target}{lasting}"
 
 
+EVERY_SECONDS = 3.0
 SHORT, LONG = (0.2, 1.0, 4.0), (WORKER_LEASE_SECONDS + 6.0,)
 LONGEST = (CLIENT_LEASE_SECONDS + 6.0,)
 WORKERS = ("agent", "fork server", "processor")
@@ -80,7 +81,7 @@ def kinds_without(targets: Sequence[str]) -> tuple[Kind, ...]:
 
 
 def script(
-    seed: int, seconds: float, kinds: Sequence[Kind], every_seconds: float = 3.0, first: float = 2.0
+    seed: int, seconds: float, kinds: Sequence[Kind], every_seconds: float = EVERY_SECONDS, first: float = 2.0
 ) -> Iterator[Fault]:
     """Yield the faults in the order of their times, until `seconds`. every_seconds: the mean interval between two."""
     random = Random(seed)
