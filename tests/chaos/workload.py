@@ -220,11 +220,11 @@ ACTIVITIES: tuple[Activity, ...] = (tiny, tiny, long, failing, large, shared, ch
 def resume(order: Order) -> None:
     """Submit the tasks of a durable session, each under its name as key, and those of earlier programs again.
 
-    What an earlier program was given is asked for once more, and must be the same.
+    What an earlier program was given is asked for once more, and must be the same. A task that failed would run again.
     """
     earlier = [line for line in read(order.directory) if getattr(line, "client", "") == order.name]
     names = [line.task for line in earlier if isinstance(line, Submitted)]
-    given = {line.task for line in read(order.directory) if isinstance(line, Delivered)}
+    given = {line.task: line for line in read(order.directory) if isinstance(line, Delivered)}
     history = History(order.directory, order.name)
     with Client(order.address, name=order.name, credentials=order.credentials, session=order.session) as client:
         work = Workload(client, order, history, 0)
@@ -238,7 +238,7 @@ def resume(order: Order) -> None:
 
         again = [task for task in names if task not in given]
         work.wait([work.follow(task, submit(task)) for task in again])
-        for task in [task for task in names if task in given][-REPEATED:]:
+        for task in [task for task in names if task in given and not given[task].error][-REPEATED:]:
             future = submit(task)
             with suppress(CancelledError):
                 error = future.exception()
