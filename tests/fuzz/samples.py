@@ -67,6 +67,8 @@ class Sampler:
         return {bool: True, bytes: self.data, str: self.text}[hint]
 
     def _parts(self, mark: f.PartList) -> Any:
+        if is_dataclass(mark.element):
+            return [self._struct(mark.element, {})]
         if mark.element is m.AnnouncedFunction:
             return [(content_id(self.data), self.data)]
         if mark.element is m.UnitId:

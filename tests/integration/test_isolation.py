@@ -113,7 +113,7 @@ def test_a_credential_of_another_cluster_does_no_harm_to_a_session_without_keys(
                 assert len(client.futures()) == 1
 
 
-def test_a_flood_of_one_key_delays_single_tasks_of_another_one_by_less_than_a_fifth_of_a_second(
+def test_a_flood_of_one_key_delays_a_single_task_of_another_one_by_less_than_a_fifth_of_a_second_in_the_median(
     cluster: Cluster, bob: Client
 ) -> None:
     path = cluster.credential("flood")
@@ -131,7 +131,9 @@ def test_a_flood_of_one_key_delays_single_tasks_of_another_one_by_less_than_a_fi
                 seconds.append(time.monotonic() - began)
         finally:
             flood.kill()
-    assert statistics.median(seconds) < 0.2
+    assert (
+        statistics.median(seconds) < 0.2
+    )  # the largest of so few, on a busy machine, says little: benchmarks/flood.py
 
 
 def test_a_monitors_key_is_told_where_monitors_connect(cluster: Cluster) -> None:

@@ -8,9 +8,21 @@ import pytest
 
 from scaler.ids import content_id
 from scaler.net.identity import Identity
-from scaler.protocol.messages import AcknowledgeResults, Outcome, Pin, RefusalReason, Refused, Spec, Submit, TaskGroup
+from scaler.protocol.messages import (
+    AcknowledgeResults,
+    Cancel,
+    Clear,
+    Outcome,
+    Pin,
+    RefusalReason,
+    Refused,
+    Spec,
+    Submit,
+    TaskGroup,
+)
 from scaler.scheduler.core.accounts import ENTRY_BYTES, HOUR_SECONDS, REFERENCE_BYTES
 from scaler.scheduler.core.commands import Expel
+from scaler.scheduler.core.tasks import MAX_CANCELLED
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 ALICE, BOB = Identity("alice"), Identity("bob")
@@ -164,6 +176,28 @@ def test_sessions_an_hour_are_limited_by_key_and_coming_back_within_the_lease_op
 
 
 # -- a flood ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [Clear, Cancel])
+def test_another_key_does_not_wait_while_many_tasks_are_cancelled(kind: type[Clear | Cancel]) -> None:
+    cluster = cluster_of()
+    worker = cluster.worker("w", slots=1, queue_size=0)
+    many = cluster.submit("a1", 3 * MAX_CANCELLED)
+    alice = cluster.state.clients[cluster.peer("a1")]
+    cluster.say("a1", Clear() if kind is Clear else Cancel(many))
+    left = len(alice.tasks)
+    assert left >= MAX_CANCELLED
+    (single,) = cluster.submit("b")
+    left = len(alice.tasks)
+    assert left < MAX_CANCELLED
+    assert cluster.core.next_step_at(cluster.now) == cluster.now
+    cluster.step()
+    assert cluster.core.next_step_at(cluster.now) > cluster.now
+    (running,) = alice.tasks.values()
+    cluster.finish(worker, running.id, outcome=Outcome.CANCELLED)
+    assert [outcome for outcome, _ in cluster.outcomes("a1").values()] == [Outcome.CANCELLED] * len(many)
+    cluster.finish(worker, single)
+    assert cluster.outcome("b", single) is Outcome.SUCCESS
 
 
 @pytest.mark.parametrize("sessions", [1, 50])
