@@ -126,7 +126,7 @@ class ObjectJournal:
         """Objects that are on disk, or will be, with the sizes of their files: 0 for those in the journal."""
         self._file_bytes = 0
         self._refused = "", 0
-        """Why the last object was refused, and its size; an empty text when one of this size would not be now."""
+        """Why the last object with a file of its own was refused, and its size; an empty text when it was not."""
         self._writing: dict[bytes, _Writing] = {}
         """Objects that the disk has not confirmed, without those that were forgotten since."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
@@ -264,12 +264,14 @@ class ObjectJournal:
                 self._remove_file(identifier)
             self._confirm(writing)
         elif failure:
-            _log.error("%s; object=%s", failure, identifier.hex())
+            if not self._refused[0]:  # workers put their results again and again
+                _log.error("%s; object=%s", failure, identifier.hex())
             self._refused = failure, sum(writing.put.parts)
             del self._writing[identifier]
             self._file_bytes -= self._ids.pop(identifier)
             self._on_lost(identifier, failure, writing.requests)
         else:
+            self._refused = "", 0
             self._append(writing, writing.put._replace(checksum=checksum))
 
     def _confirm(self, writing: _Writing) -> None:

@@ -127,9 +127,9 @@ def test_a_file_without_a_record_is_removed(tmp_path: Path) -> None:
 
 
 def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_stored(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The status says it while there is no room."""
+    """The status says it while there is no room, and the log once."""
     owner = Owner()
     free_bytes = 1_000_000
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(f_bavail=free_bytes, f_frsize=1))
@@ -139,17 +139,19 @@ def test_an_object_that_does_not_fit_on_the_disk_is_refused_and_the_next_one_is_
         soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (MIN_FILE_BYTES, hard))  # as on a full disk
         try:
-            with pytest.raises(LimitError, match=r"cannot write to .*objects: File too large"):
-                await client.put(refused, LARGE)
+            for _ in range(2):
+                with pytest.raises(LimitError, match=r"cannot write to .*objects: File too large"):
+                    await client.put(refused, LARGE)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         with pytest.raises(ObjectLostError):
             await client.get(refused, 0.0)
         assert "objects are refused until 3 MiB are free there" in (await client.stat()).disk_failure
+        assert len([each for each in caplog.records if "objects are refused" in each.getMessage()]) == 1
         nonlocal free_bytes
         free_bytes = 1 << 30
-        await client.put(stored, LARGE)
         assert not (await client.stat()).disk_failure
+        await client.put(stored, LARGE)
 
     run(tmp_path, test, owner)
     assert [path.name for path in (tmp_path / "objects" / "files").iterdir()] == [stored.hex()]
