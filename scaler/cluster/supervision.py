@@ -1,8 +1,9 @@
 """Which component process to start, terminate or kill next. Pure: the shell is `supervisor.Supervisor`.
 
 Components have tiers. A tier is started when all tiers below it are ready (or all at once), and stopped when all tiers
-above it have ended. A component that was ready and ends with a failure is started again. One that never was ready, one
-that ends in order (exit code 0), and one that fails too often stop all others, unless it is optional.
+above it have ended. A component that was ready and ends with a failure is started again, and so is one that was killed
+from outside before. Another one that never was ready, one that ends in order (exit code 0), and one that fails too
+often stop all others, unless it is optional.
 
 Laws: every started component is signalled before the end, or has ended by itself; no component has two processes;
 between the begin of the stop and the last kill at most STOP_SECONDS pass, plus the longest grace period of the
@@ -38,6 +39,8 @@ RESTART_SECONDS = 60.0
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)
 """Delays before a restart: none after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
 
+_KILLED = -9
+"""SIGKILL says nothing against the component: it comes from a person, or from the system, when memory runs out."""
 _REQUESTED = (0, -15, None)
 """Return codes of a process that was asked to end: orderly, SIGTERM before it was handled, unknown."""
 
@@ -283,7 +286,7 @@ class Supervision:
         )
         if self._stopping:
             self._take_end_in_stop(entry, item, phase, now)
-        elif entry.was_ready and item.returncode != 0:
+        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED:
             why = (
                 f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(item.returncode)
             )

@@ -344,6 +344,14 @@ def test_a_stop_while_a_component_is_started_again_ends_its_new_process() -> Non
     assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
 
 
+def test_a_component_that_is_killed_before_it_is_ready_is_started_again() -> None:
+    world = World((STORAGE, SCHEDULER))
+    world.ready("storage")
+    assert orders(world.ends("scheduler", -9)) == [StartProcess(SCHEDULER)]
+    world.ready("scheduler")
+    assert world.supervision.ready
+
+
 def test_a_component_that_ends_before_it_is_ready_is_a_failure_whatever_its_exit_code() -> None:
     world = World()
     world.ends("storage", 0)
