@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from heapq import nlargest
 from typing import assert_never
 
 from scaler.config.servers import SchedulerConfig
@@ -64,6 +65,8 @@ MAX_GONE = 1_000
 """Clients that have left and are remembered: a storage that was restarted is told again."""
 MAX_NUMBERS = 100_000
 """Numbers in one ReleaseResults."""
+MAX_RELEASING = 500
+"""Workers that are told at a time which results they need not keep: in a large cluster the others wait for a turn."""
 REPEAT_SECONDS = 60.0
 """After an incident about a peer's mistakes, the next one follows no earlier; those between are counted."""
 
@@ -399,8 +402,11 @@ class SchedulerCore:
             self._recovery.client_left(owner)
             self._forget_owner(owner)
         self._recovery.rosters.send_left()
-        for worker in state.workers.values():
-            released = worker.take_released() if worker.released else []
+        releasing = [worker for worker in state.workers.values() if worker.released]
+        if len(releasing) > MAX_RELEASING:
+            releasing = nlargest(MAX_RELEASING, releasing, key=lambda worker: len(worker.released))
+        for worker in releasing:
+            released = worker.take_released()
             for first in range(0, len(released), MAX_NUMBERS):
                 self._outbox.send(worker.id, messages.ReleaseResults(released[first : first + MAX_NUMBERS]))
         state.ready.drop_empty()

@@ -24,6 +24,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
     WorkerReport,
 )
+from scaler.scheduler.core import core
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
@@ -330,6 +331,25 @@ def test_results_are_released_when_neither_client_nor_task_needs_them(cluster: R
     cluster.leave("client")
     cluster.wait(1.0, alive=["w"])
     assert cluster.sent("w", ReleaseResults)[1:] == [ReleaseResults([2, 3])]
+
+
+def test_a_few_workers_at_a_time_are_told_which_results_are_released(
+    cluster: Restarted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(core, "MAX_RELEASING", 1)
+    cluster.client()
+    cluster.worker("v")
+    cluster.worker("w")
+    for task in cluster.submit("client", 4):
+        (worker,) = (name for name in ("v", "w") if task in cluster.on(name))
+        cluster.finish(worker, task)
+    cluster.leave("client")
+    told = []
+    for _ in range(3):
+        cluster.wait(0.5, alive=["v", "w"])
+        told.append([len(cluster.sent(name, ReleaseResults)) for name in ("v", "w")])
+    assert sorted(map(sum, told)) == [1, 2, 2]
+    assert told[-1] == [1, 1]
 
 
 def test_tasks_that_run_once_go_only_to_workers_that_the_client_has_noted(cluster: Restarted) -> None:
