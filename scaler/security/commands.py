@@ -7,17 +7,17 @@ import re
 import sys
 from argparse import SUPPRESS
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
 
 from scaler.config.flags import bare_parser, parse_flags
-from scaler.errors import ConfigError, UsageError
+from scaler.errors import UsageError
 from scaler.security import CREDENTIALS_VARIABLE
-from scaler.security.directory import KeysDirectory, default_directory
+from scaler.security.directory import KeysDirectory, default_directory, require_free
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
-from scaler.security.entry import PeerEntry
+from scaler.security.entry import BrokenEntry, PeerEntry
 from scaler.security.private_files import write_private
 from scaler.texts import aligned
 
@@ -118,7 +118,7 @@ def _init(request: KeysRequest) -> int:
 def _add(directory: KeysDirectory, request: KeysRequest) -> int:
     path = Path(request.output or f"{request.name}.credentials")
     to_file = request.output != STDOUT
-    directory.require_free(request.name)
+    require_free(request.name, directory.listed())
     if to_file and path.exists():
         raise UsageError(f"{path} exists already: choose another file with --output")
     credential = directory.add(request.name, request.role, request.expires)
@@ -140,16 +140,13 @@ def _add(directory: KeysDirectory, request: KeysRequest) -> int:
 
 def _show(directory: KeysDirectory, name: str) -> int:
     """Print a table of all keys, or all about those of one name."""
-    entries, problems = [], []
-    for path in directory.entry_files():
-        try:
-            entries.append(directory.entry_in(path))
-        except ConfigError as error:
-            problems.append(str(error))
+    listed = directory.listed()
+    entries = sorted((each for each in listed if isinstance(each, PeerEntry)), key=lambda entry: entry.name)
+    problems = [each.error for each in listed if isinstance(each, BrokenEntry)]
     if name:
         if not (entries := [entry for entry in entries if entry.name == name]):
             raise UsageError(f"there is no key named {name!r}; `scaler keys list` lists all")
-        _say("\n".join(f"{entry.to_text()}# {_state(entry)}" for entry in entries))
+        _say("\n".join(f"{lines(asdict(entry))}# {_state(entry)}" for entry in entries))
         servers = {"scheduler": directory.scheduler.public, "object_storage": directory.object_storage.public}
         _say(f"\n[servers]\n{lines(servers)}".rstrip())
         return 0

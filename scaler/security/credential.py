@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scaler.errors import ConfigError
 from scaler.security.documents import UNITS, lines, parse, shown
-from scaler.security.keys import KeyPair
+from scaler.security.keys import KeyPair, derived_pair
 from scaler.security.private_files import read_private
 
 _CLOCKS_DIFFER_BY = timedelta(hours=1)
@@ -21,8 +21,6 @@ _KINDS = {
     "object_storage_key": "key",
     "public": "key",
     "secret": "key",
-    "units_public": "key?",
-    "units_secret": "key?",
 }
 
 
@@ -30,7 +28,7 @@ _KINDS = {
 class Credential:
     """What a peer proves itself with to the servers of a cluster, and knows these by.
 
-    role: one of PEER_ROLES. units: of managers, the keys that they give to their units.
+    role: one of PEER_ROLES.
     """
 
     name: str
@@ -39,14 +37,13 @@ class Credential:
     scheduler_key: str
     object_storage_key: str
     keys: KeyPair
-    units: KeyPair | None = None
     expires: datetime | None = None
 
     def for_units(self) -> Credential:
         """Return the worker credential of a manager's units, which ends with the manager's own."""
-        if self.units is None:
+        if self.role != "manager":
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
-        return replace(self, name=self.name + UNITS, role="worker", keys=self.units, units=None)
+        return replace(self, name=self.name + UNITS, role="worker", keys=derived_pair(self.keys, UNITS))
 
     def ending(self, now: datetime) -> str:
         """Return why a server refuses this credential at this time, as far as a peer can know: clocks differ."""
@@ -58,20 +55,13 @@ class Credential:
         """Return the text of a credential file, with the secret keys."""
         values = {key: getattr(self, key, None) for key in _KINDS}
         values |= {"public": self.keys.public, "secret": self.keys.secret}
-        if self.units:
-            values |= {"units_public": self.units.public, "units_secret": self.units.secret}
         return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(values)}'
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
         """Return the credential of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
         values = parse(text, where, _KINDS)
-        keys = KeyPair(values.pop("public"), values.pop("secret"))
-        units = KeyPair(values.pop("units_public"), values.pop("units_secret"))
-        is_manager = values["role"] == "manager"
-        if (bool(units.public), bool(units.secret)) != (is_manager, is_manager):
-            raise ConfigError(f"{where}: a manager's credential, and no other, has units_public and units_secret")
-        return cls(**values, keys=keys, units=units if is_manager else None)
+        return cls(keys=KeyPair(values.pop("public"), values.pop("secret")), **values)
 
 
 def load_credential(path: str | Path) -> Credential:

@@ -1,16 +1,14 @@
 """The keys of a cluster: a private directory that servers read and `scaler keys` changes.
 
-`servers.toml` has the key pairs of the servers. `peers` has one public file per key of a peer, `NAME.toml`, then
-`NAME.2.toml`: each is made by one atomic step that fails when it exists, so commands at once do no harm. `credentials`
-has those of components that are started with the directory itself.
+`servers.toml` has the key pairs of the servers. `peers.jsonl` has a line for each key of a peer: its public things.
+`credentials` has those of components that are started with the directory itself.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-from collections.abc import Iterator, Mapping
+import fcntl
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,20 +17,27 @@ from shlex import quote
 from scaler.errors import ConfigError, UsageError
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.credential import Credential, load_credential
-from scaler.security.documents import NAME_RULE, PEER_ROLES, is_name, lines, parse, shown
-from scaler.security.entry import PeerEntry
+from scaler.security.documents import (
+    NAME_RULE,
+    PEER_ROLES,
+    RESERVED_NAMES,
+    SERVERS,
+    is_name,
+    lines,
+    parse,
+    shown,
+)
+from scaler.security.entry import BrokenEntry, PeerEntry, entry_of
 from scaler.security.keys import KeyPair, new_key_pair
-from scaler.security.private_files import TEMPORARY, read_private, require_private, write_private
+from scaler.security.private_files import read_private, require_private, write_private
 
-SERVERS = ("scheduler", "object_storage")
-RESERVED_NAMES = ("local", "anyone", *SERVERS)
-"""Names of identities that no key of a peer may have."""
+MAX_LIST_BYTES = 64 * 1024 * 1024
 _SERVERS_FILE = "servers.toml"
+_PEERS_FILE = "peers.jsonl"
 _KINDS = {
     "cluster": "name",
     **{f"{server}_{half}": "key" for server in SERVERS for half in ("public", "secret")},
 }
-_ENTRY = re.compile(r"([^.]+)(\.[1-9][0-9]*)?\.toml")
 
 
 def default_directory(environment: Mapping[str, str]) -> Path:
@@ -49,7 +54,7 @@ class KeysDirectory:
         self.cluster = cluster
         self.scheduler = scheduler
         self.object_storage = object_storage
-        self.peers = path / "peers"
+        self.peers = path / _PEERS_FILE
 
     @classmethod
     def create(cls, path: str | Path, cluster: str) -> KeysDirectory:
@@ -68,8 +73,8 @@ class KeysDirectory:
             if any(path.iterdir()):
                 raise UsageError(f"{path} exists and is not empty: `scaler keys add` adds keys to a keys directory")
             require_private(path.stat(), path)
-            for each in (keys.peers, path / "credentials"):
-                each.mkdir(0o700)
+            (path / "credentials").mkdir(0o700)
+            write_private(keys.peers, "")
             write_private(path / _SERVERS_FILE, lines(values))
         except OSError as error:
             raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
@@ -83,7 +88,7 @@ class KeysDirectory:
             raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
         try:
             (path / _SERVERS_FILE).lstat()  # before any advice about modes, which is for keys directories only
-            for each in (path, path / "peers"):
+            for each in (path, path / _PEERS_FILE):
                 require_private(each.stat(), each)
         except (FileNotFoundError, NotADirectoryError):
             make = f"`scaler keys init {quote(str(path))}` makes one"
@@ -132,45 +137,37 @@ class KeysDirectory:
     def revoke(self, name: str) -> None:
         """End all keys of this name. Raises UsageError when there is none to end."""
         now = datetime.now(UTC)
-        found = [(path, self.entry_in(path)) for path in self._files_of(name)]
-        current = [(path, entry) for path, entry in found if not entry.revoked]
-        if not current:
-            said = f"{name!r} {found[-1][1].problem(now)} already" if found else f"there is no key named {name!r}"
-            raise UsageError(f"{said}; `scaler keys list` lists all")
-        for path, entry in current:
-            write_private(path, replace(entry, revoked=now).to_text(), replace=True)
+        with self._changing() as listed:
+            found = [entry for entry in listed if isinstance(entry, PeerEntry) and entry.name == name]
+            if all(entry.revoked for entry in found):
+                said = f"{name!r} {found[-1].problem(now)} already" if found else f"there is no key named {name!r}"
+                raise UsageError(f"{said}; `scaler keys list` lists all")
+            for index, entry in enumerate(listed):
+                if entry in found and not entry.revoked:
+                    listed[index] = replace(entry, revoked=now)
 
-    def entries(self) -> list[PeerEntry]:
-        """Return all keys of peers by name, older ones of a name first. Raises ConfigError for a broken file."""
-        return [self.entry_in(path) for path in self.entry_files()]
+    def listed(self) -> list[PeerEntry | BrokenEntry]:
+        """Return all keys of peers in the order in which they were added. Raises ConfigError for an unreadable file."""
+        rows = read_private(self.peers, MAX_LIST_BYTES).split("\n")
+        return [entry_of(line, f"{self.peers}, line {number}") for number, line in enumerate(rows, 1) if line]
 
-    def entry_files(self) -> list[Path]:
-        """Return the files of entries, also broken ones, in the order of `entries`."""
-        try:
-            names = [name for name in os.listdir(self.peers) if not name.startswith(TEMPORARY)]  # noqa: PTH208 (names)
-        except OSError as error:
-            raise ConfigError(f"cannot read {self.peers}: {error.strerror}") from None
-        return [self.peers / name for name in sorted(names, key=lambda each: (each.split(".")[0], len(each), each))]
-
-    def entry_in(self, path: Path) -> PeerEntry:
-        """Return the entry in one of the files. Raises ConfigError when it is broken, or the file of another name."""
-        entry = PeerEntry.from_text(read_private(path), str(path))
-        match = _ENTRY.fullmatch(path.name)
-        if match is None or match[1] != entry.name or entry.name in RESERVED_NAMES:
-            raise ConfigError(f"{path} is no file for a key of the name {entry.name!r}")
-        return entry
+    @contextlib.contextmanager
+    def _changing(self) -> Iterator[list[PeerEntry | BrokenEntry]]:
+        """Yield what `listed` returns, which is written back. No other process changes it meanwhile."""
+        with (self.path / _SERVERS_FILE).open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            listed = self.listed()
+            yield listed
+            write_private(self.peers, "".join(f"{entry.line}\n" for entry in listed), replace=True)
 
     def _new_credential(self, name: str, role: str, expires: datetime | None) -> Credential:
         if not is_name(name) or name in RESERVED_NAMES:
             raise UsageError(f"{name!r} must be {NAME_RULE}; {', '.join(RESERVED_NAMES)} are reserved")
         if role not in PEER_ROLES:
             raise UsageError(f"unknown role {role!r}; roles are {', '.join(PEER_ROLES)}")
-        units = new_key_pair() if role == "manager" else None
-        return self._credential(name, role, new_key_pair(), units, expires)
+        return self._credential(name, role, new_key_pair(), expires)
 
-    def _credential(
-        self, name: str, role: str, keys: KeyPair, units: KeyPair | None = None, expires: datetime | None = None
-    ) -> Credential:
+    def _credential(self, name: str, role: str, keys: KeyPair, expires: datetime | None = None) -> Credential:
         return Credential(
             name=name,
             role=role,
@@ -178,38 +175,29 @@ class KeysDirectory:
             scheduler_key=self.scheduler.public,
             object_storage_key=self.object_storage.public,
             keys=keys,
-            units=units,
             expires=expires,
         )
 
     def _admit(self, credential: Credential) -> None:
-        entry = PeerEntry(
+        new = PeerEntry(
             name=credential.name,
             role=credential.role,
-            cluster=credential.cluster,
             public=credential.keys.public,
-            units=credential.units.public if credential.units else None,
+            units=credential.for_units().keys.public if credential.role == "manager" else None,
             added=datetime.now(UTC),
             expires=credential.expires,
         )
-        while True:
-            number = self.require_free(entry.name)
-            path = self.peers / (f"{entry.name}.{number}.toml" if number > 1 else f"{entry.name}.toml")
-            with contextlib.suppress(FileExistsError):  # another process was first, so the name is taken now
-                return write_private(path, entry.to_text())
+        with self._changing() as listed:
+            require_free(new.name, listed)
+            listed.append(new)
 
-    def require_free(self, name: str) -> int:
-        """Return the number that the next key of this name gets. Raises UsageError when one of its keys is admitted."""
-        number, now = 1, datetime.now(UTC)
-        for path in self._files_of(name):
-            entry = self.entry_in(path)
-            if not entry.problem(now):
-                raise UsageError(
-                    f"there is a key named {name!r} already, added on {shown(entry.added)}: choose another name, or "
-                    f"end that key first with `scaler keys revoke {name}`"
-                )
-            number = max(number, int(path.name.split(".")[1]) + 1 if path.name.count(".") > 1 else 2)
-        return number
 
-    def _files_of(self, name: str) -> Iterator[Path]:
-        return (path for path in self.entry_files() if path.name.split(".")[0] == name)
+def require_free(name: str, listed: Iterable[PeerEntry | BrokenEntry]) -> None:
+    """Raise UsageError when a key of this name is admitted."""
+    now = datetime.now(UTC)
+    for entry in listed:
+        if isinstance(entry, PeerEntry) and entry.name == name and not entry.problem(now):
+            raise UsageError(
+                f"there is a key named {name!r} already, added on {shown(entry.added)}: choose another name, or end "
+                f"that key first with `scaler keys revoke {name}`"
+            )

@@ -6,6 +6,7 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,9 @@ PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 MAX_NAME_CHARACTERS = 60
 FIRST_YEAR, LAST_YEAR = 2000, 9000
 MAX_CHARACTERS = 64 * 1024
+SERVERS = ("scheduler", "object_storage")
+RESERVED_NAMES = ("local", "anyone", *SERVERS)
+"""Names of identities that no key of a peer may have."""
 UNITS = ".units"
 """Ends the name of the key of a manager's units. Names of peers have no dot."""
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
@@ -37,7 +41,12 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
         values = tomllib.loads(text) if len(text) <= MAX_CHARACTERS else {}
     except (ValueError, RecursionError):  # of the parser, and of numbers that are too long for Python
         values = {}  # the error may quote the text
-    if not values:
+    return check(values, where, kinds)
+
+
+def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
+    """Return what `parse` does for the values of a text. A time may be a text, too."""
+    if not values or not isinstance(values, dict):
         raise ConfigError(f"{where} is no credential or key of Scaler: `scaler keys add` writes one")
     if other := sorted(values.keys() - kinds):
         raise ConfigError(
@@ -46,6 +55,9 @@ def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
     for key, kind in kinds.items():
         if key in values:
             expected, rule = _KINDS[kind.removesuffix("?")]
+            if expected is datetime and isinstance(values[key], str):
+                with suppress(ValueError):
+                    values[key] = datetime.fromisoformat(values[key])
             if not (isinstance(values[key], expected) and _is(kind.removesuffix("?"), values[key])):
                 raise ConfigError(f"{where}: {key} must be {rule}")
         elif not kind.endswith("?"):
@@ -73,6 +85,11 @@ def shown(time: datetime) -> str:
     return f"{time.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
+def time_text(time: datetime) -> str:
+    """Return a time as files have it: 2030-01-31T12:00:00Z."""
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
 def _is(kind: str, value: Any) -> bool:
     match kind:
         case "name":
@@ -87,4 +104,4 @@ def _is(kind: str, value: Any) -> bool:
 
 
 def _toml(value: str | datetime) -> str:
-    return json.dumps(value) if isinstance(value, str) else f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return json.dumps(value) if isinstance(value, str) else time_text(value)

@@ -1,17 +1,18 @@
-"""Pure: what a keys directory says about one key of a peer. Nothing of it is secret."""
+"""Pure: what a keys directory says about one key of a peer, as a line of JSON. Nothing of it is secret."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from scaler.errors import ConfigError
-from scaler.security.documents import lines, parse, shown
+from scaler.security.documents import RESERVED_NAMES, check, is_name, shown, time_text
 
 _KINDS = {
     "name": "name",
     "role": "role",
-    "cluster": "name",
     "public": "key",
     "units": "key?",
     "added": "time",
@@ -26,7 +27,6 @@ class PeerEntry:
 
     name: str
     role: str
-    cluster: str
     public: str
     units: str | None = None
     added: datetime
@@ -41,14 +41,32 @@ class PeerEntry:
             return f"expired on {shown(self.expires)}"
         return ""
 
-    def to_text(self) -> str:
-        """Return the text of an entry file."""
-        return lines(asdict(self))
+    @property
+    def line(self) -> str:
+        """The entry as it is written."""
+        values = {key: value for key, value in asdict(self).items() if value}
+        return json.dumps(values, default=time_text)
 
-    @classmethod
-    def from_text(cls, text: str, where: str) -> PeerEntry:
-        """Return the entry of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
-        entry = cls(**parse(text, where, _KINDS))
+
+class BrokenEntry(NamedTuple):
+    """A line that is no entry."""
+
+    line: str
+    error: str
+
+
+def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
+    """Return the entry of a line that `PeerEntry.line` gave. where: names it in the error of a broken one."""
+    try:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            values = None
+        entry = PeerEntry(**check(values, where, _KINDS))
+        if not is_name(entry.name) or entry.name in RESERVED_NAMES:
+            raise ConfigError(f"{where}: {entry.name!r} is no name of a peer")
         if (entry.role == "manager") != (entry.units is not None):
             raise ConfigError(f"{where}: a manager's key, and no other, has units")
-        return entry
+    except ConfigError as error:
+        return BrokenEntry(line, str(error))
+    return entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from typing import NamedTuple
 
 
@@ -29,3 +30,13 @@ def new_key_pair() -> KeyPair:
 
     public, secret = zmq.curve_keypair()
     return KeyPair(public.decode(), secret.decode())
+
+
+def derived_pair(pair: KeyPair, purpose: str) -> KeyPair:
+    """Return a pair that follows from another one, whose owner alone can make it. It does not lead back."""
+    import zmq  # noqa: PLC0415 (see above)
+    from zmq.utils import z85  # noqa: PLC0415
+
+    digest = blake2b(z85.decode(pair.secret), digest_size=32, person=purpose.encode()).digest()
+    secret = z85.encode(digest)
+    return KeyPair(zmq.curve_public(secret).decode(), secret.decode())

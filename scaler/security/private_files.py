@@ -10,17 +10,17 @@ from shlex import quote
 from scaler.errors import ConfigError, UsageError
 from scaler.security.documents import MAX_CHARACTERS
 
-TEMPORARY = ".new-"
-"""Begins the name of a file that is being written."""
 
+def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
+    """Return the text of a file or pipe, or one byte more than `most` of it.
 
-def read_private(path: Path) -> str:
-    """Return the text of a file or pipe. Raises ConfigError when it is missing, or not private to this user."""
+    Raises ConfigError when it is missing, or not private to this user.
+    """
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
             require_private(found, path)
-            return file.read(MAX_CHARACTERS + 1).decode("utf-8", "replace")
+            return file.read(most + 1).decode("utf-8", "replace")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
 
@@ -40,7 +40,7 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
 
     Raises FileExistsError when it exists and is not to be replaced, and UsageError when it cannot be written.
     """
-    temporary = path.with_name(f"{TEMPORARY}{os.urandom(8).hex()}")
+    temporary = path.with_name(f".new-{os.urandom(8).hex()}")
     try:
         file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:

@@ -70,9 +70,8 @@ class RunKeys:
         """Return False: the allow-list of a run never changes."""
         return False
 
-    def refresh(self) -> bool:
-        """Return False: nothing has changed."""
-        return False
+    def refresh(self) -> None:
+        """Do nothing: see `is_outdated`."""
 
 
 def find(address: str) -> FoundKeys | None:

@@ -16,6 +16,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.protocol.messages import Server
 from scaler.security.credential import Credential, load_credential
 from scaler.security.directory import KeysDirectory
+from scaler.security.entry import PeerEntry
 
 
 class Shell:
@@ -53,7 +54,8 @@ def test_the_commands_that_init_prints_work_as_they_are(shell: Shell, tmp_path: 
     assert len(commands) == 2
     for name, command in zip(("alice", "box"), commands, strict=True):
         shell.keys(command.removeprefix("keys ").replace("NAME", name))
-    roles = [(each.name, each.role) for each in KeysDirectory.open(tmp_path / "other").entries()]
+    listed = KeysDirectory.open(tmp_path / "other").listed()
+    roles = [(each.name, each.role) for each in listed if isinstance(each, PeerEntry)]
     assert roles == [("alice", "client"), ("box", "manager")]
     assert f"--credentials {tmp_path}/other" in printed
 
@@ -66,7 +68,7 @@ def test_without_a_directory_it_is_that_of_the_environment_or_of_the_user(
     monkeypatch.setenv("SCALER_CREDENTIALS", str(tmp_path / "mine"))
     shell.keys("init")
     shell.keys("add alice --role client")
-    assert len(KeysDirectory.open(tmp_path / "mine").entries()) == 1
+    assert len(KeysDirectory.open(tmp_path / "mine").listed()) == 1
 
 
 def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path: Path) -> None:
@@ -85,9 +87,8 @@ def test_add_writes_one_private_file_and_prints_no_secret(shell: Shell, tmp_path
     shell.keys("revoke box")
     shell.keys("add box --role client --output box.key", code=2)
     keys = KeysDirectory.open(tmp_path / "config/scaler/keys")
-    assert box.units is not None
     assert box.keys.public in shell.printed
-    for pair in (box.keys, box.units, keys.scheduler, keys.object_storage):
+    for pair in (box.keys, box.for_units().keys, keys.scheduler, keys.object_storage):
         assert pair.secret not in shell.printed
 
 
@@ -124,12 +125,12 @@ def test_the_table_has_all_keys_and_their_states(shell: Shell) -> None:
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", bob[3])
 
 
-def test_the_table_names_files_that_admit_nothing(shell: Shell, tmp_path: Path) -> None:
+def test_the_table_names_lines_that_admit_nothing(shell: Shell, tmp_path: Path) -> None:
     shell.keys("init")
     shell.keys("add alice --role client")
-    (tmp_path / "config/scaler/keys/peers/bob.toml").write_text("")
-    (tmp_path / "config/scaler/keys/peers/bob.toml").chmod(0o600)
-    assert re.fullmatch(r"scaler keys list: admits nothing: \S+/bob\.toml .*\n", shell.keys("list", code=1))
+    with (tmp_path / "config/scaler/keys/peers.jsonl").open("a") as file:
+        file.write("bob\n")
+    assert re.fullmatch(r"scaler keys list: admits nothing: \S+/peers\.jsonl, line 2 .*\n", shell.keys("list", code=1))
     assert "\nalice " in shell.printed
 
 

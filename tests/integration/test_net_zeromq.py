@@ -475,8 +475,7 @@ class Admitted(dict[str, Entry]):
     def is_outdated(self) -> bool:
         return False
 
-    def refresh(self) -> bool:
-        return False
+    def refresh(self) -> None: ...
 
 
 def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_that_was_welcomed() -> None:

@@ -86,7 +86,9 @@ class Home:
         return str(path)
 
     def knows(self, credential: Credential) -> None:
-        self.secrets += [pair.secret for pair in (credential.keys, credential.units) if pair]
+        self.secrets.append(credential.keys.secret)
+        if credential.role == "manager":
+            self.secrets.append(credential.for_units().keys.secret)
 
     def everything(self) -> bytes:
         """Return what was printed, all files but those of keys, and all that `ps` shows of the running processes."""

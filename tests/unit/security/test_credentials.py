@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+import zmq
 
 from scaler.errors import ConfigError
 from scaler.security.credential import Credential, load_credential
@@ -26,7 +27,6 @@ def credential(role: str = "client") -> Credential:
         scheduler_key="s" * 40,
         object_storage_key="o" * 40,
         keys=KeyPair(PUBLIC, MARK),
-        units=KeyPair("u" * 40, MARK) if role == "manager" else None,
         expires=datetime(2030, 1, 31, 12, tzinfo=UTC),
     )
 
@@ -44,8 +44,13 @@ def test_a_credential_is_read_as_it_was_written(role: str, tmp_path: Path) -> No
 
 
 def test_units_have_a_worker_credential_of_their_own(tmp_path: Path) -> None:
-    units = credential("manager").for_units()
-    assert (units.name, units.role, units.keys.public, units.units) == ("alice.units", "worker", "u" * 40, None)
+    manager = replace(credential("manager"), keys=new_key_pair())
+    units = manager.for_units()
+    assert (units.name, units.role) == ("alice.units", "worker")
+    assert manager.for_units() == units, "its keys follow from those of the manager"
+    assert not {units.keys.public, units.keys.secret} & {manager.keys.public, manager.keys.secret}
+    assert zmq.curve_public(units.keys.secret.encode()).decode() == units.keys.public
+    assert units.keys != replace(manager, keys=new_key_pair()).for_units().keys
     assert load_credential(written(tmp_path / "units", units.to_text())) == units
     with pytest.raises(ConfigError, match="only a manager has units"):
         credential("worker").for_units()
@@ -110,7 +115,7 @@ def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
         text.replace('secret = "', 'secret = "x'),
         text.replace("\nsecret", "\nsecrets"),
         text.replace("\nsecret =", f"\n{MARK} ="),
-        text.replace("\nunits_secret", "\nexpire = 1\nunits_secret"),
+        text.replace("\nsecret", "\nexpire = 1\nsecret"),
         text.replace(f'"{MARK}"', MARK),
         text.replace(f'"{MARK}"', f'["{MARK}"]'),
         text.replace('role = "manager"', f'role = "{MARK}"'),
@@ -120,8 +125,7 @@ def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
         text + "x" * 70_000,
         "[" * 50_000,
         "",
-        text.partition("units_secret")[0],
-        text.replace('"manager"', '"worker"'),
+        text.partition("secret =")[0],
         text + f"{MARK} = 1\n{MARK} = 2",
         '\ufffd"\x00' + text,
     ]
@@ -137,6 +141,8 @@ def test_no_error_about_a_file_shows_its_secrets(tmp_path: Path) -> None:
 
 
 def test_no_repr_shows_a_secret() -> None:
-    for each in (credential("manager"), credential("manager").for_units(), credential().keys):
+    for each in (credential("manager"), credential().keys):
         assert MARK not in f"{each} {each!r} {[each]} {vars(type(each)).get('x')}"
-        assert PUBLIC in repr(each) or "u" * 40 in repr(each)
+        assert PUBLIC in repr(each)
+    units = replace(credential("manager"), keys=new_key_pair()).for_units()
+    assert units.keys.secret not in repr(units)

@@ -12,11 +12,16 @@ import pytest
 
 from scaler.errors import ConfigError, UsageError
 from scaler.security.directory import KeysDirectory
+from scaler.security.entry import PeerEntry
 
 
 @pytest.fixture
 def keys(tmp_path: Path) -> KeysDirectory:
     return KeysDirectory.create(tmp_path / "keys", "lab")
+
+
+def entries(keys: KeysDirectory) -> list[PeerEntry]:
+    return [each for each in keys.listed() if isinstance(each, PeerEntry)]
 
 
 def test_a_directory_is_opened_with_the_keys_that_it_was_made_with(keys: KeysDirectory) -> None:
@@ -35,7 +40,7 @@ def test_everything_in_it_is_private_whatever_the_umask_is(tmp_path: Path) -> No
     finally:
         os.umask(before)
     modes = {each: stat.S_IMODE(each.stat().st_mode) for each in (keys.path, *keys.path.rglob("*"))}
-    assert len(modes) == 7
+    assert len(modes) == 5
     assert {each: mode for each, mode in modes.items() if mode != (0o700 if each.is_dir() else 0o600)} == {}
 
 
@@ -43,19 +48,14 @@ def test_a_new_key_knows_the_servers_and_is_an_entry_without_secrets(keys: KeysD
     alice = keys.add("alice", "manager", datetime(2030, 1, 1, tzinfo=UTC))
     assert (alice.scheduler_key, alice.object_storage_key) == (keys.scheduler.public, keys.object_storage.public)
     assert alice.cluster == "lab"
-    assert alice.units is not None
-    [entry] = keys.entries()
-    assert (entry.name, entry.role, entry.public, entry.units) == (
-        "alice",
-        "manager",
-        alice.keys.public,
-        alice.units.public,
-    )
+    units = alice.for_units().keys
+    [entry] = entries(keys)
+    assert (entry.name, entry.role, entry.public, entry.units) == ("alice", "manager", alice.keys.public, units.public)
     assert entry.expires == alice.expires == datetime(2030, 1, 1, tzinfo=UTC)
-    texts = "".join(each.read_text() for each in keys.peers.iterdir())
-    assert alice.keys.public in texts
-    assert alice.keys.secret not in texts
-    assert alice.units.secret not in texts
+    text = keys.peers.read_text()
+    assert alice.keys.public in text
+    assert alice.keys.secret not in text
+    assert units.secret not in text
 
 
 def test_a_taken_name_is_refused_and_may_be_used_again_after_it_was_revoked_or_has_expired(keys: KeysDirectory) -> None:
@@ -65,7 +65,7 @@ def test_a_taken_name_is_refused_and_may_be_used_again_after_it_was_revoked_or_h
     keys.revoke("alice")
     second = keys.add("alice", "monitor", datetime.now(UTC) - timedelta(seconds=1))
     third = keys.add("alice", "client")
-    assert [(each.public, bool(each.problem(datetime.now(UTC)))) for each in keys.entries()] == [
+    assert [(each.public, bool(each.problem(datetime.now(UTC)))) for each in entries(keys)] == [
         (first.keys.public, True),
         (second.keys.public, True),
         (third.keys.public, False),
@@ -83,7 +83,7 @@ def test_names_have_a_simple_grammar_and_some_are_reserved(name: str, keys: Keys
         keys.credential(name, "client")
     with pytest.raises(UsageError, match="no key named"):
         keys.revoke(name)
-    assert keys.entries() == []
+    assert entries(keys) == []
 
 
 def test_an_unknown_role_is_refused(keys: KeysDirectory) -> None:
@@ -100,9 +100,9 @@ def test_commands_at_once_lose_no_key_and_give_no_name_twice(keys: KeysDirectory
 
     with ThreadPoolExecutor(8) as pool:
         made = list(pool.map(add, [f"w{number % 10}" for number in range(40)]))
-    entries = keys.entries()
-    assert sorted(each for each in made if each) == sorted(each.public for each in entries)
-    assert sorted(each.name for each in entries) == [f"w{number}" for number in range(10)]
+    found = entries(keys)
+    assert sorted(each for each in made if each) == sorted(each.public for each in found)
+    assert sorted(each.name for each in found) == [f"w{number}" for number in range(10)]
 
 
 def test_revoking_an_unknown_or_revoked_name_says_so(keys: KeysDirectory) -> None:
@@ -118,7 +118,7 @@ def test_a_component_gets_the_same_credential_at_each_start(keys: KeysDirectory)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: keys.credential("native", "manager"), range(16)))
     assert len(set(found)) == 1
-    assert [each.public for each in keys.entries()] == [found[0].keys.public]
+    assert [each.public for each in entries(keys)] == [found[0].keys.public]
     with pytest.raises(ConfigError, match="has the role manager, not worker"):
         keys.credential("native", "worker")
     keys.add("alice", "client")
@@ -160,7 +160,7 @@ def test_no_advice_opens_or_closes_what_is_no_keys_directory(tmp_path: Path) -> 
         KeysDirectory.create(tmp_path, "lab")
 
 
-@pytest.mark.parametrize("what", ["", "peers", "servers.toml"])
+@pytest.mark.parametrize("what", ["", "peers.jsonl", "servers.toml"])
 def test_a_directory_that_others_can_open_is_refused_with_the_chmod_that_mends_it(
     what: str, keys: KeysDirectory
 ) -> None:
