@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ComponentError, RefusedError, ScalerError
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
+from scaler.security.keys import new_key_pair
 from scaler.security.private_files import write_private
 from scaler.security.run import find
 from scaler.testing.soamapi import StandIn
@@ -97,9 +99,7 @@ def test_a_client_that_asks_for_no_authentication_is_told_that_the_server_asks_f
 
 
 def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
-    credential = cluster.keys.add("forgotten", "client")
-    lines = cluster.keys.peers.read_text().splitlines(keepends=True)
-    write_private(cluster.keys.peers, "".join(line for line in lines if "forgotten" not in line), replace=True)
+    credential = replace(cluster.keys.add("forgotten", "client"), keys=new_key_pair())
     assert "does not know the key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
 
 
