@@ -159,7 +159,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     "a task whose client is gone is not cancelled on its worker": (
         Tasks,
         "client_left",
-        "self.cancel(client, list(client.tasks))",
+        "self._cancel(task)",
         "pass",
         "what a departed client had running is recalled",
     ),

@@ -132,8 +132,10 @@ class SimulatedAgent(SimulatedWorker):
                 for identifier, each in zip(group.ids, inputs, strict=True):
                     self._specs[identifier] = (group.spec, tuple(each))
         elif isinstance(message, Recall) and message.kill:
-            for identifier in message.ids:
-                self._world.killed(identifier)
+            attempts = self._rig.core.executor.queue.attempts
+            for identifier, attempt in zip(message.ids, message.attempts, strict=True):
+                if identifier in attempts and attempts[identifier].attempt == attempt:
+                    self._world.killed(identifier)
         self._step(Received(SCHEDULER, message))
 
     def restart(self) -> None:

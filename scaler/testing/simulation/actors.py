@@ -211,8 +211,8 @@ class SimulatedWorker:
         answer = Returned([], [], [])
         taken: set[bytes] = set()
         for identifier, attempt in zip(ids, attempts, strict=True):
-            if kill:
-                self._world.killed(identifier)
+            if kill and attempt in (self._running.get(identifier), queued.get(identifier)):
+                self._world.killed(identifier)  # a restarted scheduler ends earlier attempts
             if self._running.get(identifier) == attempt:
                 if kill:
                     del self._running[identifier]
