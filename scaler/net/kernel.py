@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 RESERVED_DESCRIPTORS = 256
@@ -42,17 +44,18 @@ def resident_bytes() -> int:
 def received_bytes(descriptor: int) -> int:
     """Return how much has come over a TCP connection since its begin; 0 when the kernel does not say."""
     option = getattr(socket, "TCP_INFO", None)
-    if option is None:
-        return 0
+    if option is not None:
+        with contextlib.suppress(OSError), borrowed(descriptor) as connection:  # closed, or no TCP
+            found = connection.getsockopt(socket.IPPROTO_TCP, option, _RECEIVED.stop)
+            return int.from_bytes(found[_RECEIVED], sys.byteorder)
+    return 0
+
+
+@contextlib.contextmanager
+def borrowed(descriptor: int) -> Iterator[socket.socket]:
+    """Give a socket of this descriptor, and leave that open. Raises OSError when it is closed, or a file's."""
+    connection = socket.socket(fileno=descriptor)
     try:
-        connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
-    except OSError:  # closed
-        return 0
-    try:
-        return int.from_bytes(
-            connection.getsockopt(socket.IPPROTO_TCP, option, _RECEIVED.stop)[_RECEIVED], sys.byteorder
-        )
-    except OSError:  # no TCP
-        return 0
+        yield connection
     finally:
         connection.detach()

@@ -9,7 +9,7 @@ import os
 import socket as sockets
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import zmq
 
@@ -18,7 +18,7 @@ from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
 from scaler.net.checksum import checked, with_checksum
 from scaler.net.identity import ANYONE, NOBODY, Identity
-from scaler.net.kernel import is_scarce, received_bytes, resident_bytes
+from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
 from scaler.net.zmq_transport import (
     LAST,
@@ -66,22 +66,6 @@ _domains = itertools.count()
 class ZmqLink:
     """One accepted connection of a `ZmqListener`; see `transport.Transport`."""
 
-    __slots__ = (
-        "_inode",
-        "_listener",
-        "_received_bytes",
-        "_unread_bytes",
-        "descriptor",
-        "identity",
-        "is_limited",
-        "origin",
-        "read_bytes",
-        "refusal",
-        "route",
-        "source",
-        "unsent",
-    )
-
     passes_descriptors = False
 
     def __init__(self, listener: ZmqListener, descriptor: int) -> None:
@@ -101,7 +85,7 @@ class ZmqLink:
         self.origin = "an unknown place"
         self._inode = -1
         # It may be closed again already; then the event that says so comes next.
-        with contextlib.suppress(OSError), _borrowed(descriptor) as connection:
+        with contextlib.suppress(OSError), borrowed(descriptor) as connection:
             self._inode = os.fstat(descriptor).st_ino
             name = connection.getpeername()
             if isinstance(name, tuple):
@@ -133,7 +117,7 @@ class ZmqLink:
                 return
         checked = self.descriptor if duplicate is None else duplicate
         try:
-            with contextlib.suppress(OSError), _borrowed(checked) as connection:
+            with contextlib.suppress(OSError), borrowed(checked) as connection:
                 if os.fstat(checked).st_ino == self._inode:
                     connection.shutdown(sockets.SHUT_RDWR)
         finally:
@@ -150,16 +134,6 @@ class ZmqLink:
         if self.is_limited:
             return received > MAX_UNIDENTIFIED_BYTES
         return self._unread_bytes > (MAX_UNREAD_BYTES if was_read else MAX_INCOMPLETE_BYTES)
-
-
-@contextlib.contextmanager
-def _borrowed(descriptor: int) -> Iterator[sockets.socket]:
-    """Give a socket of this descriptor, and leave that open. Raises OSError when it is closed, or a file's."""
-    connection = sockets.socket(fileno=descriptor)
-    try:
-        yield connection
-    finally:
-        connection.detach()
 
 
 class ZmqListener(ZmqEnd):

@@ -41,10 +41,6 @@ class AllowList:
         """Return all of them by public key, as of the last `refresh`."""
         return self._entries
 
-    def is_outdated(self) -> bool:
-        """Return whether the list may have changed since the last `refresh`."""
-        return _state_of(self._directory.peers) != self._state
-
     def refresh(self) -> None:
         """Read what has changed: added, revoked, expired and removed keys. Without a change, it asks for one `stat`."""
         now, state = self._now(), _state_of(self._directory.peers)

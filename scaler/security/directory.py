@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from shlex import quote
+from typing import Self
 
 from scaler.errors import ConfigError, UsageError
 from scaler.security import CREDENTIALS_VARIABLE
@@ -57,7 +58,7 @@ class KeysDirectory:
         self.peers = path / _PEERS_FILE
 
     @classmethod
-    def create(cls, path: str | Path, cluster: str) -> KeysDirectory:
+    def create(cls, path: str | Path, cluster: str) -> Self:
         """Make the directory with new keys of the servers. Raises UsageError when it has something in it."""
         path = Path(path)
         if not is_name(cluster):
@@ -81,7 +82,7 @@ class KeysDirectory:
         return keys
 
     @classmethod
-    def open(cls, path: str | Path) -> KeysDirectory:
+    def open(cls, path: str | Path) -> Self:
         """Return an existing directory. Raises ConfigError, also when other users can open it."""
         path = Path(path)
         if path.exists() and not path.is_dir():

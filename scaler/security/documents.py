@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -14,7 +14,6 @@ from scaler.errors import ConfigError
 
 PEER_ROLES = ("client", "worker", "manager", "monitor", "admin")
 MAX_NAME_CHARACTERS = 60
-FIRST_YEAR, LAST_YEAR = 2000, 9000
 MAX_CHARACTERS = 64 * 1024
 SERVERS = ("scheduler", "object_storage")
 RESERVED_NAMES = ("local", "anyone", *SERVERS)
@@ -24,11 +23,15 @@ UNITS = ".units"
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "name": (str, NAME_RULE),
-    "role": (str, f"one of {', '.join(PEER_ROLES)}"),
-    "key": (str, "a key of 40 characters in z85"),
-    "time": (datetime, "a time with its zone, such as 2030-01-31T12:00:00Z"),
+_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (lambda value: isinstance(value, str) and is_name(value.removesuffix(UNITS)), NAME_RULE),
+    "role": (PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
+    "key": (lambda value: isinstance(value, str) and is_key(value), "a key of 40 characters in z85"),
+    # Near the ends of time, a zone leads beyond them.
+    "time": (
+        lambda value: isinstance(value, datetime) and value.tzinfo is not None and 2000 <= value.year <= 9000,
+        "a time with its zone, such as 2030-01-31T12:00:00Z",
+    ),
 }
 
 
@@ -54,11 +57,11 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
         )
     for key, kind in kinds.items():
         if key in values:
-            expected, rule = _KINDS[kind.removesuffix("?")]
-            if expected is datetime and isinstance(values[key], str):
+            is_right, rule = _KINDS[kind.removesuffix("?")]
+            if kind.startswith("time") and isinstance(values[key], str):
                 with suppress(ValueError):
                     values[key] = datetime.fromisoformat(values[key])
-            if not (isinstance(values[key], expected) and _is(kind.removesuffix("?"), values[key])):
+            if not is_right(values[key]):
                 raise ConfigError(f"{where}: {key} must be {rule}")
         elif not kind.endswith("?"):
             raise ConfigError(f"{where}: {key} is missing")
@@ -88,19 +91,6 @@ def shown(time: datetime) -> str:
 def time_text(time: datetime) -> str:
     """Return a time as files have it: 2030-01-31T12:00:00Z."""
     return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _is(kind: str, value: Any) -> bool:
-    match kind:
-        case "name":
-            return is_name(value.removesuffix(UNITS))
-        case "role":
-            return value in PEER_ROLES
-        case "key":
-            return is_key(value)
-        case _:
-            # Near the ends of time, a zone leads beyond them.
-            return value.tzinfo is not None and FIRST_YEAR <= value.year <= LAST_YEAR
 
 
 def _toml(value: str | datetime) -> str:

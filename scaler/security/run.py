@@ -66,12 +66,8 @@ class RunKeys:
         """Return the entry of the one key that is accepted, by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
-    def is_outdated(self) -> bool:
-        """Return False: the allow-list of a run never changes."""
-        return False
-
     def refresh(self) -> None:
-        """Do nothing: see `is_outdated`."""
+        """Do nothing: the allow-list of a run never changes."""
 
 
 def find(address: str) -> FoundKeys | None:

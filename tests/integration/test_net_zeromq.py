@@ -472,9 +472,6 @@ class Admitted(dict[str, Entry]):
     def entries(self) -> dict[str, Entry]:
         return self
 
-    def is_outdated(self) -> bool:
-        return False
-
     def refresh(self) -> None: ...
 
 
