@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 from scaler.errors import ConfigError
-from scaler.security.documents import UNITS, lines, parse, shown
+from scaler.security.documents import UNITS, Key, Name, Role, Time, lines, parse, shown
 from scaler.security.keys import KeyPair, derived_pair
 from scaler.security.private_files import read_private
 
 _CLOCKS_DIFFER_BY = timedelta(hours=1)
-_KINDS = {
-    "name": "name",
-    "role": "role",
-    "cluster": "name",
-    "expires": "time?",
-    "scheduler_key": "key",
-    "object_storage_key": "key",
-    "public": "key",
-    "secret": "key",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,19 +21,25 @@ class Credential:
     role: one of PEER_ROLES.
     """
 
-    name: str
-    role: str
-    cluster: str
-    scheduler_key: str
-    object_storage_key: str
-    keys: KeyPair
-    expires: datetime | None = None
+    name: Name
+    role: Role
+    cluster: Name
+    expires: Time | None = None
+    scheduler_key: Key
+    object_storage_key: Key
+    public: Key
+    secret: Key = field(repr=False)
+
+    @property
+    def keys(self) -> KeyPair:
+        """The peer's own."""
+        return KeyPair(self.public, self.secret)
 
     def for_units(self) -> Credential:
         """Return the worker credential of a manager's units, which ends with the manager's own."""
         if self.role != "manager":
             raise ConfigError(f"the credential {self.name!r} has the role {self.role}: only a manager has units")
-        return replace(self, name=self.name + UNITS, role="worker", keys=derived_pair(self.keys, UNITS))
+        return replace(self, name=self.name + UNITS, role="worker", **derived_pair(self.keys, UNITS)._asdict())
 
     def ending(self, now: datetime) -> str:
         """Return why a server refuses this credential at this time, as far as a peer can know: clocks differ."""
@@ -53,15 +49,12 @@ class Credential:
 
     def to_text(self) -> str:
         """Return the text of a credential file, with the secret keys."""
-        values = {key: getattr(self, key, None) for key in _KINDS}
-        values |= {"public": self.keys.public, "secret": self.keys.secret}
-        return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(values)}'
+        return f'# A credential of Scaler: whoever can read this file can act as "{self.name}".\n{lines(asdict(self))}'
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Credential:
         """Return the credential of a text that `to_text` wrote. where: names it in errors. Raises ConfigError."""
-        values = parse(text, where, _KINDS)
-        return cls(keys=KeyPair(values.pop("public"), values.pop("secret")), **values)
+        return cls(**parse(text, where, cls.__annotations__))
 
 
 def load_credential(path: str | Path) -> Credential:

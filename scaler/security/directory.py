@@ -36,8 +36,8 @@ MAX_LIST_BYTES = 64 * 1024 * 1024
 _SERVERS_FILE = "servers.toml"
 _PEERS_FILE = "peers.jsonl"
 _KINDS = {
-    "cluster": "name",
-    **{f"{server}_{half}": "key" for server in SERVERS for half in ("public", "secret")},
+    "cluster": "Name",
+    **{f"{server}_{half}": "Key" for server in SERVERS for half in ("public", "secret")},
 }
 
 
@@ -175,16 +175,16 @@ class KeysDirectory:
             cluster=self.cluster,
             scheduler_key=self.scheduler.public,
             object_storage_key=self.object_storage.public,
-            keys=keys,
             expires=expires,
+            **keys._asdict(),
         )
 
     def _admit(self, credential: Credential) -> None:
         new = PeerEntry(
             name=credential.name,
             role=credential.role,
-            public=credential.keys.public,
-            units=credential.for_units().keys.public if credential.role == "manager" else None,
+            public=credential.public,
+            units=credential.for_units().public if credential.role == "manager" else None,
             added=datetime.now(UTC),
             expires=credential.expires,
         )

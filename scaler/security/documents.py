@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from scaler.errors import ConfigError
 
@@ -22,21 +22,29 @@ UNITS = ".units"
 """Ends the name of the key of a manager's units. Names of peers have no dot."""
 NAME_RULE = f"a name: at most {MAX_NAME_CHARACTERS} letters, digits, - and _, with a letter or digit first"
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9_-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
+# 32 bytes in z85, as ZeroMQ writes them.
 _KEY = re.compile(r"[0-9a-zA-Z.:+=^!/*?&<>()\[\]{}@%$#-]{40}")
-_KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "name": (lambda value: isinstance(value, str) and is_name(value.removesuffix(UNITS)), NAME_RULE),
-    "role": (PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
-    "key": (lambda value: isinstance(value, str) and is_key(value), "a key of 40 characters in z85"),
+
+Name: TypeAlias = str
+Role: TypeAlias = str
+Key: TypeAlias = str
+Time: TypeAlias = datetime
+"""Kinds of values. The annotations of a document's class say which of its keys has which, and may be missing."""
+_KINDS: Mapping[str, tuple[type, Callable[[Any], object], str]] = {
+    "Name": (str, lambda text: is_name(text.removesuffix(UNITS)), NAME_RULE),
+    "Role": (str, PEER_ROLES.__contains__, f"one of {', '.join(PEER_ROLES)}"),
+    "Key": (str, _KEY.fullmatch, "a key of 40 characters in z85"),
     # Near the ends of time, a zone leads beyond them.
-    "time": (
-        lambda value: isinstance(value, datetime) and value.tzinfo is not None and 2000 <= value.year <= 9000,
+    "Time": (
+        datetime,
+        lambda time: time.tzinfo is not None and 2000 <= time.year <= 9000,
         "a time with its zone, such as 2030-01-31T12:00:00Z",
     ),
 }
 
 
 def parse(text: str, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
-    """Return the values of a text by key: None for a missing one whose kind ends in `?`. where: names the text.
+    """Return the values of a text by key: None for one that is missing and may be. where: names the text.
 
     Raises ConfigError, also for a key that is not among the kinds: a misspelt `expires` must not mean never.
     """
@@ -57,13 +65,13 @@ def check(values: Any, where: str, kinds: Mapping[str, str]) -> dict[str, Any]:
         )
     for key, kind in kinds.items():
         if key in values:
-            is_right, rule = _KINDS[kind.removesuffix("?")]
-            if kind.startswith("time") and isinstance(values[key], str):
+            expected, is_right, rule = _KINDS[kind.removesuffix(" | None")]
+            if expected is datetime and isinstance(values[key], str):
                 with suppress(ValueError):
                     values[key] = datetime.fromisoformat(values[key])
-            if not is_right(values[key]):
+            if not (isinstance(values[key], expected) and is_right(values[key])):
                 raise ConfigError(f"{where}: {key} must be {rule}")
-        elif not kind.endswith("?"):
+        elif not kind.endswith(" | None"):
             raise ConfigError(f"{where}: {key} is missing")
     return {key: values.get(key) for key in kinds}
 
@@ -76,11 +84,6 @@ def lines(values: Mapping[str, str | datetime | None]) -> str:
 def is_name(text: str) -> bool:
     """Return whether a text can name a peer or a cluster."""
     return _NAME.fullmatch(text) is not None
-
-
-def is_key(text: str) -> bool:
-    """Return whether a text has the form of a public or secret key: 32 bytes in z85, as ZeroMQ writes them."""
-    return _KEY.fullmatch(text) is not None
 
 
 def shown(time: datetime) -> str:

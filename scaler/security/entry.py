@@ -8,30 +8,20 @@ from datetime import datetime
 from typing import NamedTuple
 
 from scaler.errors import ConfigError
-from scaler.security.documents import RESERVED_NAMES, check, is_name, shown, time_text
-
-_KINDS = {
-    "name": "name",
-    "role": "role",
-    "public": "key",
-    "units": "key?",
-    "added": "time",
-    "expires": "time?",
-    "revoked": "time?",
-}
+from scaler.security.documents import RESERVED_NAMES, Key, Name, Role, Time, check, is_name, shown, time_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerEntry:
     """One key of a peer. units: the public key of a manager's units, None for others."""
 
-    name: str
-    role: str
-    public: str
-    units: str | None = None
-    added: datetime
-    expires: datetime | None = None
-    revoked: datetime | None = None
+    name: Name
+    role: Role
+    public: Key
+    units: Key | None = None
+    added: Time
+    expires: Time | None = None
+    revoked: Time | None = None
 
     def problem(self, now: datetime) -> str:
         """Return why the key is not admitted, such as `was revoked on ...`; empty when it is."""
@@ -62,7 +52,7 @@ def entry_of(line: str, where: str) -> PeerEntry | BrokenEntry:
             values = json.loads(line)
         except (ValueError, RecursionError):
             values = None
-        entry = PeerEntry(**check(values, where, _KINDS))
+        entry = PeerEntry(**check(values, where, PeerEntry.__annotations__))
         if not is_name(entry.name) or entry.name in RESERVED_NAMES:
             raise ConfigError(f"{where}: {entry.name!r} is no name of a peer")
         if (entry.role == "manager") != (entry.units is not None):

@@ -99,7 +99,7 @@ def test_a_client_that_asks_for_no_authentication_is_told_that_the_server_asks_f
 
 
 def test_a_key_that_was_never_added_is_refused_as_unknown(cluster: Cluster) -> None:
-    credential = replace(cluster.keys.add("forgotten", "client"), keys=new_key_pair())
+    credential = replace(cluster.keys.add("forgotten", "client"), **new_key_pair()._asdict())
     assert "does not know the key forgotten" in refusal_of(lambda: cluster.connect(cluster.file(credential)))
 
 
