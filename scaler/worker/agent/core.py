@@ -198,6 +198,8 @@ class AgentCore:
                 self._drain_deadline = now
             else:
                 self.executor.log(f"{text}: it starts afresh")
+        elif self.incarnation and self.may_be_given_up(now):
+            self.executor.queue.drain()  # these have been given to others
         if self.incarnation:
             self.executor.report()
         self.incarnation = welcome.incarnation

@@ -680,6 +680,22 @@ def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
 
 
+def test_a_worker_that_comes_to_a_restarted_scheduler_too_late_starts_nothing_that_others_have() -> None:
+    story = Story()
+    story.run(1, 2)
+    story.hands[1].begin(story.now)
+    for _ in range(101):
+        story.tick(0.5)
+    (report,) = story.restarted()
+    assert isinstance(report, WorkerReport)
+    assert report.ids == [task_id(1)]
+    story.work_on()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.fed() == []
+    story.run(2, attempt=2)
+    assert story.fed() == [2]
+
+
 def test_a_result_is_kept_until_the_scheduler_releases_it() -> None:
     story = Story()
     story.run(1, 2)
