@@ -61,6 +61,8 @@ class DurableSession:
     """Of all its tasks, ended or not, in the order of their submission."""
     owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Tasks whose results its client has asked for and is not sent yet."""
+    unasked: set[bytes] = field(default_factory=set)
+    """Tasks that had not ended when its client came, and that it has not submitted."""
     awaited: int = 0
     """Number of the last Finished with such results; the next ones follow when the client has acknowledged it."""
 

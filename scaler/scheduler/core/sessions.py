@@ -213,13 +213,19 @@ class Sessions:
         Returns what is wrong with the labels of the message, which are dropped then. While the disk takes no new
         tasks, nothing is forgotten.
         """
-        wrong, is_full = "", bool(self._state.journal_failure)
+        assert client.session is not None
+        wrong, is_full, unasked = "", bool(self._state.journal_failure), client.session.unasked
+        coming = [each.ids for each in client.unacknowledged if each.number > message.acknowledged] if unasked else []
         for columns in message.groups:
             if any(len(label) not in (0, 2) or sum(map(len, label)) > MAX_LABEL_BYTES for label in columns.labels):
                 columns.labels.clear()
                 wrong = f"a key and a tag have more than {MAX_LABEL_BYTES} bytes, or are not a pair"
             for task, label in zip(columns.ids, columns.labels, strict=False):
                 result = client.retained.get(task)
+                if task in unasked:
+                    unasked.discard(task)
+                    if any(task in ids for ids in coming):
+                        continue  # it failed meanwhile, and its future takes what was sent before it was asked for
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
                 if not is_full and label[0] and not self._collision(client, task, label[0]):

@@ -380,7 +380,7 @@ class ClientRecord(PeerRecord):
     def attach(self, where: str) -> None:
         """Note that a client on this host, with this pid, uses the durable session."""
         assert self.session is not None
-        self.is_detached, self.session.client = False, where
+        self.is_detached, self.session.client, self.session.unasked = False, where, set(self.tasks)
         self.name = f"session {self.session.name} ({where})"
 
     def detach(self, now: float) -> None:

@@ -134,6 +134,19 @@ def test_failed_tasks_run_again_under_later_attempts_when_the_user_submits_them_
     assert [(task, attempt) for task, attempt, _ in cluster.runs("w")] == [(failed, 2)]
 
 
+def test_a_task_that_fails_before_its_program_submits_it_again_does_not_also_run_again() -> None:
+    cluster = with_session()
+    first, second = cluster.submit("s", 2, retries=0, labels=[(b"a", b""), (b"b", b"")])
+    come_back(cluster)
+    cluster.finish("w", first, outcome=Outcome.PROCESSOR_DIED)
+    cluster.finish("w", second, outcome=Outcome.PROCESSOR_DIED)
+    cluster.submit("s", ids=[first], labels=[(b"a", b"")], retries=0)
+    assert not cluster.runs("w"), "what was on its way to the program is the outcome of its future"
+    assert {outcome for each in told(cluster, "s", Finished) for outcome in each.outcomes} == {Outcome.PROCESSOR_DIED}
+    cluster.submit("s", ids=[second], labels=[(b"b", b"")], retries=0, seen=2)
+    assert [task for task, _, _ in cluster.runs("w")] == [second], "its failure had come before"
+
+
 def test_a_scheduler_that_forgot_nothing_does_not_run_failed_tasks_again() -> None:
     cluster = with_session()
     (failed,) = cluster.submit("s", retries=0)
