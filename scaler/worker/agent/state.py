@@ -79,8 +79,8 @@ class Attempt:
     payload: bytes
     inputs: tuple[bytes, ...]
     rank: Rank
-    place: tuple[int, int] = (0, 0)
-    """Its place among those of its rank: its round, and its number among all that came."""
+    place: int = 0
+    """Its place among those of its rank: see `ROUND`."""
     executor: int = 0
     """Number of the processor that it was dispatched to, or of its call; 0: it is in the queue."""
     cost_us: float = 0.0
@@ -97,6 +97,10 @@ class Attempt:
     """Indexes of its gpus among those of this worker."""
 
 
+ROUND = 1 << 40
+"""A place is the number of a client's turn, times this, and the number of the arrival: one integer compares quickly."""
+
+
 class AttemptQueue:
     """Attempts that are not dispatched: by rank, then clients go round robin, first in, first out within a client. So
     the single task of a client waits for one task of each other client here, whatever those have queued. What is put
@@ -108,7 +112,7 @@ class AttemptQueue:
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
-        self._heap: list[tuple[Rank, tuple[int, int], Attempt]] = []
+        self._heap: list[tuple[Rank, int, Attempt]] = []
         self._round = 0
         """Of the attempt that was taken last."""
         self._rounds: dict[bytes, int] = {}
@@ -129,20 +133,21 @@ class AttemptQueue:
         self.added += 1
         client = item.id[:PEER_ID_BYTES]
         rounds = self._rounds
-        number = rounds[client] = max(rounds.get(client, 0), self._round) + 1
+        last = rounds.get(client, 0)
+        number = rounds[client] = (last if last > self._round else self._round) + 1
         if len(rounds) > 64 + 2 * self.waiting:
             self._rounds = {each: last for each, last in rounds.items() if last > self._round}
-        item.place = number, self.added
+        item.place = number * ROUND + self.added
         self.attempts[item.id] = item
         heapq.heappush(self._heap, (item.rank, item.place, item))
         self.waiting += 1
 
     def take(self) -> Attempt | None:
         while self._heap:
-            _, (number, _), item = heapq.heappop(self._heap)
+            item = heapq.heappop(self._heap)[2]
             if self.attempts.get(item.id) is item:
                 self.waiting -= 1
-                self._round = number
+                self._round = item.place // ROUND
                 return item
         return None
 
