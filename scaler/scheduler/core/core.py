@@ -251,7 +251,7 @@ class SchedulerCore:
                     record = ClientRecord(peer, title or name, now, None, identity)
                     if details is not None and details.session:
                         record = self._sessions.attach(record, details.session, name, identity, now)
-                        self._recovery.rosters.client_came_back(record)
+                        self._came_back(record)
                     is_new = peer not in self.state.clients
                     self._client_joined(record, account)
                     if self.state.changes is not None and is_new:
@@ -287,11 +287,18 @@ class SchedulerCore:
         client.identity = identity._replace(is_admin=hello.role is messages.Role.ADMIN)
         client.received(now)
         self.state.accounts.opened(peer, identity, now)
-        self._recovery.rosters.client_came_back(client)
+        self._came_back(client)
         for message in client.unacknowledged:  # it may never have had them
             self._outbox.send_to_client(client, message)
         self._outbox.publish(peer_incident("joined", client))
         return True
+
+    def _came_back(self, client: ClientRecord) -> None:
+        """Tell a client what it was not told while it was away."""
+        self._recovery.rosters.client_came_back(client)
+        for identifier in self.state.missing:
+            if owner_of(identifier) == client.id:
+                self._outbox.ask_for(client, identifier)
 
     def _client_joined(self, client: ClientRecord, account: KeyAccount) -> None:
         client.account = self.state.objects.accounts[client.id] = account

@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.protocol.messages import ObjectsMissing, ObjectsRestored, Outcome
+from scaler.ids import IdFactory
+from scaler.net.identity import LOCAL
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    ClientDetails,
+    Hello,
+    ObjectsMissing,
+    ObjectsRestored,
+    Outcome,
+    Role,
+    Spec,
+    Submit,
+    TaskGroup,
+)
+from scaler.scheduler.core.changes import Recovered
+from scaler.scheduler.core.durable import Label
 from scaler.scheduler.core.explain import explain
-from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster
 
 
 @pytest.fixture
@@ -112,3 +127,25 @@ def test_what_a_client_that_left_was_asked_for_is_forgotten(cluster: Cluster) ->
     (again,) = cluster.submit("client", ids=[task], references=[(lost,)])
     misses(cluster, lost, again)
     assert asked(cluster) == [[lost], [lost]]
+
+
+@pytest.mark.parametrize("session", ["", "nightly"])
+def test_a_client_that_was_away_is_asked_when_it_comes_back(session: str) -> None:
+    cluster = Cluster()
+    peer = cluster.peer("client")
+    ids = IdFactory(peer)
+    task, lost = ids.task(), ids.object()
+    group = TaskGroup(Spec(FUNCTION, name="function"), [task], [b"\x80 arguments"])
+    hello = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails("client", session))
+    labels = {task: Label("function")} if session else {}
+    submits = [Submit([(FUNCTION, CODE)], [group])]
+    cluster.step(Recovered(peer, hello, LOCAL, submits, [], {}, {}, {}, labels))
+    cluster.worker("worker")
+    cluster.wait(3.0, alive=["worker"])
+    assert cluster.on("worker") == [task]
+    misses(cluster, lost, task)
+    assert asked(cluster) == []
+    cluster.client(session=session)
+    assert asked(cluster) == [[lost]]
+    cluster.say("client", ObjectsRestored([lost], []))
+    assert cluster.on("worker") == [task]
