@@ -14,7 +14,7 @@ from typing import Literal, TypeVar, get_args
 
 from scaler.config.addresses import local_address, port_of
 from scaler.config.files import ConfigFile, Section, read_file
-from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags
+from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags, verb_parser
 from scaler.config.load import Sources, resolve, variable_of
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -259,14 +259,7 @@ SESSION_VERBS: Mapping[str, str] = {
 
 def parse_sessions(program: str, arguments: Sequence[str], environment: Environment) -> SessionsRequest:
     """Return the request of `scaler sessions`, whose address is found as that of `scaler run-again`."""
-    verb = arguments[0] if arguments else ""
-    if verb not in SESSION_VERBS:
-        parser = bare_parser(program, "List, show, cancel and remove durable sessions.")
-        parser.usage = f"{program} {'|'.join(SESSION_VERBS)} ..."
-        parser.epilog = " ".join(f"{verb}: {purpose}" for verb, purpose in SESSION_VERBS.items())
-        parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give one of {program} {'|'.join(SESSION_VERBS)}")
-    parser = bare_parser(f"{program} {verb}", SESSION_VERBS[verb])
+    verb, parser = verb_parser(program, SESSION_VERBS, arguments, "List, show, cancel and remove durable sessions.")
     if verb != "list":
         parser.add_argument("name", metavar="NAME", help="of the session")
     text = "of the scheduler, or the name of a cluster [default: the only running cluster of this user]"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import typing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from scaler._version import __version__
@@ -87,6 +87,23 @@ def bare_parser(program: str, purpose: str) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"scaler {__version__}")
     return parser
+
+
+def verb_parser(
+    program: str, verbs: Mapping[str, str], arguments: Sequence[str], purpose: str
+) -> tuple[str, argparse.ArgumentParser]:
+    """Return the verb with which the arguments begin, and a parser of what follows. verbs: with their purposes.
+
+    Raises UsageError when they begin with none.
+    """
+    verb = arguments[0] if arguments else ""
+    if verb in verbs:
+        return verb, bare_parser(f"{program} {verb}", verbs[verb])
+    parser = bare_parser(program, purpose)
+    parser.usage = f"{program} {'|'.join(verbs)} ..."
+    parser.epilog = " ".join(f"{verb}: {text}" for verb, text in verbs.items())
+    parser.parse_known_args(arguments[:1])
+    raise UsageError(f"give one of {program} {'|'.join(verbs)}")
 
 
 class _Parser(argparse.ArgumentParser):

@@ -36,7 +36,6 @@ _BREAKS: dict[int, str] = {
     zmq.EVENT_CONNECT_RETRIED: "no host of this name is known",
     zmq.EVENT_DISCONNECTED: "the connection broke",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "the program that listens there does not speak ZeroMQ",
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "the server does not let this peer in",
 }
 UNPROVEN_ATTEMPTS = 2
 """Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""

@@ -81,16 +81,15 @@ class ZmqLink:
         self.read_bytes = 0
         """Since `exceeds` was last called."""
         self._received_bytes = self._unread_bytes = 0
-        self.source = "a process of this host"
-        self.origin = "an unknown place"
+        self.source, self.origin = "a process of this host", "an unknown place"
         self._inode = -1
         # It may be closed again already; then the event that says so comes next.
         with contextlib.suppress(OSError), borrowed(descriptor) as connection:
             self._inode = os.fstat(descriptor).st_ino
             name = connection.getpeername()
+            self.origin = self.source
             if isinstance(name, tuple):
-                self.source = name[0]
-            self.origin = f"{name[0]} port {name[1]}" if isinstance(name, tuple) else self.source
+                self.source, self.origin = name[0], f"{name[0]} port {name[1]}"
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self.unsent.extend(envelopes if self._listener.is_encrypted else map(with_checksum, envelopes))

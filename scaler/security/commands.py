@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from shlex import quote
 
-from scaler.config.flags import bare_parser, parse_flags
+from scaler.config.flags import parse_flags, verb_parser
 from scaler.errors import UsageError
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory, require_free
@@ -22,24 +22,22 @@ from scaler.security.private_files import write_private
 from scaler.texts import aligned
 
 STDOUT = "-"
-_VERBS: Mapping[str, tuple[str, str]] = {
-    "init": ("[DIRECTORY]", "Make the keys of a cluster, in a private directory for its servers."),
-    "add": ("NAME --role ROLE", "Add a key, and write the file with which a user or a machine proves itself."),
-    "revoke": ("NAME", "Revoke a key: connections with it end within two seconds."),
-    "list": ("", "List all keys."),
-    "show": ("NAME", "Show what is known of the keys of a name. Nothing of it is secret."),
+KEY_VERBS: Mapping[str, str] = {
+    "init": "Make the keys of a cluster, in a private directory for its servers.",
+    "add": "Add a key, and write the file with which a user or a machine proves itself.",
+    "revoke": "Revoke a key: connections with it end within two seconds.",
+    "list": "List all keys.",
+    "show": "Show what is known of the keys of a name. Nothing of it is secret.",
 }
-KEY_VERBS = tuple(_VERBS)
 _HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeysRequest:
-    """The request of `scaler keys VERB`. option: the flag that names the directory, empty for the default one."""
+    """The request of `scaler keys VERB`."""
 
     verb: str
     directory: Path
-    option: str = ""
     name: str = ""
     role: str = ""
     expires: datetime | None = None
@@ -49,16 +47,9 @@ class KeysRequest:
 
 def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str, str]) -> KeysRequest:
     """Return the request. Raises UsageError."""
-    verb = arguments[0] if arguments else ""
-    if verb not in _VERBS:
-        parser = bare_parser(program, "Make, list and revoke the keys of a cluster that other machines reach.")
-        parser.usage = f"{program} {'|'.join(_VERBS)} ..."
-        texts = "; ".join(f"{verb}: {purpose[0].lower()}{purpose[1:-1]}" for verb, (_, purpose) in _VERBS.items())
-        parser.epilog = f"{texts}. docs/security.md explains keys."
-        parser.parse_known_args(arguments[:1])
-        raise UsageError(f"give one of {program} {'|'.join(_VERBS)}")
-    form, purpose = _VERBS[verb]
-    parser = bare_parser(f"{program} {verb}", purpose)
+    verb, parser = verb_parser(
+        program, KEY_VERBS, arguments, "Make, list and revoke the keys of a cluster that other machines reach."
+    )
     text = f"the keys directory [default: {CREDENTIALS_VARIABLE}, or else ~/.config/scaler/keys]"
     if verb == "init":
         parser.add_argument("directory", metavar="DIRECTORY", nargs="?", default=SUPPRESS, help=text)
@@ -66,7 +57,7 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
         parser.add_argument("--cluster", metavar="NAME", help=text)
     else:
         parser.add_argument("-d", "--directory", metavar="DIRECTORY", default=SUPPRESS, help=text)
-    if "NAME" in form:
+    if verb not in ("init", "list"):
         parser.add_argument("name", metavar="NAME", help="of a user or a machine")
     if verb == "add":
         parser.add_argument("--role", required=True, metavar="|".join(PEER_ROLES), help="what the key is for")
@@ -77,15 +68,9 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
         parser.add_argument("-o", "--output", metavar="FILE", default="", help=text)
     flags = parse_flags(parser, arguments[1:])
     values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
-    expires = values.pop("expires", "")
-    directory = flags.get("directory")
-    return KeysRequest(
-        verb=verb,
-        directory=Path(str(directory)) if directory is not None else default_directory(environment),
-        option=f" --directory {quote(str(directory))}" if directory is not None else "",
-        expires=_time_after(expires) if expires else None,
-        **values,
-    )
+    expires = _time_after(values.pop("expires")) if "expires" in values else None
+    directory = Path(str(flags.get("directory", default_directory(environment))))
+    return KeysRequest(verb=verb, directory=directory, expires=expires, **values)
 
 
 def run(request: KeysRequest) -> int:
@@ -106,10 +91,11 @@ def _init(request: KeysRequest) -> int:
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", os.uname().nodename.partition(".")[0]).strip("-_")[:MAX_NAME_CHARACTERS]
     directory = KeysDirectory.create(request.directory, request.cluster or host or "cluster")
     where = quote(str(directory.path.absolute()))
+    option = "" if directory.path == default_directory(os.environ) else f" --directory {where}"
     _say(
         f"made the keys of the cluster {directory.cluster!r} in {where}, which only this user can read. Next:\n\n"
-        f"    scaler keys add NAME --role client{request.option}     # a file for each user\n"
-        f"    scaler keys add NAME --role manager{request.option}    # and for each machine with workers\n"
+        f"    scaler keys add NAME --role client{option}     # a file for each user\n"
+        f"    scaler keys add NAME --role manager{option}    # and for each machine with workers\n"
         f"    scaler_scheduler tcp://ADDRESS:8516 --credentials {where}"
     )
     return 0

@@ -64,9 +64,8 @@ class KeysDirectory:
         if not is_name(cluster):
             raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
         keys = cls(path, cluster, new_key_pair(), new_key_pair())
-        values = {"cluster": cluster}
-        for server, pair in zip(SERVERS, (keys.scheduler, keys.object_storage), strict=True):
-            values |= {f"{server}_public": pair.public, f"{server}_secret": pair.secret}
+        pairs = zip(SERVERS, (keys.scheduler, keys.object_storage), strict=True)
+        values = {f"{server}_{half}": text for server, pair in pairs for half, text in pair._asdict().items()}
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError):
@@ -76,7 +75,7 @@ class KeysDirectory:
             require_private(path.stat(), path)
             (path / "credentials").mkdir(0o700)
             write_private(keys.peers, "")
-            write_private(path / _SERVERS_FILE, lines(values))
+            write_private(path / _SERVERS_FILE, lines({"cluster": cluster, **values}))
         except OSError as error:
             raise UsageError(f"cannot make the keys directory {path}: {error.strerror}") from None
         return keys
@@ -149,8 +148,11 @@ class KeysDirectory:
 
     def listed(self) -> list[PeerEntry | BrokenEntry]:
         """Return all keys of peers in the order in which they were added. Raises ConfigError for an unreadable file."""
-        rows = read_private(self.peers, MAX_LIST_BYTES).split("\n")
-        return [entry_of(line, f"{self.peers}, line {number}") for number, line in enumerate(rows, 1) if line]
+        text = read_private(self.peers, MAX_LIST_BYTES)
+        if len(text) > MAX_LIST_BYTES:
+            raise ConfigError(f"{self.peers} is larger than MAX_LIST_BYTES = {MAX_LIST_BYTES}")
+        rows = enumerate(text.split("\n"), 1)
+        return [entry_of(line, f"{self.peers}, line {number}") for number, line in rows if line]
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[list[PeerEntry | BrokenEntry]]:
