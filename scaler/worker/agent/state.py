@@ -134,7 +134,7 @@ class AttemptQueue:
         client = item.id[:PEER_ID_BYTES]
         rounds = self._rounds
         last = rounds.get(client, 0)
-        number = rounds[client] = (last if last > self._round else self._round) + 1
+        number = rounds[client] = (last if last > self._round else self._round) + 1  # noqa: FURB136 (max takes longer)
         if len(rounds) > 64 + 2 * self.waiting:
             self._rounds = {each: last for each, last in rounds.items() if last > self._round}
         item.place = number * ROUND + self.added
