@@ -179,11 +179,11 @@ def test_the_link_is_that_of_the_page_of_this_cluster(capfd: pytest.CaptureFixtu
 def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., Program]) -> None:
     program = start(
         """
-        import psutil, time
+        import psutil, signal, time
         from scaler import Client
         client = Client()
         page, = [each for each in psutil.Process().children() if each.cmdline()[-1] == "web-ui"]
-        page.kill()
+        page.send_signal(signal.SIGABRT)
         while psutil.pid_exists(page.pid):
             time.sleep(0.01)
         print(client.map(abs, [-4]))
@@ -191,7 +191,7 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
     )
     code, output, errors = program.end()
     assert (code, output) == (0, "[4]\n")
-    assert "web ui has ended, the rest goes on: killed by signal 9 (SIGKILL)" in errors.splitlines()[-1]
+    assert "web ui has ended, the rest goes on: killed by signal 6 (SIGABRT)" in errors.splitlines()[-1]
 
 
 def test_a_page_that_can_listen_nowhere_is_a_warning_of_a_client_without_an_address(

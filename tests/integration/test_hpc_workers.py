@@ -227,7 +227,7 @@ def test_an_address_that_jobs_cannot_reach_is_warned_of(
     aws: AwsEmulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     backend_of(aws).close()
-    assert caplog.text == ""
+    assert "cannot reach" not in caplog.text
     # boto3 finds the emulator by AWS_ENDPOINT_URL too.
     backend_of(aws, aws_endpoint_url=None).close()
     assert "workers on AWS Batch cannot reach the scheduler at tcp://127.0.0.1:1" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
@@ -568,6 +569,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         assert not self.cluster.state.objects.functions, "when all clients are gone, no function is used"
 
 
+@pytest.mark.timeout(180)
 def test_the_core_keeps_its_promises_whatever_peers_do() -> None:
     run_state_machine_as_test(
         SchedulerAndPeers,
