@@ -18,6 +18,7 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from scaler.backoff import Backoff
@@ -71,7 +72,7 @@ MAX_ATTEMPT_ERROR_TEXT = 200
 """Characters of an exception that an attempt error quotes."""
 
 MAX_CANCELLED = 2_000
-"""Tasks that are cancelled in one step, and as many at its end: each takes 5 us."""
+"""Tasks that are cancelled in one step: each takes 5 us."""
 MAX_REJECTED_KEPT = 10
 """Tasks rejected together that are kept among the failures."""
 MAX_MISSES = 20
@@ -104,8 +105,6 @@ class Tasks:
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
         """Ids of tasks to cancel, in the order in which they are cancelled."""
-        self._cancelled = 0
-        """Ids that were taken off `_cancels` since the last `wake`."""
         self.recovers_until = 0.0
         """Until then, another worker may report a later attempt at a task that was submitted again."""
         self.claimed: Callable[[Worker, Done, int, ResultBatch], bool] = lambda *_: False
@@ -538,9 +537,15 @@ class Tasks:
         return self._delayed[0][0] if self._delayed else None
 
     def wake(self, now: float) -> None:
-        if self._cancelled:
-            self._cancelled = 0
-            self._cancel_some()
+        left = MAX_CANCELLED
+        while self._cancels and left:
+            client, ids = self._cancels[0]
+            some = list(islice(ids, left))
+            left -= len(some)
+            for task in filter(None, map(client.tasks.get, some)):
+                self._cancel(task)
+            if left:
+                self._cancels.popleft()
         delayed = self._delayed
         while delayed and delayed[0][0] <= now:
             task = heapq.heappop(delayed)[2]
@@ -747,24 +752,11 @@ class Tasks:
     # -- cancel
 
     def cancel(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
-        """Cancel what has not ended; each of these ends in a Finished, some of them later.
+        """Have cancelled what has not ended; each of these ends in a Finished, some of them later.
 
         Of many, some are cancelled in this step and the others in the next ones, so that other clients do not wait.
         """
         self._cancels.append((client, iter(ids)))
-        self._cancel_some()
-
-    def _cancel_some(self) -> None:
-        while self._cancels and self._cancelled < MAX_CANCELLED:
-            client, ids = self._cancels[0]
-            identifier = next(ids, None)
-            if identifier is None:
-                self._cancels.popleft()
-                continue
-            self._cancelled += 1
-            task = client.tasks.get(identifier)
-            if task is not None:
-                self._cancel(task)
 
     def _cancel(self, task: Task) -> None:
         state = task.state
