@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 
 from scaler.grammar import counted
@@ -11,6 +12,7 @@ MAX_MESSAGE_CHARACTERS = 16_384
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
 """Spaces that `str.isprintable` objects to, and which no terminal interprets."""
+codecs.lookup("unicode_escape")  # imports a module: `escaped` also works when no file descriptor is free
 
 
 def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:

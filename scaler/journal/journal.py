@@ -63,6 +63,8 @@ class Journal:
         """
         self.failure = ""
         """Why no new work should be taken in; empty while all is well."""
+        self.size_bytes = 0
+        """What its files took on the disk when one came or went last, with the room that is reserved."""
         self._directory = JournalDirectory(path)
         self._compactor = compactor
         self._on_change = on_change
@@ -111,6 +113,7 @@ class Journal:
                 self._fail(error, is_broken=True)
         except OSError as error:
             raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
+        self._measure()
         self._thread.start()
 
     @property
@@ -127,11 +130,6 @@ class Journal:
     def is_stuck(self) -> bool:
         """Tell whether the disk takes no record at all: the reserve is used up, too."""
         return self._is_broken
-
-    @property
-    def size_bytes(self) -> int:
-        """What its files take on the disk, with the room that is reserved."""
-        return self._directory.size_bytes()
 
     def append(self, body: bytes) -> None:
         """Add a record. Never fails: see `failure`."""
@@ -193,7 +191,15 @@ class Journal:
             self.failure = ""
             self._loop.call_soon(self._on_change)
         self._sync()
-        self._compact_when_due()
+        self._measure()
+        try:
+            self._compact_when_due()
+        except OSError as error:  # no descriptor is free; the next segment tries again
+            self._not_compacted(str(error))
+
+    def _measure(self) -> None:
+        with contextlib.suppress(OSError):  # no descriptor is free
+            self.size_bytes = self._directory.size_bytes()
 
     def _fail(self, error: OSError, *, is_broken: bool) -> None:
         self._is_broken = is_broken
@@ -285,9 +291,12 @@ class Journal:
         if code == 0:
             with contextlib.suppress(OSError):
                 self._directory.remove_replaced()
+            self._measure()
         else:
-            last = (text.strip().splitlines() or [f"its process ended with code {code}"])[-1]
-            _log.error("state_directory: %s is not compacted, and grows: %s", self._directory.path, last)
+            self._not_compacted((text.strip().splitlines() or [f"its process ended with code {code}"])[-1])
+
+    def _not_compacted(self, reason: str) -> None:
+        _log.error("state_directory: %s is not compacted, and grows: %s", self._directory.path, reason)
 
     # -- the end
 

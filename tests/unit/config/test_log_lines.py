@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +56,16 @@ def record(message: str, *, error: bool = False) -> logging.LogRecord:
 def test_control_characters_are_shown_and_not_sent() -> None:
     line = logs.TextLines("worker").format(record("a\nb\x1b[31m\x9b\x7f\u2028é"))
     assert line.endswith("x: a\\nb\\x1b[31m\\x9b\\x7f\\u2028é")
+
+
+def test_control_characters_are_shown_by_a_process_that_has_no_free_descriptor() -> None:
+    program = """if True:
+        import resource
+        from scaler.texts import escaped
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+        print(escaped("a\\n\\x1b"))
+    """
+    assert subprocess.check_output([sys.executable, "-c", program], text=True) == "a\\n\\x1b\n"
 
 
 def test_a_traceback_follows_in_lines_of_its_own() -> None:

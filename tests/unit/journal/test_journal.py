@@ -136,6 +136,49 @@ def no_room(beyond: int = SEGMENT_BYTES - 1) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
+@contextmanager
+def free_descriptors(count: int) -> Iterator[None]:
+    """Let this process open this many further files."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + count, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_journal_tells_its_size_while_no_descriptor_is_free(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        with free_descriptors(0):
+            assert journal.size_bytes == SEGMENT_BYTES
+        for _ in range(20):
+            journal.append(b"x" * 1000)
+        assert SEGMENT_BYTES < journal.size_bytes <= 2 * SEGMENT_BYTES
+
+    run(test, tmp_path)
+
+
+def test_a_journal_that_cannot_start_its_compaction_takes_records_and_says_that_it_grows(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def whole() -> None:
+        journal, _ = open_journal(tmp_path, compact_bytes=1)
+        with free_descriptors(2):  # one for the next segment, and one to look at the directory
+            for _ in range(14):
+                journal.append(b"x" * 1000)
+        await soon(lambda: journal.durable == 14)
+        assert not journal.failure
+        journal.close()
+
+    asyncio.run(whole())
+    assert [record.getMessage() for record in caplog.records] == [
+        f"state_directory: {tmp_path} is not compacted, and grows: [Errno 24] Too many open files"
+    ]
+    assert len(read(tmp_path)) == 14
+
+
 def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_on_when_there_is_room(
     tmp_path: Path,
 ) -> None:
