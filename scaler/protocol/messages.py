@@ -548,6 +548,7 @@ class ProcessorStatus:
     running: f.OptionalId = b""  # the task that it runs, or empty
     running_seconds: f.Seconds = 0.0
     lane: f.Count32 = 0  # as in Done
+    waits_for: f.Display = ""  # "waits for ...": besides tasks of its own; empty: nothing
 
 
 @message(to_scheduler=(WORKER,), sequenced=False)

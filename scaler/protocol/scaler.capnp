@@ -440,6 +440,7 @@ struct ProcessorStatus {
   running @5 :Data;              # the task that it runs, or empty; 16 bytes, or empty
   runningSeconds @6 :Float64;
   lane @7 :UInt32;               # as in Done
+  waitsFor @8 :Text;             # "waits for ...": besides tasks of its own; empty: nothing
 }
 
 struct WorkerHeartbeat {

@@ -92,6 +92,8 @@ class ToAgent(IntEnum):
     """identifier: of the task that printed; text, whether to stderr, and bytes that are missing before it"""
     WORN = 9
     """it is to be replaced once its tasks have ended; text: why"""
+    WAITS = 10
+    """text: what its running task waits for besides tasks of its own; empty: it goes on"""
 
 
 def pack(*kind_and_values: Any) -> bytes:

@@ -16,7 +16,7 @@ from scaler import Client
 from scaler.errors import UnreachableError
 from tests.integration.settings_rig import Command, command
 from tests.integration.storage_rig import StorageProcess, storage_process
-from tests.waiting import wait_for_file
+from tests.waiting import until, wait_for_file
 
 SIZE = 100_000
 LARGE = 2_000_000
@@ -167,7 +167,7 @@ def test_without_a_storage_small_tasks_run_at_once_and_large_values_end_with_an_
             assert "no object storage" in str(future.exception(20))
         with pytest.raises(UnreachableError, match="no object storage"):
             client.submit(len, bytes(SIZE)).result(20)
-        assert not any(future.done() for future in results)
+        until(lambda: all(" and waits for the object storage at " in client.explain(future) for future in results))
 
 
 def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tmp_path: Path) -> None:

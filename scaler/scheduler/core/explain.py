@@ -69,14 +69,18 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
 
 
 def _assigned(task: Task, worker: Worker) -> str:
+    if worker.broken_at is not None:
+        return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
+    heartbeat = worker.heartbeat
+    processors = heartbeat.processors if heartbeat is not None else ()
+    if waits_for := next((each.waits_for for each in processors if each.running == task.id), ""):
+        return f"it runs on worker {worker.title} and {waits_for}{_so_far(task)}"
     if task.id in worker.blocked:
         return f"it runs on worker {worker.title} and waits for tasks of its own{_so_far(task)}"
     before = takewhile(lambda other: other is not task, worker.tasks.values())
     ahead = sum(other.id not in worker.blocked for other in before)
-    if worker.broken_at is not None:
-        return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
-    if worker.heartbeat is not None and worker.heartbeat.degraded_reason:
-        return f"it was sent to worker {worker.title}, where {worker.heartbeat.degraded_reason}{_so_far(task)}"
+    if heartbeat is not None and heartbeat.degraded_reason:
+        return f"it was sent to worker {worker.title}, where {heartbeat.degraded_reason}{_so_far(task)}"
     if ahead < worker.slots:
         return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1

@@ -179,7 +179,7 @@ class ServiceCalls(ExecutorBase):
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the oldest calls as processors that run them."""
         return {
-            call.executor: (call.started_at > 0, False, call.id, now - _began_at(call), call.lane)
+            call.executor: (call.started_at > 0, False, call.id, now - _began_at(call), call.lane, "")
             for call in islice(self._in_flight.values(), MAX_STATUSES)
         }
 

@@ -38,6 +38,7 @@ class ProcessorEvent(Enum):
     UNBLOCKED = "that wait is over: it waits until it is granted a slot"
     NESTED_TRAFFIC = "a nested client of it has sent or received a message"
     WORN = "it is to be replaced once its tasks have ended; text: why"
+    WAITS = "text: what its running task waits for besides tasks of its own; empty: it goes on"
     INVALID_DATAGRAM = "it has broken the protocol; text: how"
     OUT_OF_MEMORY = "as EXITED: the kernel has killed it, because memory ran out"
     EXITED = "it is gone; its TasksReclaimed came before; text: exit code or signal, and its crash text"

@@ -102,6 +102,8 @@ class PooledProcessor:
     is_yielding: bool = False
     """It gives its slot to a waiting one after the task that it runs."""
     is_paused: bool = False
+    waits_for: str = ""
+    """What its running task waits for besides tasks of its own; empty: nothing."""
     is_reclaiming: bool = False
     progress_at: float = 0.0
     """When it was last seen to have nothing to read, or to have read a task."""
@@ -190,6 +192,8 @@ class ProcessorPool(ExecutorBase):
             case Event.WORN:
                 self.log(f"processor {processor.number} is replaced: {text}", level="info")
                 self._wear_out(processor, now)
+            case Event.WAITS:
+                processor.waits_for = text
             case Event.INVALID_DATAGRAM:
                 self._ban(processor, text)
             case Event.EXITED:
@@ -289,7 +293,7 @@ class ProcessorPool(ExecutorBase):
                 running, seconds = processor.dispatched[index].id, max(0.0, now - snapshot.begun_at)
             else:
                 running, seconds = b"", 0.0
-            found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane
+            found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane, processor.waits_for
         return found
 
     def check(self) -> None:

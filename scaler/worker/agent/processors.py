@@ -331,8 +331,8 @@ class ProcessorAgent(Agent):
             case ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
             case kind:
-                if kind is ToAgent.READY and self._core.executor.obstacle():
-                    self.heartbeat_soon()  # it says that there is none any more
+                if kind is ToAgent.WAITS or (kind is ToAgent.READY and self._core.executor.obstacle()):
+                    self.heartbeat_soon()  # it says what a task waits for, or that nothing keeps them any more
                 found.append(ProcessorReported(number, ProcessorEvent[kind.name], note.text.decode("utf-8", "replace")))
 
 

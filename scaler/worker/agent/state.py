@@ -17,7 +17,7 @@ from scaler.worker.agent.retained import RetainedResults
 
 Rank = tuple[int, int]
 """Order of attempts, as in the scheduler: priority, then depth of nesting, both descending and so both negative."""
-Status = tuple[bool, bool, bytes, float, int]
+Status = tuple[bool, bool, bytes, float, int, str]
 """What a heartbeat shows of a processor: whether it is ready, and suspended; the task that it runs, for how long, and
 on which lane."""
 MAX_SPECS = 4096

@@ -100,6 +100,20 @@ class ProcessorContext:
                         self._ask_back()
                         self._read_grant()
 
+    @contextlib.contextmanager
+    def waiting(self, text: str) -> Iterator[None]:
+        """Return a context manager for waiting on something else, like `blocked`. text: as `report_wait` takes it."""
+        self.report_wait(text)
+        try:
+            with self.blocked():
+                yield
+        finally:
+            self.report_wait("")
+
+    def report_wait(self, text: str) -> None:
+        """Say what the running task waits for besides tasks, such as "waits for ..."; empty: it goes on."""
+        self._control.send(pack_note(Note(ToAgent.WAITS, text.encode("utf-8", "replace"))))
+
     @property
     def is_waiting(self) -> bool:
         """True while the task waits in `blocked`, and its slot is lent for that reason."""

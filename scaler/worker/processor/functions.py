@@ -29,8 +29,15 @@ NO_STORAGE = "this worker knows no object storage: neither was one set, nor does
 class StoredObjects:
     """Stored objects, the last used ones cached. Connects to the storage when it is first needed."""
 
-    def __init__(self, connect: Callable[[str], BlockingStorage], cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(
+        self,
+        connect: Callable[[str], BlockingStorage],
+        report_wait: Callable[[str], None],
+        cache_bytes: int = CACHE_BYTES,
+    ) -> None:
+        """report_wait: is told what a result waits for, and with an empty text that it does no longer."""
         self._connect = connect
+        self._report_wait = report_wait
         self._storage: BlockingStorage | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
@@ -76,14 +83,22 @@ class StoredObjects:
         result for that, and its processor makes no others meanwhile.
         """
         until = time.monotonic() + DISK_SECONDS
-        while True:
-            try:
-                self._open().put(identifier, parts)
-                return stored_reference(identifier, size_of(parts))
-            except LimitError as error:
-                if not error.may_pass or time.monotonic() >= until:
-                    raise
-            time.sleep(DISK_PAUSE_SECONDS)
+        failure = ""
+        try:
+            while True:
+                try:
+                    self._open().put(identifier, parts)
+                    return stored_reference(identifier, size_of(parts))
+                except LimitError as error:
+                    if not error.may_pass or time.monotonic() >= until:
+                        raise
+                    if failure != str(error):
+                        failure = str(error)
+                        self._report_wait(f"its result waits for up to {DISK_SECONDS:g} s: {failure}")
+                time.sleep(DISK_PAUSE_SECONDS)
+        finally:
+            if failure:
+                self._report_wait("")
 
     def clear(self) -> None:
         """Empty the cache."""

@@ -80,9 +80,11 @@ def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
     from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
 
     def away() -> contextlib.AbstractContextManager[None]:
-        """Lend the slot of a task whose large result cannot be stored now."""
+        """Lend the slot of a task whose objects cannot be stored or fetched now."""
         running = context.current()
-        return running.blocked() if running is not None and running.task_id else _NOTHING
+        if running is None or not running.task_id:
+            return _NOTHING
+        return running.waiting(f"waits for the object storage at {address}, which does not answer")
 
     access = own_access(config)
     return BlockingStorage(
@@ -187,7 +189,9 @@ class _Processor:
         self._definitions = socket.socket(fileno=descriptors.definitions)
         self._control = control
         self._results = results
-        self._objects = StoredObjects(partial(_connect, config))
+        self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
+        context.enter(self._context)
+        self._objects = StoredObjects(partial(_connect, config), self._context.report_wait)
         self._functions = FunctionCache(self._objects)
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
@@ -198,8 +202,6 @@ class _Processor:
         self._garbage = GarbagePolicy(config, self._objects.clear, self._report_worn, time.monotonic_ns())
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
-        self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
-        context.enter(self._context)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
         self._guard = ProcessGuard()
         self._is_spoilt = False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -9,6 +11,7 @@ from scaler.protocol.messages import (
     ManagerStatus,
     Notice,
     Outcome,
+    ProcessorStatus,
     Suspended,
     UnitState,
     UnitStatus,
@@ -284,6 +287,21 @@ def test_workers_that_get_nothing_more_are_not_waited_for() -> None:
     cluster.break_connection("b")
     (task,) = cluster.submit(client)
     assert why(cluster, task) == "no worker can take such tasks now (2 workers out of contact)"
+
+
+def test_a_running_task_says_what_its_processor_waits_for() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=2)
+    waits, runs = cluster.submit(client, 2)
+    reason = "waits for the object storage at tcp://storage:1, which does not answer"
+    processor = ProcessorStatus(7, 0.0, 0, True, False, waits, 1.5, 1, reason)
+    cluster.say(
+        worker, WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [processor, replace(processor, running=runs, waits_for="")])
+    )
+    cluster.say(worker, Suspended([waits], [1], [True]))
+    title = cluster.state.workers[cluster.peer(worker)].title
+    assert why(cluster, waits) == f"it runs on worker {title} and {reason}"
+    assert why(cluster, runs) == f"it runs on worker {title}"
 
 
 def test_a_task_says_that_its_worker_cannot_run_it_yet() -> None:

@@ -37,8 +37,9 @@ class Storage:
         raise NotImplementedError
 
 
-def objects(storage: Storage) -> StoredObjects:
-    made = StoredObjects(lambda _address: cast("BlockingStorage", storage))
+def objects(storage: Storage, waits: list[str] | None = None) -> StoredObjects:
+    report = waits.append if waits is not None else lambda _: None
+    made = StoredObjects(lambda _address: cast("BlockingStorage", storage), report)
     made.move("tcp://storage:1")
     return made
 
@@ -81,8 +82,10 @@ def test_a_result_waits_for_a_disk_that_takes_nothing(monkeypatch: pytest.Monkey
     monkeypatch.setattr(functions, "DISK_PAUSE_SECONDS", 0.0)
     storage = Storage(is_shared=False)
     storage.refusals = [refusal(may_pass=True) for _ in range(3)]
-    assert objects(storage).put(IDENTIFIER, [b"unaltered"]) == REFERENCE
+    waits: list[str] = []
+    assert objects(storage, waits).put(IDENTIFIER, [b"unaltered"]) == REFERENCE
     assert not storage.refusals
+    assert waits == ["its result waits for up to 300 s: no space", ""], "told once, and when it is over"
 
 
 def test_a_result_waits_neither_without_end_nor_for_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
