@@ -10,22 +10,23 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import zmq
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.security.directory import KeysDirectory
 from scaler.security.keys import KeyPair, new_key_pair
 from scaler.security.private_files import write_private
+from tests.hosts import hosts, why_not
 
 SIZE_BYTES = 40_000_000
 FRAME_BYTES = 1024 * 1024
@@ -33,29 +34,8 @@ TASKS = 20_000
 KINDS = ("with keys", "insecure_no_auth", "CURVE alone")
 
 
-@contextmanager
-def two_hosts() -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield the server's host, and what begins a command on the server's and on the client's side."""
-    names = [f"scaler-{os.getpid()}-{side}" for side in "sc"]
-    with ExitStack() as after:
-        if os.geteuid() != 0 or shutil.which("ip") is None:
-            print("not root: both sides in one namespace, over loopback")
-            yield "127.0.0.2", [], []
-            return
-
-        def ip(*words: str) -> None:
-            subprocess.run(["ip", *words], check=True)
-
-        for name in names:
-            ip("netns", "add", name)
-            after.callback(ip, "netns", "del", name)
-        ip("link", "add", "ours", "netns", names[0], "type", "veth", "peer", "name", "theirs", "netns", names[1])
-        for name, wire, host in zip(names, ("ours", "theirs"), ("10.99.0.1", "10.99.0.2"), strict=True):
-            ip("-n", name, "address", "add", f"{host}/24", "dev", wire)
-            ip("-n", name, "link", "set", wire, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        inside = [["ip", "netns", "exec", name] for name in names]
-        yield "10.99.0.1", inside[0], inside[1]
+def plain_command(*words: str | Path) -> list[str]:
+    return [str(word) for word in words]
 
 
 def size_of(value: bytes) -> int:
@@ -159,13 +139,18 @@ def main() -> None:
         write_private(home / "client.credentials", keys.add("client", "client").to_text())
         pair = new_key_pair()
         write_private(home / "pair", json.dumps({"public": pair.public, "secret": pair.secret}))
-        host, servers, clients = after.enter_context(two_hosts())
+        address, server_side, client_side = "127.0.0.2", plain_command, plain_command
+        if why_not():
+            print(f"{why_not()}: both sides in one namespace, over loopback")
+        else:
+            one, other = after.enter_context(hosts(2)).hosts
+            address, server_side, client_side = one.address, one.command, other.command
 
         def side(name: str, kind: str) -> list[str]:
-            return [sys.executable, __file__, "--side", name, kind, host, str(home)]
+            return [sys.executable, __file__, "--side", name, kind, address, str(home)]
 
         for kind in KINDS:
-            command = [*servers, *side("server", kind)]
+            command = server_side(*side("server", kind))
             server = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
             after.callback(server.wait)
             after.callback(server.stdin.close)  # type: ignore[union-attr]
@@ -173,7 +158,7 @@ def main() -> None:
             assert server.stdout.readline() == b"ready\n", f"the server {kind} did not start"
         for _ in range(given.rounds):
             for kind in KINDS:
-                printed = subprocess.run([*clients, *side("client", kind)], check=True, stdout=subprocess.PIPE).stdout
+                printed = subprocess.run(client_side(*side("client", kind)), check=True, stdout=subprocess.PIPE).stdout
                 best[kind] = [max(pair) for pair in zip(best[kind], json.loads(printed), strict=True)]
     for kind, (there, back, tasks) in best.items():
         figures = f"{there:6.0f} MB/s there" + (f", {back:6.0f} MB/s back, {tasks:8,.0f} tasks/s" if tasks else "")

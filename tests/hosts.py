@@ -1,0 +1,257 @@
+"""Hosts of a simulated network: network namespaces, each linked to one bridge. Linux only, and only as root.
+
+Each host has an address, a host name, a home directory, a runtime directory, and unix sockets of its own; processes,
+files and memory are those of this machine. The bridge is in a namespace of its own, so nothing of this machine changes,
+and no other program's bytes are counted. Imports the standard library only: `benchmarks/` use it as well.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+STOP_SECONDS = 10.0
+"""How long what runs on the hosts may take to end, before it is killed."""
+READY_SECONDS = 60.0
+"""How long a service may take to start."""
+POLL_SECONDS = 0.01
+BURST_BYTES = 131_072
+"""A rate limit counts in packets of up to 64 KiB, and splits what is larger than its burst."""
+QUEUE_SECONDS = 0.2
+"""What a limited link queues, in seconds at its rate; it drops what is beyond."""
+_NUMBERS = itertools.count()
+_INTERFACE = "eth0"
+
+
+class HostsError(Exception):
+    """The hosts cannot be made here, or a command on one of them failed."""
+
+
+def why_not() -> str:
+    """Return why hosts cannot be made on this machine; the empty text when they can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    missing = [tool for tool in ("ip", "bridge", "tc", "unshare") if shutil.which(tool) is None]
+    return f"network namespaces need the programs {', '.join(missing)}" if missing else ""
+
+
+def ip(*words: str) -> str:
+    return _run("ip", *words)
+
+
+def _run(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True, timeout=20, check=False)
+    if done.returncode:
+        raise HostsError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What has crossed the link between a host and the bridge.
+
+    Packets count as the kernel hands them over: up to 64 KiB of data with one header.
+    """
+
+    sent_bytes: int
+    received_bytes: int
+
+    def __sub__(self, earlier: Traffic) -> Traffic:
+        return Traffic(self.sent_bytes - earlier.sent_bytes, self.received_bytes - earlier.received_bytes)
+
+
+@dataclass(frozen=True)
+class Host:
+    """One namespace. Commands that run in it find its home directory and its host name."""
+
+    name: str
+    address: str
+    namespace: str
+    home: Path
+    started: list[subprocess.Popen[Any]] = field(default_factory=list)
+    """What `start` and `serve` have started, in order."""
+
+    def command(self, *words: str | Path) -> list[str]:
+        """Return a command that runs another one on this host, as the same process."""
+        named = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', self.name]
+        return ["ip", "netns", "exec", self.namespace, *named, *map(str, words)]
+
+    def environment(self, **more: str) -> dict[str, str]:
+        """Return the environment of commands on this host, which has no setting of Scaler from outside."""
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("SCALER_", "XDG_"))}
+        return {**inherited, "HOME": str(self.home), "XDG_RUNTIME_DIR": str(self.home / ".run"), **more}
+
+    def run(self, *words: str | Path, timeout: float = 50.0, **environment: str) -> str:
+        """Run a command to its end, in the home directory; return its output. Raises HostsError when it fails."""
+        done = subprocess.run(
+            self.command(*words),
+            cwd=self.home,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+        if done.returncode:
+            raise HostsError(f"{self.name}: {' '.join(map(str, words))}: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def start(
+        self, *words: str | Path, environment: Mapping[str, str] | None = None, **popen: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a command in the home directory; it ends with the network. popen: more arguments of Popen."""
+        command, environment = self.command(*words), self.environment(**(environment or {}))
+        process: subprocess.Popen[Any] = subprocess.Popen(command, cwd=self.home, env=environment, **popen)
+        self.started.append(process)
+        return process
+
+    def serve(
+        self, *words: str | Path, environment: Mapping[str, str] | None = None, **popen: Any
+    ) -> subprocess.Popen[Any]:
+        """Start a component of Scaler, and return it when it says that it is ready. Raises HostsError when it ends."""
+        ready, told = os.pipe()
+        try:
+            try:
+                more = {**(environment or {}), "SCALER_READY_FD": str(told)}
+                process = self.start(*words, environment=more, pass_fds=[told], **popen)
+            finally:
+                os.close(told)
+            said, _, _ = select.select([ready], [], [], READY_SECONDS)
+            if not said or not os.read(ready, 65536):
+                raise HostsError(f"{self.name}: {' '.join(map(str, words))}: it did not become ready")
+        finally:
+            os.close(ready)
+        return process
+
+    def pids(self) -> list[int]:
+        """Return the processes in the namespace, also those that others of them have started."""
+        return [int(pid) for pid in ip("netns", "pids", self.namespace).split()]
+
+    def kill(self) -> None:
+        """Kill all processes of the host at once, as a power failure would. The host stays reachable."""
+        while pids := self.pids():
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(POLL_SECONDS)
+        for process in self.started:
+            process.wait()
+
+
+@dataclass
+class Network:
+    """Hosts on one bridge. Every two reach each other until `cut` parts them."""
+
+    hosts: Sequence[Host]
+    switch: str
+    """The bridge's namespace."""
+    leftovers: list[str] = field(default_factory=list)
+    """After the end: the commands of processes that had to be killed, because they did not end when asked."""
+
+    def __getitem__(self, number: int) -> Host:
+        return self.hosts[number]
+
+    def traffic(self) -> dict[str, Traffic]:
+        """Return what has crossed the link of each host since the network was made, by the host's name."""
+        links = {each["ifname"]: each["stats64"] for each in json.loads(ip("-n", self.switch, "-j", "-s", "link"))}
+        found = {host.name: links[_port(host)] for host in self.hosts}
+        # The bridge receives what the host sends.
+        return {name: Traffic(link["rx"]["bytes"], link["tx"]["bytes"]) for name, link in found.items()}
+
+    def limit(self, host: Host, bits_per_second: int) -> None:
+        """Limit the link of a host to this rate, in each direction."""
+        queue = max(int(bits_per_second / 8 * QUEUE_SECONDS), 2 * BURST_BYTES)
+        shape = ["tbf", "rate", f"{bits_per_second}bit", "burst", str(BURST_BYTES), "limit", str(queue)]
+        for namespace, interface in ((host.namespace, _INTERFACE), (self.switch, _port(host))):
+            _run("tc", "-n", namespace, "qdisc", "replace", "dev", interface, "root", *shape)
+
+    def cut(self, one: Host, other: Host) -> None:
+        """Lose all packets between two hosts from now on, without a word to either. Both reach all others."""
+        links = json.loads(ip("-n", self.switch, "-j", "link", "show", "dev", "switch"))
+        # The bridge keeps what is sent to its own address, and has no use for it.
+        for host, peer in ((one, other), (other, one)):
+            words = ["lladdr", links[0]["address"], "dev", _INTERFACE, "nud", "permanent"]
+            ip("-n", host.namespace, "neigh", "replace", peer.address, *words)
+
+    def mend(self, one: Host, other: Host) -> None:
+        """Undo `cut`."""
+        for host, peer in ((one, other), (other, one)):
+            ip("-n", host.namespace, "neigh", "del", peer.address, "dev", _INTERFACE)
+
+    def stop(self) -> None:
+        """End what runs on the hosts, in the reverse order of its start, and kill what does not end."""
+        for host in reversed(self.hosts):
+            for process in reversed(host.started):
+                process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for host in reversed(self.hosts):
+            for process in host.started:
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.0, deadline - time.monotonic()))
+            while (left := host.pids()) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            self.leftovers += [_command_of(pid) for pid in left]
+            host.kill()
+
+
+def _port(host: Host) -> str:
+    return f"to-{host.name}"
+
+
+def _command_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+    except OSError:
+        return f"process {pid}"
+
+
+@contextmanager
+def hosts(count: int, network: str = "10.98.0") -> Iterator[Network]:
+    """Make hosts `host0`, `host1` and so on, with the addresses NETWORK.1, NETWORK.2 and so on.
+
+    At the end all their processes are ended and everything is removed. Raises HostsError where that cannot be made.
+    """
+    reason = why_not()
+    if reason:
+        raise HostsError(reason)
+    with ExitStack() as after:
+        homes = Path(after.enter_context(tempfile.TemporaryDirectory(prefix="hosts-", ignore_cleanup_errors=True)))
+        prefix = f"scaler-{os.getpid()}-{next(_NUMBERS)}"
+        switch = _namespace(after, f"{prefix}-switch")
+        ip("-n", switch, "link", "add", "switch", "type", "bridge", "forward_delay", "0", "mcast_snooping", "0")
+        ip("-n", switch, "link", "set", "switch", "up")
+        made = []
+        for number in range(count):
+            name = f"host{number}"
+            host = Host(name, f"{network}.{number + 1}", _namespace(after, f"{prefix}-{name}"), homes / name)
+            (host.home / ".run").mkdir(parents=True, mode=0o700)
+            peer = ["peer", "name", _port(host), "netns", switch]
+            ip("link", "add", _INTERFACE, "netns", host.namespace, "type", "veth", *peer)
+            ip("-n", switch, "link", "set", _port(host), "master", "switch", "up")
+            ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", _INTERFACE)
+            ip("-n", host.namespace, "link", "set", "lo", "up")
+            ip("-n", host.namespace, "link", "set", _INTERFACE, "up")
+            made.append(host)
+        joined = Network(made, switch)
+        after.callback(joined.stop)
+        yield joined
+
+
+def _namespace(after: ExitStack, name: str) -> str:
+    ip("netns", "add", name)
+    after.callback(ip, "netns", "del", name)
+    # Otherwise every host greets the others now and then.
+    ip("netns", "exec", name, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+    return name
