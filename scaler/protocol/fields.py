@@ -526,6 +526,8 @@ Payloads = Annotated[list[bytes], PAYLOAD_COLUMN]
 RaggedIds = Annotated[list[tuple[bytes, ...]], Ragged(Data("Data", "column of ids", join_ids, split_ids))]
 RaggedPayloads = Annotated[list[tuple[bytes, ...]], Ragged(PAYLOAD_COLUMN)]
 Devices = Annotated[list[tuple[int, ...]], Ragged(Numbers("List(UInt8)", ""))]
+Sizes = Annotated[list[int], Numbers("List(UInt64)")]
+Numbers32 = Annotated[list[int], Numbers("List(UInt32)")]
 PartSizes = Annotated[list[int], Numbers("List(UInt64)", is_column=False)]
 Counts = PartSizes
 """Numbers that are no column."""

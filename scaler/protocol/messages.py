@@ -77,6 +77,7 @@ class Role(StrEnum):
     MONITOR = "monitor"
     ADMIN = "admin"
     SCHEDULER = "scheduler"  # the scheduler as a peer of the object storage
+    STORE = "store"  # the object store of a host with workers
 
 
 class Server(StrEnum):
@@ -153,11 +154,12 @@ def message(
 
 
 CLIENT, WORKER, MANAGER, MONITOR, ADMIN = Role.CLIENT, Role.WORKER, Role.MANAGER, Role.MONITOR, Role.ADMIN
-PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN)
+STORE = Role.STORE
+PEERS = (CLIENT, WORKER, MANAGER, MONITOR, ADMIN, STORE)
 """Peers of the scheduler."""
 CLIENTS = (CLIENT, ADMIN)
 """An admin is a client that sees and may change what all clients own."""
-OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER)
+OBJECT_PEERS = (CLIENT, WORKER, Role.SCHEDULER, STORE)
 """Peers that use objects of the storage."""
 STORAGE_PEERS = (*OBJECT_PEERS, MONITOR, ADMIN)
 
@@ -263,12 +265,22 @@ class ManagerDetails:
     unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
 
 
-Details = ClientDetails | WorkerDetails | ManagerDetails | None
+@dataclass(slots=True)
+class StoreDetails:
+    """What the object store of a host says about itself."""
+
+    address: f.Display  # where other stores reach it
+    public_key: f.Display  # that it listens and connects to other stores with; empty without authentication
+    limit_bytes: f.Limit  # memory for objects
+
+
+Details = ClientDetails | WorkerDetails | ManagerDetails | StoreDetails | None
 _DETAILS: dict[Role, type[Any]] = {
     CLIENT: ClientDetails,
     ADMIN: ClientDetails,
     WORKER: WorkerDetails,
     MANAGER: ManagerDetails,
+    STORE: StoreDetails,
 }
 """What peers of a role say about themselves; others say nothing."""
 
@@ -741,6 +753,8 @@ class GetObject(Message):
     id: f.Id
     deadline_seconds: f.Seconds  # 0: at once
     shared: bool = False  # the asking side can take the descriptor of shared memory
+    offset: f.Count64 = 0  # where the bytes begin that it wants
+    size: f.Count64 = 0  # how many they are; 0: all from offset on
 
 
 @message(to_storage=OBJECT_PEERS)
@@ -1003,3 +1017,123 @@ class ReleaseResults(Message):
     """Names results that the worker need not keep any more to report them to a restarted scheduler."""
 
     numbers: f.Counts  # of Done messages, which both sides count from 1 in each session
+
+
+@message(to_scheduler=(WORKER,))
+class UseStore(Message):
+    """From now on, the worker's tasks put their results into this store, and get their objects from it."""
+
+    store: f.OptionalPeerId  # the store of its host; empty: the object storage
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class ObjectsHeld(Message):
+    """Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing."""
+
+    ids: f.Ids
+    sizes: f.Sizes
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class ObjectsDropped(Message):
+    """Names objects that this store does not have any more."""
+
+    ids: f.Ids
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class ObjectsWanted(Message):
+    """Names objects that readers of this store wait for. Each is answered with FetchPieces or ObjectsUnavailable."""
+
+    ids: f.Ids
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class ObjectsUnwanted(Message):
+    """Names objects for which no reader of this store waits any more."""
+
+    ids: f.Ids
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class PiecesFetched(Message):
+    """Runs of pieces that have come: the store can pass them on. It has the object when all have come."""
+
+    ids: f.Ids
+    firsts: f.Numbers32  # number of the first piece, from 0
+    counts: f.Numbers32  # of pieces
+    sizes: f.Sizes  # of the whole objects
+
+
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+class FetchesFailed(Message):
+    """Runs of pieces that did not come."""
+
+    ids: f.Ids
+    firsts: f.Numbers32
+    sources: f.Numbers32  # of FetchPieces
+    unreachable: f.Flags  # 1: there is no way from this store to the source; 0: the source does not have the pieces
+
+
+@message(to_scheduler=(STORE,), sequenced=False)
+class StoreReport(Message):
+    """Sign of life of a store, with its figures. Counts are since its start."""
+
+    sent_at: f.Clock  # comes back in HeartbeatEcho
+    objects: f.Count64
+    used_bytes: f.Count64  # of memory
+    spilled_bytes: f.Count64
+    hits: f.Count64  # gets of objects that were there
+    misses: f.Count64  # gets of objects that were fetched
+    sources: f.Counts = field(default_factory=list)  # numbers of the stores of which it has fetched something
+    received_bytes: f.Counts = field(default_factory=list)  # from each of them
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+class FetchPieces(Message):
+    """Runs of pieces to fetch. `pieces.piece_bytes` of an object's size is the size of its pieces."""
+
+    ids: f.Ids
+    sizes: f.Sizes  # of the whole objects; 0: not known, and the run is all of it
+    firsts: f.Numbers32
+    counts: f.Numbers32
+    sources: f.Numbers32  # numbers of stores; 0: the object storage
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+class ObjectsUnavailable(Message):
+    """Names objects that were wanted and that no store has."""
+
+    ids: f.Ids
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+class SoleCopies(Message):
+    """Names objects of which this store has the only copy now."""
+
+    ids: f.Ids
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+class PushObjects(Message):
+    """Names objects that this store is to put into the object storage, too."""
+
+    ids: f.Ids
+
+
+@dataclass(slots=True)
+class StoreAddress:
+    """Where a store is, and the key by which it and its peers know each other."""
+
+    number: f.Count32
+    peer: f.PeerId  # its peer id at the scheduler
+    address: f.Display
+    public_key: f.Display
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
+class StoresChanged(Message):
+    """Stores that have come and gone. The first one in a session names all others."""
+
+    stores: list[StoreAddress]
+    gone: f.Counts  # numbers, which are not used again

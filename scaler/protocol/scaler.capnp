@@ -6,7 +6,7 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -100,6 +100,19 @@ struct Body {
     rosterNoted @63 :RosterNoted;
     workerReport @64 :WorkerReport;
     releaseResults @65 :ReleaseResults;
+    useStore @66 :UseStore;
+    objectsHeld @67 :ObjectsHeld;
+    objectsDropped @68 :ObjectsDropped;
+    objectsWanted @69 :ObjectsWanted;
+    objectsUnwanted @70 :ObjectsUnwanted;
+    piecesFetched @71 :PiecesFetched;
+    fetchesFailed @72 :FetchesFailed;
+    storeReport @73 :StoreReport;
+    fetchPieces @74 :FetchPieces;
+    objectsUnavailable @75 :ObjectsUnavailable;
+    soleCopies @76 :SoleCopies;
+    pushObjects @77 :PushObjects;
+    storesChanged @78 :StoresChanged;
   }
 }
 
@@ -111,6 +124,7 @@ enum Role {
   monitor @3;
   admin @4;
   scheduler @5;                  # the scheduler as a peer of the object storage
+  store @6;                      # the object store of a host with workers
 }
 
 enum Outcome {
@@ -181,10 +195,17 @@ struct ManagerDetails {
   unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
 }
 
+struct StoreDetails {
+  # What the object store of a host says about itself.
+  address @0 :Text;              # where other stores reach it
+  publicKey @1 :Text;            # that it listens and connects to other stores with; empty without authentication
+  limitBytes @2 :Int64;          # memory for objects; -1: no limit
+}
+
 struct Hello {
   # First message of every connection, from the connecting side. The answer is Welcome or Refused.
-  # client, worker, manager, monitor, admin -> scheduler.
-  # client, worker, monitor, admin, scheduler -> object storage.
+  # client, worker, manager, monitor, admin, store -> scheduler.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
   role @0 :Role;
   resume @1 :Bool;               # this session has spoken to the server before
   protocolVersion @2 :UInt32;
@@ -196,13 +217,14 @@ struct Hello {
   clientDetails @8 :ClientDetails;  # or not set
   workerDetails @9 :WorkerDetails;  # or not set
   managerDetails @10 :ManagerDetails;  # or not set
-  ownerToken @11 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
+  storeDetails @11 :StoreDetails;  # or not set
+  ownerToken @12 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
 }
 
 struct Welcome {
   # Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed.
-  # scheduler -> client, worker, manager, monitor, admin.
-  # object storage -> client, worker, monitor, admin, scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, store.
+  # object storage -> client, worker, monitor, admin, scheduler, store.
   resumed @0 :Bool;              # false: the server does not know the session, and both sides count from 1 again
   incarnation @1 :UInt64;        # differs after every start of the server
   leaseSeconds @2 :Float64;      # how long the server keeps the session of a peer that is out of contact
@@ -227,27 +249,27 @@ enum RefusalReason {
 
 struct Refused {
   # Ends the connection.
-  # scheduler -> client, worker, manager, monitor, admin, scheduler.
-  # object storage -> client, worker, manager, monitor, admin, scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, scheduler, store.
+  # object storage -> client, worker, manager, monitor, admin, scheduler, store.
   reason @0 :RefusalReason;
   text @1 :Text;                 # display text; names both sides
 }
 
 struct Goodbye {
   # Closes the session from either side. The receiver forgets the session at once.
-  # client, worker, manager, monitor, admin -> scheduler.
-  # scheduler -> client, worker, manager, monitor, admin.
-  # client, worker, monitor, admin, scheduler -> object storage.
-  # object storage -> client, worker, monitor, admin, scheduler.
+  # client, worker, manager, monitor, admin, store -> scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, store.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
+  # object storage -> client, worker, monitor, admin, scheduler, store.
   text @0 :Text;                 # close reason, display text
 }
 
 struct Acknowledge {
   # Carries the envelope's header only: how far its sender has received.
-  # client, worker, manager, monitor, admin -> scheduler.
-  # scheduler -> client, worker, manager, monitor, admin.
-  # client, worker, monitor, admin, scheduler -> object storage.
-  # object storage -> client, worker, monitor, admin, scheduler.
+  # client, worker, manager, monitor, admin, store -> scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, store.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
+  # object storage -> client, worker, monitor, admin, scheduler, store.
 }
 
 struct Spec {
@@ -463,15 +485,15 @@ struct WorkerHeartbeat {
 
 struct Heartbeat {
   # Sign of life of any other peer.
-  # client, worker, manager, monitor, admin -> scheduler.
-  # client, worker, monitor, admin, scheduler -> object storage.
+  # client, worker, manager, monitor, admin, store -> scheduler.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
 }
 
 struct HeartbeatEcho {
   # Answers a heartbeat.
-  # scheduler -> client, worker, manager, monitor, admin.
-  # object storage -> client, worker, monitor, admin, scheduler.
+  # scheduler -> client, worker, manager, monitor, admin, store.
+  # object storage -> client, worker, monitor, admin, scheduler, store.
   sentAt @0 :Float64;            # of the heartbeat; a reading of the sender's clock
   answeredAt @1 :Float64;        # a reading of the sender's clock
 }
@@ -600,7 +622,7 @@ struct PutObject {
   # Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
   #
   # Without attachments, and not shared, at offset 0: asks only whether there is room.
-  # client, worker, scheduler -> object storage.
+  # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;            # chosen by the asking side; comes back in the reply
   id @1 :Data;                   # 16 bytes
   parts @2 :List(UInt64);        # sizes of the object's parts (a pickle, then its buffers); their sum is the object's size
@@ -610,16 +632,18 @@ struct PutObject {
 
 struct GetObject {
   # Asks for an object. Answered when the object is complete, or with `missing` after the deadline.
-  # client, worker, scheduler -> object storage.
+  # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
   deadlineSeconds @2 :Float64;   # 0: at once
   shared @3 :Bool;               # the asking side can take the descriptor of shared memory
+  offset @4 :UInt64;             # where the bytes begin that it wants
+  size @5 :UInt64;               # how many they are; 0: all from offset on
 }
 
 struct LinkObject {
   # Makes `id` another name of the bytes of `target`.
-  # client, worker, scheduler -> object storage.
+  # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes
   target @2 :Data;               # 16 bytes
@@ -627,7 +651,7 @@ struct LinkObject {
 
 struct ForgetObjects {
   # Names objects that the storage may drop.
-  # client, worker, scheduler -> object storage.
+  # client, worker, scheduler, store -> object storage.
   ids @0 :Data;                  # column of ids
 }
 
@@ -639,7 +663,7 @@ struct ForgetOwner {
 
 struct StatStorage {
   # Asks for a StorageStatus.
-  # client, worker, monitor, admin, scheduler -> object storage.
+  # client, worker, monitor, admin, scheduler, store -> object storage.
   request @0 :UInt64;
 }
 
@@ -658,7 +682,7 @@ struct StorageReply {
   # Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
   #
   # A large object comes in several replies, in order.
-  # object storage -> client, worker, scheduler.
+  # object storage -> client, worker, scheduler, store.
   request @0 :UInt64;
   result @1 :StorageResult;
   text @2 :Text;                 # display text, or empty
@@ -669,7 +693,7 @@ struct StorageReply {
 
 struct StorageStatus {
   # Answers StatStorage.
-  # object storage -> client, worker, monitor, admin, scheduler.
+  # object storage -> client, worker, monitor, admin, scheduler, store.
   request @0 :UInt64;
   objects @1 :UInt64;
   bytes @2 :UInt64;
@@ -845,4 +869,121 @@ struct ReleaseResults {
   # Names results that the worker need not keep any more to report them to a restarted scheduler.
   # scheduler -> worker.
   numbers @0 :List(UInt64);      # of Done messages, which both sides count from 1 in each session
+}
+
+struct UseStore {
+  # From now on, the worker's tasks put their results into this store, and get their objects from it.
+  # worker -> scheduler.
+  store @0 :Data;                # the store of its host; empty: the object storage; 8 bytes, or empty
+}
+
+struct ObjectsHeld {
+  # Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+  sizes @1 :List(UInt64);
+}
+
+struct ObjectsDropped {
+  # Names objects that this store does not have any more.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+}
+
+struct ObjectsWanted {
+  # Names objects that readers of this store wait for. Each is answered with FetchPieces or ObjectsUnavailable.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+}
+
+struct ObjectsUnwanted {
+  # Names objects for which no reader of this store waits any more.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+}
+
+struct PiecesFetched {
+  # Runs of pieces that have come: the store can pass them on. It has the object when all have come.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+  firsts @1 :List(UInt32);       # number of the first piece, from 0
+  counts @2 :List(UInt32);       # of pieces
+  sizes @3 :List(UInt64);        # of the whole objects
+}
+
+struct FetchesFailed {
+  # Runs of pieces that did not come.
+  # store -> scheduler.
+  # object storage -> scheduler.
+  ids @0 :Data;                  # column of ids
+  firsts @1 :List(UInt32);
+  sources @2 :List(UInt32);      # of FetchPieces
+  unreachable @3 :List(UInt8);
+  # 1: there is no way from this store to the source; 0: the source does not have the pieces; 0 or 1
+}
+
+struct StoreReport {
+  # Sign of life of a store, with its figures. Counts are since its start.
+  # store -> scheduler.
+  sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  objects @1 :UInt64;
+  usedBytes @2 :UInt64;          # of memory
+  spilledBytes @3 :UInt64;
+  hits @4 :UInt64;               # gets of objects that were there
+  misses @5 :UInt64;             # gets of objects that were fetched
+  sources @6 :List(UInt64);      # numbers of the stores of which it has fetched something
+  receivedBytes @7 :List(UInt64);  # from each of them
+}
+
+struct FetchPieces {
+  # Runs of pieces to fetch. `pieces.piece_bytes` of an object's size is the size of its pieces.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  ids @0 :Data;                  # column of ids
+  sizes @1 :List(UInt64);        # of the whole objects; 0: not known, and the run is all of it
+  firsts @2 :List(UInt32);
+  counts @3 :List(UInt32);
+  sources @4 :List(UInt32);      # numbers of stores; 0: the object storage
+}
+
+struct ObjectsUnavailable {
+  # Names objects that were wanted and that no store has.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  ids @0 :Data;                  # column of ids
+}
+
+struct SoleCopies {
+  # Names objects of which this store has the only copy now.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  ids @0 :Data;                  # column of ids
+}
+
+struct PushObjects {
+  # Names objects that this store is to put into the object storage, too.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  ids @0 :Data;                  # column of ids
+}
+
+struct StoreAddress {
+  # Where a store is, and the key by which it and its peers know each other.
+  number @0 :UInt32;
+  peer @1 :Data;                 # its peer id at the scheduler; 8 bytes
+  address @2 :Text;
+  publicKey @3 :Text;
+}
+
+struct StoresChanged {
+  # Stores that have come and gone. The first one in a session names all others.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  stores @0 :List(StoreAddress);
+  gone @1 :List(UInt64);         # numbers, which are not used again
 }

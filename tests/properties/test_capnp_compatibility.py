@@ -61,7 +61,7 @@ def wire(value: Any) -> Any:
                 found[name] = [{"id": unit} for unit in part]
             case "details":
                 found |= {} if part is None else {name_of(part): wire(part)}
-            case "started" | "suspended" | "once" | "are_stderr" | "outcomes" if isinstance(part, list):
+            case "started" | "suspended" | "once" | "are_stderr" | "outcomes" | "unreachable" if isinstance(part, list):
                 found[camel(name)] = list(map(int, part))
             case _ if isinstance(part, list):
                 found[camel(name)] = [wire(each) for each in part]

@@ -35,6 +35,7 @@ OFFERS = st.dictionaries(NAME, st.none() | AMOUNT, max_size=4)
 NEEDS = st.dictionaries(NAME, st.just(0.0) | AMOUNT, max_size=4).map(lambda needs: tuple(sorted(needs.items())))
 ATTEMPT = st.integers(1, MAX_ATTEMPT)
 U16 = st.integers(0, 65_535)
+NUMBERS = st.lists(U64, max_size=4)
 FUNCTIONS = st.lists(st.tuples(ID, DATA), max_size=3)
 SPEC = st.builds(
     m.Spec,
@@ -87,6 +88,7 @@ DETAILS = (
     | st.builds(m.ClientDetails, TEXT)
     | st.builds(m.WorkerDetails, TEXT, TEXT, U32, U32, OFFERS)
     | st.builds(m.ManagerDetails, TEXT, TEXT, LIMIT, U32, OFFERS, st.booleans())
+    | st.builds(m.StoreDetails, TEXT, TEXT, LIMIT)
 )
 PROCESSOR = st.builds(
     m.ProcessorStatus, U32, PERCENT, U64, st.booleans(), st.booleans(), OPTIONAL_ID, running_seconds=SECONDS
@@ -175,7 +177,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ObjectsMissing: st.builds(m.ObjectsMissing, IDS),
     m.ObjectsRestored: st.builds(m.ObjectsRestored, IDS, IDS, TEXT),
     m.PutObject: st.builds(m.PutObject, U64, ID, st.lists(U64, max_size=4), U64),
-    m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS),
+    m.GetObject: st.builds(m.GetObject, U64, ID, SECONDS, st.booleans(), U64, U64),
     m.LinkObject: st.builds(m.LinkObject, U64, ID, ID),
     m.ForgetObjects: st.builds(m.ForgetObjects, IDS),
     m.ForgetOwner: st.builds(m.ForgetOwner, PEER),
@@ -184,6 +186,23 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
     m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT),
+    m.UseStore: st.builds(m.UseStore, st.just(b"") | PEER),
+    m.ObjectsHeld: columns(sizes=U64).map(lambda drawn: m.ObjectsHeld(**drawn)),
+    m.ObjectsDropped: st.builds(m.ObjectsDropped, IDS),
+    m.ObjectsWanted: st.builds(m.ObjectsWanted, IDS),
+    m.ObjectsUnwanted: st.builds(m.ObjectsUnwanted, IDS),
+    m.PiecesFetched: columns(firsts=U32, counts=U32, sizes=U64).map(lambda drawn: m.PiecesFetched(**drawn)),
+    m.FetchesFailed: columns(firsts=U32, sources=U32, unreachable=st.booleans()).map(
+        lambda drawn: m.FetchesFailed(**drawn)
+    ),
+    m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64, NUMBERS, NUMBERS),
+    m.FetchPieces: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchPieces(**drawn)),
+    m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS),
+    m.SoleCopies: st.builds(m.SoleCopies, IDS),
+    m.PushObjects: st.builds(m.PushObjects, IDS),
+    m.StoresChanged: st.builds(
+        m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT), max_size=3), NUMBERS
+    ),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 

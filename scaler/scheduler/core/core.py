@@ -21,7 +21,7 @@ from scaler.net.identity import NOBODY, Identity
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
-from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, WorkerDetails
+from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
 from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
@@ -256,6 +256,8 @@ class SchedulerCore:
                     self._client_joined(record, account)
                     if self.state.changes is not None and is_new:
                         self.state.changes.add(ClientJoined(peer, hello, identity))
+                case StoreDetails():
+                    raise UsageError("this scheduler knows no stores of hosts")
                 case _:
                     assert_never(details)
             self._outbox.publish(peer_incident("joined", record))
