@@ -71,6 +71,7 @@ async def _main(request: TopRequest | Question | AuditRequest) -> None:
             case TopRequest(form="screen"):
                 await _screen(connection)
             case TopRequest(form=form):
+                await connection.storage_figures()
                 _print_once(connection, form)
             case AuditRequest():
                 for row in connection.model.audit:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
+import math
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -35,6 +37,8 @@ from scaler.protocol.monitor_rows import TaskRow
 
 _log = logging.getLogger(__name__)
 _AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound)
+STORAGE_SECONDS = 1.0
+"""The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
 
@@ -59,6 +63,10 @@ class MonitorConnection:
         self._timeout_seconds = timeout_seconds
         self._answered = asyncio.Event()
         """Set by the first state with the past, or a refusal."""
+        self._first_at = math.inf
+        """The time of the first state."""
+        self._storage_answered = asyncio.Event()
+        """Set by the first state with figures of the object storage that are newer."""
         self._refused: Refused | None = None
         self._malformed = 0
         """Documents that could not be read; the first is logged."""
@@ -93,6 +101,12 @@ class MonitorConnection:
             raise UnreachableError(f"{error}; {WHICH_ADDRESS}") from None
         if self._refused is not None:
             raise RefusedError(self.last_error)
+
+    async def storage_figures(self) -> None:
+        """Wait for figures of the object storage that it gave after this monitor came, or for STORAGE_SECONDS."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(STORAGE_SECONDS):
+                await self._storage_answered.wait()
 
     async def explain(self, task_id: str) -> str:
         """Return why a task waits, or how it ended, in a sentence.
@@ -142,6 +156,10 @@ class MonitorConnection:
             self._malformed += 1
             if self._malformed == 1:
                 _log.warning("%s: dropped: %s", self.address, error)
+        if isinstance(document, MonitorStatus):
+            self._first_at = min(self._first_at, self.model.status.at)
+            if self.model.status.storage.at > self._first_at:
+                self._storage_answered.set()
         if self.model.has_past or (self._malformed and isinstance(document, MonitorEvents)):
             self._answered.set()
 

@@ -382,6 +382,7 @@ class StorageRow(NamedTuple):
     disk_failure: Annotated[
         str, _gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
     ] = ""
+    at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
 
 
 class TaskCounts(NamedTuple):

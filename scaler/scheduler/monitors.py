@@ -94,6 +94,8 @@ class Monitors:
         self._welcome = welcome
         self._interval_seconds = interval_seconds
         self._server_status = server_status
+        self.ask_storage: Callable[[], None] = lambda: None
+        """Asks the object storage for its figures; `storage_answered` follows."""
         self._note = note
         self._audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
         self._loop = loop
@@ -102,6 +104,8 @@ class Monitors:
         self._questions: deque[tuple[bytes, Explain | FindTasks]] = deque()
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
+        self._is_storage_awaited = False
+        """A monitor has come, and has only earlier figures of the object storage."""
         self._listener = listen(admit=self._admit, on_events=self._on_events)
         self._listener.on_refused = lambda report: note([report])
         self._events_timer: asyncio.TimerHandle | None = None
@@ -130,6 +134,13 @@ class Monitors:
             elif news is not None:
                 self._listener.send(peer, _audit_document(self._audit) if monitor.lacks_audit else news)
                 monitor.lacks_audit = False
+
+    def storage_answered(self) -> None:
+        """The status has new figures of the object storage: send it, if monitors that have just come wait for them."""
+        if self._is_storage_awaited:
+            self._is_storage_awaited = False
+            self._make_status(is_report=False)
+            self._report(self._status)
 
     def close(self) -> None:
         self._timer.cancel()
@@ -184,6 +195,8 @@ class Monitors:
             self._listener.send(peer, _audit_document(self._audit))
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
+        self._is_storage_awaited = True
+        self.ask_storage()
 
     def _set_clock(self) -> None:
         """Follow the wall clock. Smaller changes than the tolerance are ignored, so that shown tasks do not move."""
@@ -205,6 +218,7 @@ class Monitors:
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
+            self.ask_storage()
 
     def _report(self, state: MonitorStatus | None = None) -> None:
         """Send what has happened since the last report; state: the status, where it is due."""

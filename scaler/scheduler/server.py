@@ -191,6 +191,7 @@ class SchedulerServer:
             self._note,
             self._loop,
         )
+        self._monitors.ask_storage = self._ask_storage
         self._to_storage: Connector = SocketConnector(
             advertised(self.storage_address),
             peer=new_peer_id(),
@@ -440,13 +441,20 @@ class SchedulerServer:
             match event:
                 case Received(_, StorageStatus() as found):
                     sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
-                    row = StorageRow(self._advertised_storage, found.objects, *sizes, found.disk_failure)
+                    row = StorageRow(self._advertised_storage, found.objects, *sizes, found.disk_failure, time.time())
                     self._storage_row, self._storage_asked = row, False
+                    self._monitors.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):
                     self._step([ObjectLinked(number, sum(parts))])
                 case Welcomed():
                     self._storage_asked = False
+                    self._ask_storage()
                     self._step([StorageConnected()])
+
+    def _ask_storage(self) -> None:
+        if self._to_storage.connected and not self._storage_asked:
+            self._storage_asked = True
+            self._to_storage.send(StatStorage(0))
 
     # -- monitors
 
@@ -455,9 +463,6 @@ class SchedulerServer:
         longest = self._longest_step_seconds
         if is_report:
             self._longest_step_seconds = 0.0
-            if self._to_storage.connected and not self._storage_asked:
-                self._storage_asked = True
-                self._to_storage.send(StatStorage(0))
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
         longest, is_insecure = round(longest, 6), self._config.insecure_no_auth

@@ -126,6 +126,7 @@ class Port:
         self.loop = HandLoop(self.cluster)
         self.listener = Recording()
         self.looks: list[bool] = []
+        self.asked = 0
         self.is_watched = False
         self.noted: list[object] = []
         self.monitors = Monitors(
@@ -138,6 +139,7 @@ class Port:
             self.noted.extend,
             cast("asyncio.AbstractEventLoop", self.loop),
         )
+        self.monitors.ask_storage = self._ask_storage
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w")
         self.drain()
@@ -155,6 +157,9 @@ class Port:
     def _server_status(self, is_report: bool) -> ServerStatus:
         self.looks.append(is_report)
         return ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
+
+    def _ask_storage(self) -> None:
+        self.asked += 1
 
     def drain(self) -> None:
         self.monitors.add(self.cluster.take_facts())
@@ -216,6 +221,20 @@ def test_a_monitor_that_comes_is_told_the_state_and_the_past_at_once_and_then_wh
     assert new["incidents"] == []
     port.report()
     assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
+
+
+def test_the_state_is_sent_again_when_the_object_storage_has_answered_a_monitor_that_came() -> None:
+    port = Port()
+    port.come(ALICE)
+    assert port.asked == 1
+    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus", "MonitorEvents"]
+    port.monitors.storage_answered()
+    assert [kind for kind, _ in port.told(ALICE)] == ["MonitorStatus"]
+    port.report()
+    assert port.asked == 2
+    port.told(ALICE)
+    port.monitors.storage_answered()
+    assert port.told(ALICE) == [], "the next report has it"
 
 
 def test_nobody_is_told_anything_twice_when_another_monitor_comes_between_two_reports() -> None:
