@@ -43,5 +43,12 @@ class Platform(System, Protocol):
         """Send a value once; return what stands for it as an argument."""
 
 
+class Spread(Platform, Protocol):
+    """A platform on several hosts."""
+
+    def submit_on(self, host: str, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        """Submit a task that only the workers of this host may run."""
+
+
 Start = Callable[[int], Platform]
 """Starts a system with this many workers."""

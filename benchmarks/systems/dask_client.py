@@ -49,3 +49,17 @@ class Adaptor:
     def close(self) -> None:
         self._client.close()
         self._cluster.close()
+
+
+class Connected(Adaptor):
+    """A client of a cluster on several hosts that runs already."""
+
+    def __init__(self, address: str, _credentials: str) -> None:
+        self._client = Client(address)
+
+    def submit_on(self, host: str, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        future: Pending = self._client.submit(function, *arguments, pure=False, resources={host: 1})
+        return future
+
+    def close(self) -> None:
+        self._client.close()

@@ -37,3 +37,16 @@ class Adaptor:
     def close(self) -> None:
         self._client.disconnect()
         self._cluster.shutdown()
+
+
+class Connected(Adaptor):
+    """A client of a cluster on several hosts that runs already. Of Scaler only."""
+
+    def __init__(self, address: str, credentials: str) -> None:
+        self._client = Client(address, credentials=credentials)
+
+    def submit_on(self, host: str, function: Callable[..., Any], /, *arguments: Any) -> Pending:
+        return self._client.submit_verbose(function, arguments, capabilities={host: None})
+
+    def close(self) -> None:
+        self._client.disconnect()

@@ -1,0 +1,63 @@
+"""The benchmark of bytes between hosts, in its smallest form: its counts, and what an interrupted run leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.host_runs import Measured
+from benchmarks.hosts import PROGRAMS, table
+from tests.hosts import Traffic, ip, why_not
+from tests.waiting import until
+
+HOSTS = Path(__file__).parents[2] / "benchmarks" / "hosts.py"
+NEEDS_HOSTS = pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}")
+SMALL = ["--short", "--systems", "scaler", "--programs", "shared"]
+
+
+def namespaces(pid: int) -> list[str]:
+    return [line for line in ip("netns", "list").splitlines() if line.startswith(f"scaler-{pid}-")]
+
+
+@NEEDS_HOSTS
+def test_a_run_counts_every_byte_at_both_ends_of_its_way(tmp_path: Path) -> None:
+    told = tmp_path / "told.json"
+    # From elsewhere: the script finds what it needs wherever it is started.
+    run = subprocess.run(
+        [sys.executable, HOSTS, *SMALL, "--json", told], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stdout + run.stderr
+    found = json.loads(told.read_text())["shared"]
+    size, links = found["arguments"]["megabytes"] * 1e6, found["scaler"]["links"]
+    assert set(links) == {"host0", "host1"}
+    # A copy for the host, and at most one for each of its two slots.
+    assert size < links["host1"]["received_bytes"] < 2.1 * size
+    assert links["host0"]["sent_bytes"] == pytest.approx(links["host1"]["received_bytes"], rel=0.01)
+    assert f"| host1 | {links['host1']['sent_bytes'] / 1e6:.2f} |" in run.stdout
+
+
+@NEEDS_HOSTS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_no_hosts(number: signal.Signals) -> None:
+    process = subprocess.Popen([sys.executable, HOSTS, *SMALL], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    found = until(lambda: [name for name in namespaces(process.pid) if "host1" in name])
+    namespace = found[0].split()[0]
+    until(lambda: ip("netns", "pids", namespace))
+    process.send_signal(number)
+    assert process.wait(30) != 0
+    assert namespaces(process.pid) == []
+
+
+def test_a_row_holds_when_all_its_figures_are_at_most_their_aims() -> None:
+    given = PROGRAMS["broadcast"].short
+    links = {"host0": Traffic(6_000_000, 0), "host1": Traffic(12_100_000, 4_000_000)}
+    text = table({"broadcast": {"scaler": Measured(given, 1.0, links), "dask": "no"}}, {"broadcast": given}, ["scaler"])
+    time, busiest, seconds = [line.split(" | ")[1:] for line in text.splitlines()[2:]]
+    assert time == ["time, in copies at a link's full rate", "2.50", "2.50", "yes |"]
+    assert busiest == ["the busiest link, in copies", "3.02", "3", "no |"]
+    assert seconds == ["s", "1", "", " |"]
