@@ -15,7 +15,15 @@ from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
-from scaler.scheduler.core.state import ClientRecord, Function, ManagerRecord, Task, Worker, WorkerPool
+from scaler.scheduler.core.state import (
+    ClientRecord,
+    Function,
+    ManagerRecord,
+    RetainedResult,
+    Task,
+    Worker,
+    WorkerPool,
+)
 
 MAX_LABEL = 100
 """Characters of a manager's id in the names of its workers, and of a host's name."""
@@ -36,6 +44,8 @@ class ClusterState:
         """Why new tasks cannot be journaled, and are refused; empty while they can."""
         self.is_stuck = False
         """All work waits until something can be journaled."""
+        self.refused: dict[bytes, RetainedResult] = {}
+        """The last tasks that could not be journaled: those that need one end for the same reason."""
         self.clients: dict[bytes, ClientRecord] = {}
         self.workers: dict[bytes, Worker] = {}
         self._last_numbers: dict[str, int] = {}

@@ -14,7 +14,7 @@ from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
-from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, RetainedResult, Task, Timing
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100
@@ -23,6 +23,8 @@ MAX_TIMINGS = 10_000
 """Functions whose measured duration is remembered."""
 MAX_FUNCTIONS = 10_000
 """Names of functions for which tasks are counted, beside those of living tasks."""
+MAX_REFUSED_KEPT = 10_000
+"""Tasks that could not be journaled, of all clients: a client names one until it hears of the refusal."""
 
 
 class Submission:
@@ -184,6 +186,12 @@ class Submission:
         self._count(group, len(rejected))
         self._tasks.reject(rejected, why)
         self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
+        kept = self._state.refused
+        for identifier in refused:
+            kept[identifier] = RetainedResult(Outcome.REJECTED, disk_failure.encode())
+            kept[identifier].failed_input = group.spec.name, identifier
+        while len(kept) > MAX_REFUSED_KEPT:
+            del kept[next(iter(kept))]
 
     @staticmethod
     def _count(group: Group, tasks: int) -> None:

@@ -135,7 +135,7 @@ class Tasks:
                 other.dependents.append(task)
                 missing += 1
                 continue
-            retained = client.retained.get(reference)
+            retained = client.retained.get(reference) or self._state.refused.get(reference)
             if retained is None:
                 failed = failed or _NOT_RETAINED
             else:

@@ -28,6 +28,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
+from scaler.scheduler.core import submission
 from scaler.scheduler.core.changes import Submitted
 from scaler.scheduler.core.commands import (
     Command,
@@ -38,6 +39,7 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     WriteJournal,
 )
+from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import Ready, Waiting
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
@@ -316,6 +318,30 @@ def test_a_refusal_needs_no_record_and_no_acknowledgement(cluster: JournaledClus
     assert not client.unacknowledged
     assert not client.retained
     assert cluster.records[records:] == [to_bytes([Submitted(client.id, Submit([(FUNCTION, CODE)], []))])]
+
+
+def test_a_task_that_needs_a_refused_one_ends_for_its_reason_also_when_the_disk_has_room_again(
+    cluster: JournaledCluster,
+) -> None:
+    cluster.step(JournalChanged("full"))
+    (refused,) = cluster.submit("client", name="load")
+    cluster.step(JournalChanged(""))
+    (needs,) = cluster.submit("client", references=[(refused,)])
+    (needs_that,) = cluster.submit("client", references=[(needs,)])
+    assert cluster.outcomes("client") == dict.fromkeys((refused, needs, needs_that), (Outcome.REJECTED, b"full"))
+    for task in (needs, needs_that):
+        text = f"did not run because its input load ({refused.hex()}) failed: full"
+        assert text in explain(cluster.state, task, cluster.now)
+
+
+def test_the_scheduler_remembers_a_limited_number_of_refusals(
+    cluster: JournaledCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission, "MAX_REFUSED_KEPT", 10)
+    cluster.step(JournalChanged("full"))
+    *_, last = cluster.submit("client", 100)
+    assert len(cluster.state.refused) == 10
+    assert last in cluster.state.refused
 
 
 def test_tasks_of_tasks_are_not_refused_because_nothing_of_them_is_journaled(cluster: JournaledCluster) -> None:
