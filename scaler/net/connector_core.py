@@ -30,7 +30,7 @@ RECONNECT = Backoff(0.015, 0.75, jitter=1 / 3)
 STABLE_SECONDS = 1.0
 """After a connection that lived this long, the back-off starts again."""
 
-_OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails
+_OWN_HEARTBEATS = m.WorkerDetails | m.ManagerDetails | m.StoreDetails
 """Details of components that send heartbeats of their own, with more in them."""
 
 

@@ -105,4 +105,5 @@ def identity_of(entry: Entry) -> Identity:
         return LOCAL
     if entry.role == Role.ADMIN:
         return Identity(entry.name, _ADMIN_ROLES, is_admin=True)
-    return Identity(entry.name, frozenset({Role(entry.role)}))
+    roles = {Role.WORKER, Role.STORE} if entry.role == Role.WORKER else {Role(entry.role)}
+    return Identity(entry.name, frozenset(roles))

@@ -63,6 +63,11 @@ def is_stored(payload: bytes) -> bool:
     return len(payload) == STORED_REFERENCE_BYTES and payload[0] == 3
 
 
+def stored_bytes(payload: bytes) -> int:
+    """Return the size of the object that a stored reference names, as far as its maker knew it; otherwise 0."""
+    return int.from_bytes(payload[17:], "little")
+
+
 def is_function_id(identifier: bytes, payload: bytes) -> bool:
     """Tell whether this id may stand for a function or serializer: the digest of its payload, or the object stored."""
     return (payload[1:17] if is_stored(payload) else content_id(payload)) == identifier
@@ -766,14 +771,14 @@ class LinkObject(Message):
     target: f.Id
 
 
-@message(to_storage=OBJECT_PEERS)
+@message(to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class ForgetObjects(Message):
     """Names objects that the storage may drop."""
 
     ids: f.Ids
 
 
-@message(to_storage=(Role.SCHEDULER,))
+@message(to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
 class ForgetOwner(Message):
     """Drops all objects whose ids begin with this peer id."""
 

@@ -6,6 +6,8 @@ MIN_PIECE_BYTES = 256 * 1024
 MAX_PIECE_BYTES = 8 * 1024 * 1024
 USUAL_PIECES = 64
 """Pieces of an object, as far as the bounds above allow: a store passes a piece on when all of it has come."""
+LARGE_BYTES = 1024 * 1024
+"""Of objects in the object storage, the scheduler is told those of this size and more."""
 
 
 def piece_bytes(size_bytes: int) -> int:

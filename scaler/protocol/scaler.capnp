@@ -651,12 +651,14 @@ struct LinkObject {
 
 struct ForgetObjects {
   # Names objects that the storage may drop.
+  # scheduler -> store.
   # client, worker, scheduler, store -> object storage.
   ids @0 :Data;                  # column of ids
 }
 
 struct ForgetOwner {
   # Drops all objects whose ids begin with this peer id.
+  # scheduler -> store.
   # scheduler -> object storage.
   owner @0 :Data;                # 8 bytes
 }

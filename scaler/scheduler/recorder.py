@@ -21,7 +21,7 @@ from scaler.policy.view import Wanted
 from scaler.protocol.messages import Done, ManagerStatus, Output, Printed, Relay, Role, Submit, WorkerHeartbeat
 from scaler.recorder import ROW_BYTES
 from scaler.scheduler.core.changes import Recovered
-from scaler.scheduler.core.commands import Input
+from scaler.scheduler.core.commands import Input, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 
@@ -33,7 +33,7 @@ ID_BYTES = 128
 
 def size_of(item: Input) -> int:
     """Return roughly how many bytes an input keeps alive: what peers send in bulk counts by size and number."""
-    match item.message if isinstance(item, Received) else item:
+    match item.message if isinstance(item, Received | StorageSaid) else item:
         case Submit(functions, groups):
             size = sum(_columns(group.payloads) for group in groups)
             return size + _columns([payload for _, payload in functions]) if functions else size

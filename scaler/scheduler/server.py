@@ -66,6 +66,7 @@ from scaler.scheduler.core.commands import (
     SendToStorage,
     Stop,
     StorageConnected,
+    StorageSaid,
     WriteJournal,
 )
 from scaler.scheduler.core.core import SchedulerCore
@@ -284,7 +285,7 @@ class SchedulerServer:
         return replace(welcome, owner_token=self._access.owner_token(peer)) if is_client else welcome
 
     def _welcome(self, role: Role, storage_address: str) -> Welcome:
-        is_service = role in (Role.WORKER, Role.MANAGER)
+        is_service = role in (Role.WORKER, Role.MANAGER, Role.STORE)
         lease = self._config.worker_timeout_seconds if is_service else self._config.client_timeout_seconds
         heartbeat = lease / HEARTBEATS_IN_A_LEASE
         return Welcome(
@@ -436,7 +437,8 @@ class SchedulerServer:
     # -- the object storage
 
     def _on_storage_events(self, arrived: Sequence[ConnectorEvent]) -> None:
-        """Take in how full the object storage is, and what it linked."""
+        """Take in how full the object storage is, and what it linked, has and wants."""
+        inputs: list[Input] = []
         for event in arrived:
             match event:
                 case Received(_, StorageStatus() as found):
@@ -445,11 +447,15 @@ class SchedulerServer:
                     self._storage_row, self._storage_asked = row, False
                     self._monitors.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):
-                    self._step([ObjectLinked(number, sum(parts))])
+                    inputs.append(ObjectLinked(number, sum(parts)))
+                case Received(_, message):
+                    inputs.append(StorageSaid(message))
                 case Welcomed():
                     self._storage_asked = False
                     self._ask_storage()
-                    self._step([StorageConnected()])
+                    inputs.append(StorageConnected())
+        if inputs:
+            self._step(inputs)
 
     def _ask_storage(self) -> None:
         if self._to_storage.connected and not self._storage_asked:

@@ -25,6 +25,7 @@ from scaler.protocol.messages import (
     Drain,
     Finished,
     ForgetFunctions,
+    ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
     LinkObject,
@@ -211,6 +212,7 @@ class Story:
                     return [f"storage <- forget all of {self._peer(message.owner)}"]
                 if isinstance(message, LinkObject):
                     return [f"storage <- keep {self._stored(message.target)} for a failure"]
+                assert isinstance(message, ForgetObjects), "stories have no stores of hosts"
                 return [f"storage <- forget {', '.join(map(self._stored, message.ids))}"]
             case core_commands.Stop(text):
                 return [f"stop: {text}"]

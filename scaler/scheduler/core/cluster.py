@@ -10,6 +10,8 @@ from scaler.needs import Offers
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import Changes
+from scaler.scheduler.core.data.directory import Directory
+from scaler.scheduler.core.data.tracker import Tracker
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.objects import ObjectTable
@@ -20,6 +22,7 @@ from scaler.scheduler.core.state import (
     Function,
     ManagerRecord,
     RetainedResult,
+    StoreRecord,
     Task,
     Worker,
     WorkerPool,
@@ -51,6 +54,10 @@ class ClusterState:
         self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In the order in which they joined, which is that of the policy's view."""
+        self.stores: dict[bytes, StoreRecord] = {}
+        """Stores of hosts."""
+        self.directory = Directory()
+        self.tracker = Tracker(self.directory)
         self.departed: dict[ClientRecord, None] = {}
         """Clients that left but whose last tasks have not come back yet; one that comes back may leave again."""
         self.memory = MemoryPools()
@@ -88,8 +95,9 @@ class ClusterState:
         """Convert the clock's time to core time, which excludes intervals in which `step` was not called."""
         return now - self.stalled_seconds
 
-    def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | None:
-        return self.clients.get(identifier) or self.workers.get(identifier) or self.managers.get(identifier)
+    def peer(self, identifier: bytes) -> ClientRecord | Worker | ManagerRecord | StoreRecord | None:
+        known = self.clients.get(identifier) or self.workers.get(identifier)
+        return known or self.managers.get(identifier) or self.stores.get(identifier)
 
     def manager_named(self, manager_id: str) -> ManagerRecord | None:
         return next((record for record in self.managers.values() if record.name == manager_id), None)

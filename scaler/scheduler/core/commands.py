@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from scaler.net.connection import ListenerEvent
 from scaler.policy.view import ClusterView, Wanted
-from scaler.protocol.messages import ForgetObjects, ForgetOwner, Goodbye, LinkObject, Message, Refused
+from scaler.protocol.messages import Goodbye, Message, Refused
 from scaler.scheduler.core.changes import Change, ClientsGone, Recovered
 from scaler.scheduler.core.facts import Fact
 
@@ -51,12 +51,19 @@ class StorageConnected(NamedTuple):
     """The storage has opened a new session: what was on the way to it may be lost."""
 
 
+class StorageSaid(NamedTuple):
+    """The object storage says which objects it has or wants."""
+
+    message: Message
+
+
 Input = (
     ListenerEvent
     | PolicyAnswered
     | MonitoringChanged
     | ObjectLinked
     | StorageConnected
+    | StorageSaid
     | Recovered
     | ClientsGone
     | JournalChanged
@@ -85,9 +92,9 @@ class Expel(NamedTuple):
 
 
 class SendToStorage(NamedTuple):
-    """Have the object storage forget some objects, or everything of a client, or keep an object by another name."""
+    """Send a message to the object storage."""
 
-    message: ForgetObjects | ForgetOwner | LinkObject
+    message: Message
 
 
 class AskPolicy(NamedTuple):

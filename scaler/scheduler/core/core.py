@@ -33,10 +33,12 @@ from scaler.scheduler.core.commands import (
     MonitoringChanged,
     ObjectLinked,
     PolicyAnswered,
-    SendToStorage,
     Stop,
     StorageConnected,
+    StorageSaid,
 )
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE
+from scaler.scheduler.core.data.stores import Stores
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
@@ -45,7 +47,7 @@ from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
-from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
+from scaler.scheduler.core.state import ClientRecord, ManagerRecord, StoreRecord, Worker
 from scaler.scheduler.core.submission import Submission
 from scaler.scheduler.core.tasks import Tasks
 
@@ -94,6 +96,7 @@ class SchedulerCore:
         self._tasks.claimed = self._recovery.done
         limit = config.max_number_of_tasks_waiting
         self._submission = Submission(self.state, self._tasks, self._outbox, self._recovery, self._sessions, limit)
+        self._stores = Stores(self.state, self._outbox, config.worker_timeout_seconds)
         self._elastic = Elastic(self.state, self._placement, self._outbox)
         self._next_expiry = now
         self._warn_from = now + JOINING_SECONDS
@@ -103,7 +106,7 @@ class SchedulerCore:
         self._retained_until: dict[bytes, float] = {}
         """Clients that were given up, and when the storage forgets their objects."""
         self._gone: dict[bytes, None] = {}
-        """Clients that left last: their objects may still be on the storage's disk."""
+        """Clients that left last: the objects of these may still be in a store that was out of contact."""
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""
@@ -112,7 +115,7 @@ class SchedulerCore:
         state.now = now
         if gap > 2 * TICK_SECONDS:
             state.stalled_seconds += gap - TICK_SECONDS
-        time = now - state.stalled_seconds
+        time = state.tracker.now = now - state.stalled_seconds
         for item in inputs:
             if type(item) is Received:
                 self._received(item.peer, item.message, time)
@@ -123,6 +126,8 @@ class SchedulerCore:
             self._expire(time)
         if time >= self._recovery.next_at:
             self._recovery.tick(time)
+        if time >= self._stores.next_at:
+            self._stores.tick(time)
         self._tasks.wake(time)
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
@@ -194,9 +199,10 @@ class SchedulerCore:
                 for gone in ids:
                     self._forget_owner(gone)
             case StorageConnected():
-                returned = self.state.clients.keys() | self._retained_until.keys()
-                for gone in [each for each in self._gone if each not in returned]:
-                    self._outbox.add(SendToStorage(messages.ForgetOwner(gone)))
+                self._stores.storage_connected()
+                self._tell_gone(OBJECT_STORAGE)
+            case StorageSaid(message):
+                self._stores.said(OBJECT_STORAGE, message)
             case JournalChanged():
                 self._journal_changed(item)
             case MonitoringChanged(is_watched):
@@ -222,7 +228,7 @@ class SchedulerCore:
         account = self.state.accounts.opened(peer, identity, now)
         self._elastic.has_returned |= hello.resume
         details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
-        record: ClientRecord | Worker | ManagerRecord
+        record: ClientRecord | Worker | ManagerRecord | StoreRecord
         try:
             match details:
                 case WorkerDetails():
@@ -257,7 +263,8 @@ class SchedulerCore:
                     if self.state.changes is not None and is_new:
                         self.state.changes.add(ClientJoined(peer, hello, identity))
                 case StoreDetails():
-                    raise UsageError("this scheduler knows no stores of hosts")
+                    record = self._stores.joined(peer, name, details, now, is_back=hello.resume)
+                    self._tell_gone(record.number)
                 case _:
                     assert_never(details)
             self._outbox.publish(peer_incident("joined", record))
@@ -329,6 +336,9 @@ class SchedulerCore:
                 del self.state.managers[peer]
                 self._elastic.leave(now)
                 self._outbox.publish(peer_incident(kind, record, why))
+            case StoreRecord() as store:
+                self._stores.left(store)
+                self._outbox.publish(peer_incident(kind, store, why))
 
     def _client_left(
         self, client: ClientRecord, why: str, now: float, kind: str = "left", retain: bool = False
@@ -360,11 +370,17 @@ class SchedulerCore:
         self._outbox.publish(peer_incident(kind, client, why))
 
     def _forget_owner(self, client: bytes) -> None:
-        """Have the storage forget the objects of a client that does not return."""
+        """Have all stores forget the objects of a client that does not return."""
         self._gone[client] = None
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
-        self._outbox.add(SendToStorage(messages.ForgetOwner(client)))
+        self._stores.forget_owner(client)
+
+    def _tell_gone(self, store: int) -> None:
+        """Have a store that was out of contact forget the objects of clients that have left."""
+        returned = self.state.clients.keys() | self._retained_until.keys()
+        for gone in [each for each in self._gone if each not in returned]:
+            self.state.tracker.mail.send(store, messages.ForgetOwner(gone))
 
     def _remove_session(self, client: ClientRecord, why: str, now: float) -> None:
         assert client.session is not None
@@ -380,6 +396,7 @@ class SchedulerCore:
         if worker.shared_memory is not None:
             self.state.memory.leave(worker.host, worker.details)
         self._elastic.worker_left(worker)
+        self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
@@ -395,7 +412,12 @@ class SchedulerCore:
     def _expire(self, now: float) -> None:
         """End the sessions of peers that were silent, or whose connection was broken, for too long."""
         state, config = self.state, self._config
-        for record in [*state.workers.values(), *state.clients.values(), *state.managers.values()]:
+        for record in [
+            *state.workers.values(),
+            *state.clients.values(),
+            *state.managers.values(),
+            *state.stores.values(),
+        ]:
             silent = now - record.last_message_at
             if isinstance(record, ClientRecord):
                 if record.via is None and not record.is_detached and silent > config.client_timeout_seconds:
@@ -438,7 +460,10 @@ class SchedulerCore:
     # -- messages
 
     def _received(self, peer: bytes, message: Message, now: float) -> None:
-        record = self.state.workers.get(peer) or self.state.clients.get(peer) or self.state.managers.get(peer)
+        state = self.state
+        record = (
+            state.workers.get(peer) or state.clients.get(peer) or state.managers.get(peer) or state.stores.get(peer)
+        )
         if record is None:
             self._not_allowed(peer, message)
             return
@@ -453,6 +478,9 @@ class SchedulerCore:
                     self._elastic.status(record, message, now)
                     self._outbox.send(peer, messages.HeartbeatEcho(message.sent_at))
                 else:
+                    self._not_allowed(peer, message)
+            case StoreRecord():
+                if not self._stores.received(record, message):
                     self._not_allowed(peer, message)
 
     def _client_sent(self, client: ClientRecord, message: Message) -> None:
@@ -624,6 +652,8 @@ class SchedulerCore:
             case messages.Drain(reason):
                 # Something else ends it, and it waits for the answer that nothing more comes.
                 self._elastic.drain(worker, reason)
+            case messages.UseStore(store):
+                self._stores.use(worker, store, now)
             case messages.Goodbye(reason):
                 self._forget_peer(worker.id, reason, now, "left", retain=False)
             case _:

@@ -28,6 +28,8 @@ def check(state: ClusterState) -> None:
     _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
+    state.directory.check(state.tracker.stores | state.tracker.awaited)
+    state.tracker.check()
 
 
 def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:

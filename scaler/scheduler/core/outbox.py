@@ -11,7 +11,6 @@ from scaler.protocol.messages import (
     SPLIT_BATCH_BYTES,
     Finished,
     ForgetFunctions,
-    ForgetObjects,
     Message,
     ObjectsMissing,
     Outcome,
@@ -243,9 +242,14 @@ class Outbox:
             links.clear()
         if objects.withdrawn:
             self.withdraw_functions()
+        tracker = self._state.tracker
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
-            commands.extend(SendToStorage(part) for part in split(ForgetObjects(forgotten)))
+            tracker.forget(forgotten)
+        if tracker.mail:
+            peers = {record.number: record.id for record in self._state.stores.values()}
+            for store, message in tracker.mail.take():
+                commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
         if self._facts:
             commands.append(Publish(self._facts))
             self._facts = []

@@ -457,7 +457,7 @@ class Recovery:
         if claim.result is None:
             self._reject(claim.worker, identifier, claim.attempt)
         else:
-            self._tasks.drop_late(claim.result.payloads[0])
+            self._tasks.drop_late(claim.result.payloads[0], claim.worker)
 
     def _forget_relays(self, claim: Claim) -> list[Relay]:
         relays, claim.relays = claim.relays, []

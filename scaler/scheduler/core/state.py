@@ -31,6 +31,8 @@ from scaler.protocol.messages import (
     ManagerDetails,
     ManagerStatus,
     Spec,
+    StoreDetails,
+    StoreReport,
     UnitState,
     UnitStatus,
     WorkerDetails,
@@ -457,6 +459,8 @@ class Worker(PeerRecord):
     progressed_at: float = field(init=False)
     """When it last finished or began a task."""
     idle_since: float = field(init=False)
+    store: int = 0
+    """Number of the store that its tasks use; 0: the object storage."""
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
     clock: WorkerClock = field(default_factory=WorkerClock)
@@ -643,6 +647,9 @@ class Worker(PeerRecord):
         self.draining = True
         self.quarantined = self.quarantined or quarantined
 
+    def use_store(self, number: int) -> None:
+        self.store = number
+
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.heartbeat = heartbeat
         self.heartbeat_at = now
@@ -657,6 +664,16 @@ class Worker(PeerRecord):
             self.clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
         self.terminated = Terminated(self.name, ran)
         return ran
+
+
+@dataclass(slots=True, eq=False)
+class StoreRecord(PeerRecord):
+    """The store of a host. Only `data/stores.py` changes it."""
+
+    role = "store"
+    number: int
+    details: StoreDetails
+    report: StoreReport | None = None
 
 
 @dataclass(frozen=True, slots=True)

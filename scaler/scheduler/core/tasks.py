@@ -33,11 +33,13 @@ from scaler.protocol.messages import (
     Started,
     Suspended,
     is_stored,
+    stored_bytes,
     stored_reference,
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -97,6 +99,7 @@ class Tasks:
     def __init__(self, state: ClusterState, outbox: Outbox) -> None:
         self._state = state
         self._objects = state.objects
+        self._directory = state.directory
         self._ready = state.ready
         self._outbox = outbox
         self._batch = NO_BATCH
@@ -278,14 +281,17 @@ class Tasks:
                 if self.claimed(worker, message, index, batch):
                     continue
                 if self._is_result(identifier, attempt, result) and not self._has_attempt(identifier, attempt):
-                    self.drop_late(result)
+                    self.drop_late(result, worker)
                 continue
             worker.release(task)
             group = task.group
             group.assigned -= 1
             outcome, payload = reported, result
-            if is_stored(payload) and not self._is_result(identifier, attempt, payload):
-                outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
+            if is_stored(payload):
+                if not self._is_result(identifier, attempt, payload):
+                    outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
+                elif self._directory.is_used:
+                    self._state.tracker.stored(payload[1:17], stored_bytes(payload), worker.store)
             if outcome <= _RAN:
                 healthy = True
                 group.timing.observe(duration_us * 1e-6)
@@ -322,18 +328,24 @@ class Tasks:
         task = None if client is None else client.tasks.get(identifier)
         return task is not None and task.attempt == attempt
 
-    def drop_late(self, payload: bytes) -> None:
-        """Drop a result that no task waits for, and forget what it stored."""
+    def drop_late(self, payload: bytes, worker: Worker | None = None) -> None:
+        """Drop a result that no task waits for, and forget what it stored. worker: which has stored it, if known."""
         if is_stored(payload):
-            self._objects.forget(payload[1:17])
+            self._forget_stored(payload[1:17], worker)
+
+    def _forget_stored(self, identifier: bytes, worker: Worker | None) -> None:
+        """Forget what an attempt on a worker may have stored."""
+        if worker is not None and self._directory.is_used and identifier not in self._objects.stored:
+            self._state.tracker.stored(identifier, 0, worker.store)
+        self._objects.forget(identifier)
 
     def _ended_without_result(
         self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, costs: tuple[int, int, int], now: float
     ) -> None:
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
-            self._objects.forget(result_id(task.id, task.attempt))  # stopped in the middle, it may have stored it
+            self._forget_stored(result_id(task.id, task.attempt), worker)  # stopped in the middle
         if type(task.state) is Recalled and task.state.cancel:
-            self.drop_late(payload)
+            self.drop_late(payload, worker)
             self.end(task, _CANCELLED, b"cancelled")
             return
         match outcome:
@@ -373,7 +385,7 @@ class Tasks:
             state = task.state
             may_have_run = slots > 0 or task.id in blocked
             slots -= task.id not in blocked
-            self._objects.forget(result_id(task.id, task.attempt))
+            self._forget_stored(result_id(task.id, task.attempt), worker)
             if type(state) is Recalled and state.cancel:
                 self.end(task, _CANCELLED, b"cancelled")
             elif task.group.spec.retries == 0:
@@ -452,6 +464,8 @@ class Tasks:
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
                     continue
+                if not is_lost and self._directory.find(identifier) is not None:  # no store named there has it
+                    self._state.tracker.held(OBJECT_STORAGE, identifier, 0)
                 for task in reversed(self._state.missing.pop(identifier, [])):  # each goes ahead of those before
                     if type(task.state) is not Waiting:
                         continue  # it was cancelled

@@ -32,6 +32,7 @@ from scaler.protocol.messages import (
     RosterNoted,
     Run,
     Spec,
+    StoreDetails,
     Submit,
     TaskGroup,
     WorkerDetails,
@@ -44,6 +45,7 @@ from scaler.scheduler.core.commands import (
     PolicyAnswered,
     Publish,
     Send,
+    SendToStorage,
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact
@@ -107,6 +109,8 @@ class Cluster:
                     self.said.append((peer.rstrip(b".").decode(), message))
                     if isinstance(message, Roster) and self.clients_answer:
                         commands += self._answer(peer, RosterNoted(message.number))
+                case SendToStorage(message):
+                    self.said.append(("storage", message))
                 case Publish(facts):
                     self.facts += facts
                 case AskPolicy(view) if self.policy is not None:
@@ -225,8 +229,14 @@ class Cluster:
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
 
+    def store(self, name: str, *, is_back: bool = False) -> str:
+        """The store of a host joins. is_back: an earlier scheduler knew it."""
+        hello = self._hello(Role.STORE, StoreDetails(f"tcp://{name}:1", f"key of {name}", -1))
+        self.step(Opened(self.peer(name), replace(hello, resume=is_back)))
+        return name
+
     @staticmethod
-    def _hello(role: Role, details: ClientDetails | WorkerDetails | ManagerDetails) -> Hello:
+    def _hello(role: Role, details: ClientDetails | WorkerDetails | ManagerDetails | StoreDetails) -> Hello:
         return Hello(role, False, PROTOCOL_VERSION, "", "", "", "host", 1, details)
 
     def say(self, name: str, message: Message) -> list[Command]:

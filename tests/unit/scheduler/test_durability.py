@@ -15,6 +15,7 @@ from scaler.protocol.messages import (
     Explain,
     Explained,
     Finished,
+    ForgetObjects,
     ForgetOwner,
     ListSessionTasks,
     Notice,
@@ -284,7 +285,8 @@ def test_the_object_of_a_stored_result_is_forgotten_when_its_client_releases_it(
     assert is_stored(after.outcomes("client")[task][1])
     after.say("client", AcknowledgeResults(1))
     commands = after.say("client", Release([result_id(task, 1)]))
-    assert [each.message.ids for each in commands if isinstance(each, SendToStorage)] == [[result_id(task, 1)]]  # type: ignore[union-attr]
+    told = [each.message for each in commands if isinstance(each, SendToStorage)]
+    assert told == [ForgetObjects([result_id(task, 1)])]
 
 
 def test_new_tasks_are_refused_while_the_journal_cannot_take_them_and_results_still_come(

@@ -1,0 +1,1 @@
+"""Where objects are, and which store fetches what from which other one: see docs/design.md. Pure."""

@@ -1,0 +1,121 @@
+"""Which store has which object, as far as stores and results have said. Pure.
+
+Laws: an entry has at least one holder, and is filed under its owner and under each of its holders; an object without an
+entry is taken to be in the object storage, with a size that is not known. A change of one object costs O(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from scaler.ids import owner_of
+
+OBJECT_STORAGE = 0
+"""Number of the object storage; the stores of hosts have numbers from 1 on."""
+
+
+@dataclass(slots=True, eq=False)
+class Copies:
+    """An object: its size, 0 when it is not known, and the numbers of the stores that have it whole."""
+
+    size_bytes: int
+    holders: set[int] = field(default_factory=set)
+
+
+class Directory:
+    """Objects and their holders."""
+
+    def __init__(self) -> None:
+        self.is_used = False
+        """A host has a store. Until then the object storage has everything, and nothing is noted here."""
+        self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
+        self._by_store: dict[int, dict[bytes, Copies]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_owner.values()))
+
+    def find(self, identifier: bytes) -> Copies | None:
+        """Return what is known of an object."""
+        found = self._by_owner.get(owner_of(identifier))
+        return None if found is None else found.get(identifier)
+
+    def add(self, identifier: bytes, size_bytes: int, store: int) -> Copies:
+        """Note that a store has an object. size_bytes: 0 when it is not known."""
+        objects = self._by_owner.setdefault(owner_of(identifier), {})
+        copies = objects.get(identifier)
+        if copies is None:
+            copies = objects[identifier] = Copies(size_bytes)
+        elif not copies.size_bytes:
+            copies.size_bytes = size_bytes
+        copies.holders.add(store)
+        self._by_store.setdefault(store, {})[identifier] = copies
+        return copies
+
+    def discard(self, identifier: bytes, store: int) -> Copies | None:
+        """Note that a store does not have an object. Returns what is left of it, None when that is nothing new."""
+        found = self._by_store.get(store, {}).pop(identifier, None)
+        if found is None:
+            return None
+        found.holders.discard(store)
+        if not found.holders:
+            self._forget_entry(identifier)
+        return found
+
+    def drop_store(self, store: int) -> dict[bytes, Copies]:
+        """Note that a store has gone with all that it had. Returns its objects, and what is left of each."""
+        objects = self._by_store.pop(store, {})
+        for identifier, copies in objects.items():
+            copies.holders.discard(store)
+            if not copies.holders:
+                self._forget_entry(identifier)
+        return objects
+
+    def forget(self, identifier: bytes) -> set[int]:
+        """Forget an object. Returns the numbers of the stores that have it."""
+        copies = self.find(identifier)
+        if copies is None:
+            return set()
+        self._forget_entry(identifier)
+        for store in copies.holders:
+            del self._by_store[store][identifier]
+        return copies.holders
+
+    def forget_owner(self, owner: bytes) -> None:
+        """Forget all objects of a client."""
+        for identifier, copies in self._by_owner.pop(owner, {}).items():
+            for store in copies.holders:
+                del self._by_store[store][identifier]
+
+    def _forget_entry(self, identifier: bytes) -> None:
+        objects = self._by_owner[owner_of(identifier)]
+        del objects[identifier]
+        if not objects:
+            del self._by_owner[owner_of(identifier)]
+
+    def bytes_by_store(self, identifiers: Iterable[bytes]) -> dict[int, int]:
+        """Return how many bytes of these objects each store is known to have; stores that have none are left out."""
+        found: dict[int, int] = {}
+        for identifier in identifiers:
+            copies = self.find(identifier)
+            if copies is not None:
+                for store in copies.holders:
+                    found[store] = found.get(store, 0) + copies.size_bytes
+        return found
+
+    def check(self, stores: set[int]) -> None:
+        """Assert the laws on top. stores: the numbers of all stores. O(everything): for tests."""
+        filed = {(store, each) for store, objects in self._by_store.items() for each in objects}
+        held = {
+            (store, each)
+            for objects in self._by_owner.values()
+            for each, copies in objects.items()
+            for store in copies.holders
+        }
+        assert filed == held, "objects are filed under the stores that have them"
+        assert {store for store, _ in held} <= stores, "a store that has gone has nothing"
+        for owner, objects in self._by_owner.items():
+            assert objects, f"owner {owner.hex()} has no object and is listed"
+            for identifier, copies in objects.items():
+                assert owner_of(identifier) == owner, f"object {identifier.hex()} is filed under another owner"
+                assert copies.holders, f"object {identifier.hex()} has no holder and is listed"

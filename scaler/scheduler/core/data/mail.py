@@ -1,0 +1,70 @@
+"""Messages to stores, in the order of decision. Rows of one kind that follow each other share a message."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from scaler.protocol.codec import split
+from scaler.protocol.messages import (
+    FetchPieces,
+    ForgetObjects,
+    Message,
+    ObjectsUnavailable,
+    PushObjects,
+    SoleCopies,
+)
+
+_Kind = TypeVar("_Kind", bound=Message)
+_Ids = TypeVar("_Ids", ObjectsUnavailable, SoleCopies, PushObjects, ForgetObjects)
+
+
+class StoreMail:
+    """Collects what the stores are to be sent, by their numbers."""
+
+    def __init__(self) -> None:
+        self._messages: dict[int, list[Message]] = {}
+
+    def fetch(self, store: int, identifier: bytes, size_bytes: int, first: int, count: int, source: int) -> None:
+        """Have a store fetch a run of pieces from another one."""
+        message = self._last(store, FetchPieces)
+        if message is None:
+            message = FetchPieces([], [], [], [], [])
+            self.send(store, message)
+        message.ids.append(identifier)
+        message.sizes.append(size_bytes)
+        message.firsts.append(first)
+        message.counts.append(count)
+        message.sources.append(source)
+
+    def name(self, kind: type[_Ids], store: int, identifier: bytes) -> None:
+        """Name an object in the next message of this kind to a store."""
+        message = self._last(store, kind)
+        if message is None:
+            message = kind([])
+            self.send(store, message)
+        message.ids.append(identifier)
+
+    def send(self, store: int, message: Message) -> None:
+        self._messages.setdefault(store, []).append(message)
+
+    def _last(self, store: int, kind: type[_Kind]) -> _Kind | None:
+        messages = self._messages.get(store)
+        last = messages[-1] if messages else None
+        return last if isinstance(last, kind) else None
+
+    def drop(self, store: int) -> None:
+        """Drop what is meant for a store that has gone."""
+        self._messages.pop(store, None)
+
+    def __bool__(self) -> bool:
+        return bool(self._messages)
+
+    def take(self) -> list[tuple[int, Message]]:
+        """Return all messages, each small enough to be sent, with the numbers of their stores."""
+        collected, self._messages = self._messages, {}
+        return [
+            (store, part)
+            for store, messages in collected.items()
+            for message in messages
+            for part in (split(message) if hasattr(message, "ids") else (message,))
+        ]

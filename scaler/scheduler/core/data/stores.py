@@ -1,0 +1,182 @@
+"""The rules of stores: which ones there are, what they say, and what they are told. Pure.
+
+A store has a number from 1 on, which no other one ever gets; the object storage has number 0. A worker may name its
+store before that has come: the number is given out then, and what is there is *awaited* for as long as a lease. A store
+that was given up and comes back has another number, and its workers with it.
+
+Laws: nothing here costs anything before the first store of a host comes, or is named by a worker; every message of a
+store is taken in only while it is here.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scaler.protocol import messages
+from scaler.protocol.messages import (
+    ForgetOwner,
+    HeartbeatEcho,
+    Message,
+    SoleCopies,
+    StoreAddress,
+    StoreDetails,
+    StoresChanged,
+)
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies
+from scaler.scheduler.core.outbox import Outbox
+from scaler.scheduler.core.recovery import RECOVERY_SECONDS
+from scaler.scheduler.core.state import StoreRecord, Worker
+
+
+class Stores:
+    """The stores of hosts, and the object storage. lease_seconds: how long a store that a worker names is awaited."""
+
+    def __init__(self, state: ClusterState, outbox: Outbox, lease_seconds: float) -> None:
+        self.next_at = math.inf
+        """When `tick` is due."""
+        self._state = state
+        self._tracker = state.tracker
+        self._outbox = outbox
+        self._lease_seconds = lease_seconds
+        self._opens_at = state.now + RECOVERY_SECONDS
+        self._numbers: dict[bytes, int] = {}
+        """By peer id: of stores that are here or awaited."""
+        self._last_number = OBJECT_STORAGE
+        self._awaited: dict[bytes, float] = {}
+        """Stores that workers have named and that have not come, and until when they are awaited."""
+        self._used_by: dict[bytes, bytes] = {}
+        """The peer id of each worker's store."""
+
+    # -- stores and workers come and go
+
+    def joined(self, peer: bytes, name: str, details: StoreDetails, now: float, *, is_back: bool) -> StoreRecord:
+        """Take in a store. is_back: an earlier scheduler knew it, so that others may come back, too."""
+        number = self._number(peer, now)
+        del self._awaited[peer]
+        others = list(self._state.stores.values())
+        record = self._state.stores[peer] = StoreRecord(peer, name, now, number, details)
+        if is_back and now < self._opens_at:
+            self._tracker.unknown_from = self.next_at = self._opens_at
+        self._tracker.came(number)
+        for worker, store in self._used_by.items():
+            if store == peer:
+                self._state.workers[worker].use_store(number)
+        mail = self._tracker.mail
+        mail.send(number, StoresChanged(list(map(_address, others)), []))
+        for other in (OBJECT_STORAGE, *(each.number for each in others)):
+            mail.send(other, StoresChanged([_address(record)], []))
+        self._tracker.retry()
+        return record
+
+    def left(self, record: StoreRecord) -> None:
+        """Forget a store, and what only it had."""
+        del self._state.stores[record.id]
+        for other in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
+            self._tracker.mail.send(other, StoresChanged([], [record.number]))
+        self._forget(record.id)
+
+    def use(self, worker: Worker, store: bytes, now: float) -> None:
+        """Note the store of a worker's host; empty: the object storage."""
+        if store:
+            self._used_by[worker.id] = store
+            worker.use_store(self._number(store, now))
+        else:
+            self._used_by.pop(worker.id, None)
+            worker.use_store(OBJECT_STORAGE)
+
+    def worker_left(self, worker: Worker) -> None:
+        self._used_by.pop(worker.id, None)
+
+    def storage_connected(self) -> None:
+        """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
+        if self._state.directory.is_used:
+            self._tracker.gone(OBJECT_STORAGE, is_back=True)
+            for identifier, copies in self._state.directory.drop_store(OBJECT_STORAGE).items():
+                self._note_sole(identifier, copies)
+            addresses = list(map(_address, self._state.stores.values()))
+            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(addresses, []))
+
+    def _number(self, peer: bytes, now: float) -> int:
+        """Return the number of a store; a new one is awaited from now on."""
+        number = self._numbers.get(peer)
+        if number is None:
+            self._last_number += 1
+            number = self._numbers[peer] = self._last_number
+            self._state.directory.is_used = True
+            self._tracker.awaited.add(number)
+            self._awaited[peer] = now + self._lease_seconds
+            self.next_at = min(self.next_at, self._awaited[peer])
+        return number
+
+    def _forget(self, peer: bytes) -> None:
+        number = self._numbers.pop(peer)
+        for identifier, copies in self._state.directory.drop_store(number).items():
+            self._note_sole(identifier, copies)
+        self._tracker.gone(number)
+        self._tracker.retry()
+
+    def tick(self, now: float) -> None:
+        """Give up stores that were awaited for too long; look again for what other stores may have named meanwhile."""
+        for peer in [peer for peer, until in self._awaited.items() if until <= now]:
+            del self._awaited[peer]
+            self._forget(peer)
+        self._tracker.retry()
+        self.next_at = min(self._awaited.values(), default=math.inf)
+        if now < self._tracker.unknown_from:
+            self.next_at = min(self.next_at, self._tracker.unknown_from)
+
+    # -- messages
+
+    def received(self, record: StoreRecord, message: Message) -> bool:
+        """Take in what a store has sent. Returns False for what it may not send."""
+        match message:
+            case messages.StoreReport(sent_at):
+                record.report = message
+                self._outbox.send(record.id, HeartbeatEcho(sent_at))
+            case messages.Heartbeat():
+                pass  # the listener has answered
+            case _:
+                return self.said(record.number, message)
+        return True
+
+    def said(self, store: int, message: Message) -> bool:
+        """Take in what a store, or the object storage, says of objects. Returns False for anything else."""
+        tracker, directory = self._tracker, self._state.directory
+        match message:
+            case messages.ObjectsHeld(ids, sizes):
+                for identifier, size_bytes in zip(ids, sizes, strict=True):
+                    tracker.held(store, identifier, size_bytes)
+            case messages.ObjectsDropped(ids):
+                for identifier in ids:
+                    self._note_sole(identifier, directory.discard(identifier, store))
+            case messages.ObjectsWanted(ids):
+                tracker.wanted(store, ids)
+            case messages.ObjectsUnwanted(ids):
+                tracker.unwanted(store, ids)
+            case messages.PiecesFetched(ids, firsts, counts, sizes):
+                for row in zip(ids, firsts, counts, sizes, strict=True):
+                    tracker.fetched(store, *row)
+            case messages.FetchesFailed(ids, firsts, sources, unreachable):
+                for identifier, _, source, is_unreachable in zip(ids, firsts, sources, unreachable, strict=True):
+                    tracker.failed(store, identifier, source, is_unreachable=is_unreachable)
+            case _:
+                return False
+        return True
+
+    def forget_owner(self, owner: bytes) -> None:
+        """Have all stores forget the objects of a client that does not return."""
+        self._tracker.forget_owner(owner)
+        for store in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
+            self._tracker.mail.send(store, ForgetOwner(owner))
+
+    def _note_sole(self, identifier: bytes, left: Copies | None) -> None:
+        """Tell a store that it has the only copy left."""
+        if left is not None and len(left.holders) == 1:
+            [holder] = left.holders
+            if holder in self._tracker.stores:
+                self._tracker.mail.name(SoleCopies, holder, identifier)
+
+
+def _address(record: StoreRecord) -> StoreAddress:
+    return StoreAddress(record.number, record.id, record.details.address, record.details.public_key)

@@ -1,0 +1,381 @@
+"""Stores of hosts: which ones there are, what the scheduler knows of their objects, and who fetches what from whom."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.net.keys import identity_of
+from scaler.protocol.messages import (
+    AcknowledgeResults,
+    FetchesFailed,
+    FetchPieces,
+    ForgetObjects,
+    ForgetOwner,
+    HeartbeatEcho,
+    Message,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsRestored,
+    ObjectsUnavailable,
+    ObjectsUnwanted,
+    ObjectsWanted,
+    Outcome,
+    PiecesFetched,
+    PushObjects,
+    Release,
+    Role,
+    SoleCopies,
+    StoreReport,
+    StoresChanged,
+    UseStore,
+    stored_reference,
+)
+from scaler.protocol.pieces import piece_count
+from scaler.scheduler.core.commands import StorageConnected, StorageSaid
+from scaler.security.keys import Entry
+from tests.unit.scheduler.driver import Cluster
+
+MB = 1_000_000
+SIZE = 100 * MB
+
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+class Hosts(Cluster):
+    """A cluster of hosts, each with a worker w1, w2, ... and a store s1, s2, ..., and a client."""
+
+    def __init__(self, count: int = 2, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.client()
+        for number in range(1, count + 1):
+            self.store(f"s{number}")
+            self.worker(f"w{number}")
+            self.say(f"w{number}", UseStore(self.peer(f"s{number}")))
+        self.said.clear()
+
+    def told(self, name: str, kind: type[_Kind]) -> list[_Kind]:
+        return [message for told, message in self.said if told == name and isinstance(message, kind)]
+
+    def fetches(self, name: str) -> list[tuple[bytes, int]]:
+        """Return what a store was told to fetch, and the numbers of the sources; each once."""
+        rows = [row for each in self.told(name, FetchPieces) for row in zip(each.ids, each.sources, strict=True)]
+        return list(dict.fromkeys(rows))
+
+    def storage_says(self, message: Message) -> None:
+        self.step(StorageSaid(message))
+
+    def made(self, worker: str, size_bytes: int = SIZE) -> bytes:
+        """A task stores its result on a worker's host. Returns the id of the result."""
+        [task] = self.submit("client")
+        result = result_id(task, 1)
+        self.finish(worker, task, payload=stored_reference(result, size_bytes))
+        return result
+
+    def has_all(self, name: str, identifier: bytes, size_bytes: int = SIZE) -> None:
+        """A store says that it has fetched an object."""
+        self.say(name, PiecesFetched([identifier], [0], [piece_count(size_bytes)], [size_bytes]))
+
+
+def hosts_with_result(count: int = 3, **settings: Any) -> tuple[Hosts, bytes]:
+    """Return a cluster, and the id of a result of 100 MB that only the store s1 has."""
+    cluster = Hosts(1, **settings)
+    result = cluster.made("w1")
+    for number in range(2, count + 1):
+        cluster.store(f"s{number}")
+    cluster.said.clear()
+    return cluster, result
+
+
+# -- stores come and go
+
+
+def test_stores_and_the_object_storage_learn_of_each_other() -> None:
+    cluster = Cluster()
+    cluster.store("s1")
+    cluster.store("s2")
+    told = [(name, message) for name, message in cluster.said if isinstance(message, StoresChanged)]
+    assert [(name, [each.number for each in message.stores]) for name, message in told] == [
+        ("s1", []),
+        ("storage", [1]),
+        ("s2", [1]),
+        ("storage", [2]),
+        ("s1", [2]),
+    ]
+    [address] = told[2][1].stores
+    assert (address.peer, address.address, address.public_key) == (cluster.peer("s1"), "tcp://s1:1", "key of s1")
+    cluster.said.clear()
+    cluster.leave("s2")
+    told = [(name, message) for name, message in cluster.said if isinstance(message, StoresChanged)]
+    assert [(name, message.gone) for name, message in told] == [("storage", [2]), ("s1", [2])]
+
+
+def test_a_store_that_comes_back_has_another_number_and_its_workers_with_it() -> None:
+    cluster = Hosts(2)
+    assert [each.store for each in cluster.state.workers.values()] == [1, 2]
+    cluster.leave("s1")
+    cluster.store("s1")
+    assert [each.store for each in cluster.state.workers.values()] == [3, 2]
+
+
+def test_a_silent_store_is_given_up_after_its_lease() -> None:
+    cluster, _ = hosts_with_result(2, worker_timeout_seconds=10)
+    cluster.wait(9, alive=["w1", "s2"])
+    assert len(cluster.state.stores) == 2
+    cluster.wait(2, alive=["w1", "s2"])
+    assert list(cluster.state.stores) == [cluster.peer("s2")]
+    assert cluster.told("s2", StoresChanged)[0].gone == [1]
+
+
+def test_a_report_of_a_store_is_answered_and_extends_its_lease() -> None:
+    cluster = Hosts(1, worker_timeout_seconds=10)
+    cluster.wait(8, alive=["w1"])
+    cluster.say("s1", StoreReport(7.5, 1, 2, 3, 4, 5))
+    assert [each.sent_at for each in cluster.told("s1", HeartbeatEcho)] == [7.5]
+    cluster.wait(8, alive=["w1"])
+    assert cluster.peer("s1") in cluster.state.stores
+
+
+def test_a_worker_may_name_its_store_before_that_has_come() -> None:
+    cluster = Cluster()
+    cluster.client()
+    cluster.worker("w1")
+    cluster.say("w1", UseStore(cluster.peer("s1")))
+    number = cluster.state.workers[cluster.peer("w1")].store
+    cluster.store("s1")
+    assert cluster.state.stores[cluster.peer("s1")].number == number == 1
+    cluster.say("w1", UseStore(b""))
+    assert cluster.state.workers[cluster.peer("w1")].store == 0
+
+
+def test_the_key_of_a_worker_may_greet_as_its_store() -> None:
+    assert identity_of(Entry("cloud", "worker")).roles == {Role.WORKER, Role.STORE}
+    assert identity_of(Entry("alice", "client")).roles == {Role.CLIENT}
+
+
+def test_a_cluster_without_stores_keeps_no_directory() -> None:
+    cluster = Cluster()
+    cluster.client()
+    cluster.worker("w1")
+    [task] = cluster.submit("client")
+    cluster.finish("w1", task, payload=stored_reference(result_id(task, 1), SIZE))
+    assert not len(cluster.state.directory)
+    cluster.step(StorageConnected())
+    assert not [message for name, message in cluster.said if name == "storage"]
+
+
+# -- who has what
+
+
+def test_a_result_is_known_to_be_in_the_store_of_its_worker() -> None:
+    cluster, result = hosts_with_result()
+    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE}
+
+
+def test_of_results_in_the_object_storage_only_large_ones_are_noted() -> None:
+    cluster = Hosts(1)
+    cluster.say("w1", UseStore(b""))
+    small, large = cluster.made("w1", MB), cluster.made("w1", SIZE)
+    assert cluster.state.directory.bytes_by_store([small, large]) == {0: SIZE}
+
+
+def test_the_last_holder_is_told_that_it_has_the_only_copy() -> None:
+    cluster, result = hosts_with_result(3)
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
+    cluster.say("s3", ObjectsHeld([result], [SIZE]))
+    cluster.say("s1", ObjectsDropped([result]))
+    assert not cluster.told("s2", SoleCopies)
+    cluster.leave("s3")
+    assert [each.ids for each in cluster.told("s2", SoleCopies)] == [[result]]
+
+
+def test_a_forgotten_object_is_forgotten_by_all_that_have_it_or_fetch_it() -> None:
+    cluster, result = hosts_with_result(4)
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
+    cluster.say("s3", ObjectsWanted([result]))
+    cluster.say("client", AcknowledgeResults(1))
+    cluster.say("client", Release([result]))
+    named = {name: each.ids for name, each in cluster.said if isinstance(each, ForgetObjects)}
+    assert named == {"storage": [result], "s1": [result], "s2": [result], "s3": [result]}
+    assert not len(cluster.state.directory)
+
+
+def test_all_stores_forget_a_client_that_leaves() -> None:
+    cluster, _ = hosts_with_result(2)
+    cluster.leave("client")
+    named = {name: each.owner for name, each in cluster.said if isinstance(each, ForgetOwner)}
+    assert named == dict.fromkeys(("storage", "s1", "s2"), cluster.peer("client"))
+    cluster.said.clear()
+    cluster.store("s3", is_back=True)
+    assert [each.owner for each in cluster.told("s3", ForgetOwner)] == [cluster.peer("client")]
+
+
+# -- fetches
+
+
+def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    [message] = cluster.told("s2", FetchPieces)
+    assert (message.ids, message.sizes, message.sources) == ([result], [SIZE], [1])
+    cluster.has_all("s2", result)
+    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
+
+
+def test_the_rate_of_a_store_is_measured() -> None:
+    cluster, result = hosts_with_result(2)
+    rates = cluster.state.tracker.rates
+    usual = rates.into(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.wait(0.5, alive=["s1", "s2"])
+    cluster.has_all("s2", result)
+    assert rates.into(2) == rates.between(2, 1) == pytest.approx(SIZE / 0.5)
+    assert rates.into(1) == usual
+    assert rates.between(1, 2) == usual
+
+
+def test_an_object_that_no_store_has_named_is_taken_to_be_in_the_object_storage() -> None:
+    cluster = Hosts(1)
+    uploaded = cluster.object_id("client")
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    [message] = cluster.told("s1", FetchPieces)
+    assert (message.ids, message.sizes, message.counts, message.sources) == ([uploaded], [0], [1], [0])
+    cluster.say("s1", PiecesFetched([uploaded], [0], [1], [MB]))
+    assert cluster.state.directory.bytes_by_store([uploaded]) == {1: MB}
+
+
+def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
+    cluster, result = hosts_with_result(1)
+    cluster.storage_says(ObjectsWanted([result]))
+    assert cluster.fetches("storage") == [(result, 1)]
+    cluster.storage_says(PiecesFetched([result], [0], [piece_count(SIZE)], [SIZE]))
+    assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE, 1: SIZE}
+
+
+def test_what_the_object_storage_misses_and_no_host_has_is_unavailable() -> None:
+    cluster = Hosts(1)
+    uploaded = cluster.object_id("client")
+    cluster.storage_says(ObjectsWanted([uploaded]))
+    assert [each.ids for each in cluster.told("storage", ObjectsUnavailable)] == [[uploaded]]
+
+
+def test_a_run_that_fails_comes_from_another_holder_and_then_from_none() -> None:
+    cluster, result = hosts_with_result(3)
+    cluster.say("s3", ObjectsHeld([result], [SIZE]))
+    cluster.say("s2", ObjectsWanted([result]))
+    [(_, first)] = cluster.fetches("s2")
+    cluster.say("s2", FetchesFailed([result], [0], [first], [False]))
+    other = 4 - first
+    assert cluster.fetches("s2") == [(result, first), (result, other)]
+    assert not cluster.told("s2", ObjectsUnavailable)
+    cluster.say("s2", FetchesFailed([result], [0], [other], [False]))
+    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
+    assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
+
+
+def test_an_object_whose_only_store_has_gone_is_unavailable_when_the_object_storage_does_not_have_it() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.leave("s1")
+    assert cluster.fetches("s2") == [(result, 1), (result, 0)]
+    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
+    assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
+
+
+def test_an_object_that_its_client_has_put_again_is_fetched_from_the_object_storage() -> None:
+    cluster = Hosts(1)
+    uploaded = cluster.object_id("client")
+    [task] = cluster.submit("client", references=[(uploaded,)])
+    for again in (False, True):
+        cluster.say("s1", ObjectsWanted([uploaded]))
+        if not again:
+            cluster.say("s1", FetchesFailed([uploaded], [0], [0], [False]))
+            assert cluster.told("s1", ObjectsUnavailable)
+            cluster.finish("w1", task, outcome=Outcome.INPUT_MISSING, payload=uploaded + b" is missing")
+            cluster.say("client", ObjectsRestored([uploaded], []))
+    assert [each.sources for each in cluster.told("s1", FetchPieces)] == [[0], [0]]
+
+
+def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_storage() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
+    assert [each.ids for each in cluster.told("s1", PushObjects)] == [[result]]
+    assert not cluster.told("s2", ObjectsUnavailable)
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    assert cluster.fetches("s2") == [(result, 1), (result, 0)]
+
+
+def test_a_fetch_that_is_not_wanted_any_more_is_forgotten() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", ObjectsUnwanted([result]))
+    cluster.leave("s1")
+    assert not cluster.told("s2", ObjectsUnavailable)
+
+
+def test_a_fetch_waits_for_a_store_that_a_worker_has_named() -> None:
+    cluster = Hosts(1)
+    cluster.break_connection("w1")
+    cluster.worker("w2")
+    cluster.say("w2", UseStore(cluster.peer("s2")))
+    result = cluster.made("w2")
+    cluster.say("s1", ObjectsWanted([result]))
+    assert not cluster.fetches("s1")
+    cluster.store("s2")
+    assert cluster.fetches("s1") == [(result, 2)]
+
+
+def test_a_store_that_a_worker_has_named_and_that_does_not_come_has_nothing() -> None:
+    cluster = Hosts(1, worker_timeout_seconds=10)
+    cluster.break_connection("w1")
+    cluster.worker("w2")
+    cluster.say("w2", UseStore(cluster.peer("s2")))
+    result = cluster.made("w2")
+    cluster.say("s1", ObjectsWanted([result]))
+    cluster.wait(11, alive=["s1", "w2"])
+    assert cluster.fetches("s1") == [(result, 0)]
+
+
+def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have() -> None:
+    cluster = Cluster()
+    cluster.client()
+    result = result_id(cluster.task_id("client"), 1)
+    cluster.store("s1", is_back=True)
+    cluster.say("s1", ObjectsWanted([result]))
+    assert not [each for _, each in cluster.said if isinstance(each, FetchPieces)]
+    cluster.store("s2", is_back=True)
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
+    [message] = [each for name, each in cluster.said if isinstance(each, FetchPieces)]
+    assert message.sources == [2]
+
+
+def test_after_a_restart_of_the_scheduler_what_no_store_names_is_fetched_from_the_object_storage_in_the_end() -> None:
+    cluster = Cluster()
+    cluster.client()
+    cluster.store("s1", is_back=True)
+    cluster.say("s1", ObjectsWanted([cluster.object_id("client")]))
+    cluster.wait(2, alive=["s1"])
+    [message] = [each for name, each in cluster.said if isinstance(each, FetchPieces)]
+    assert message.sources == [0]
+
+
+def test_a_restarted_object_storage_learns_of_the_stores_and_is_taken_to_have_nothing_by_name() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    cluster.storage_says(ObjectsWanted([cluster.object_id("client")]))
+    cluster.said.clear()
+    cluster.step(StorageConnected())
+    [message] = cluster.told("storage", StoresChanged)
+    assert [each.number for each in message.stores] == [1, 2]
+    assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE}
+    assert [each.ids for each in cluster.told("s1", SoleCopies)] == [[result]]
+
+
+def test_what_an_attempt_may_have_stored_on_a_lost_host_is_forgotten_there() -> None:
+    cluster = Hosts(1)
+    [task] = cluster.submit("client")
+    cluster.leave("w1")
+    assert [each.ids for each in cluster.told("s1", ForgetObjects)] == [[result_id(task, 1)]]
