@@ -2,9 +2,9 @@
 
     python benchmarks/hosts.py [--programs a,b] [--systems a,b] [--set chain.megabytes=200] [--json FILE] [--short]
 
-Hosts are network namespaces on one bridge (`tests/hosts.py`), so this needs root. The client, the scheduler and the
-object storage of Scaler run on the first host, which has no workers; every other host has the same number of workers,
-with a key of its own. `python benchmarks/peers.py dask` installs Dask, once.
+Hosts are network namespaces on one bridge (`tests/hosts.py`), which need root, or a Linux where users may make user
+namespaces. Client, scheduler and object storage of Scaler run on the first host, which has no workers; every
+other host has the same number of workers and a key of its own. `python benchmarks/peers.py dask` installs Dask, once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from benchmarks.host_runs import Arguments, Measured, RunFailedError, run_progra
 from benchmarks.machine import machine
 from benchmarks.peers import interpreter, versions
 from benchmarks.table import number
-from tests.hosts import why_not
+from tests.hosts import run_as_root, why_not
 
 SYSTEMS = ("scaler", "dask")
 BEGIN, END = "<!-- the hosts begin -->\n", "<!-- the hosts end -->\n"
@@ -226,6 +226,7 @@ def installed(names: str) -> list[str]:
 def main() -> None:
     given = parse()
     arguments, systems = given_arguments(given), installed(given.systems)
+    run_as_root()
     if why_not():
         raise SystemExit(f"hosts cannot be simulated: {why_not()}")
     # `timeout` and other programs that end this one send SIGTERM: the hosts go as with Ctrl-C.

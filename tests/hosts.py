@@ -14,6 +14,7 @@ import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,10 +40,24 @@ class HostsError(Exception):
     """The hosts cannot be made here, or a command on one of them failed."""
 
 
+_OWN_ROOT = ["unshare", "--user", "--map-root-user", "--net", "--mount", "sh", "-c"]
+"""Runs a shell command as root of a user namespace: its user has rights there, and the same as before elsewhere."""
+
+
+def run_as_root() -> None:
+    """Start this program again as root of a user namespace of its own, if it is not root and the system allows it."""
+    if os.geteuid() == 0 or shutil.which(_OWN_ROOT[0]) is None:
+        return
+    # `ip netns` keeps its files below /run.
+    command = [*_OWN_ROOT, 'mount -t tmpfs tmpfs /run && exec "$@"', "sh"]
+    if subprocess.run([*command, "true"], capture_output=True, timeout=20, check=False).returncode == 0:
+        os.execvp(command[0], [*command, sys.executable, *sys.argv])
+
+
 def why_not() -> str:
     """Return why hosts cannot be made on this machine; the empty text when they can."""
     if os.geteuid() != 0:
-        return "network namespaces need root"
+        return "network namespaces need root, or a system where users may make user namespaces"
     missing = [tool for tool in ("ip", "bridge", "tc", "unshare") if shutil.which(tool) is None]
     return f"network namespaces need the programs {', '.join(missing)}" if missing else ""
 
