@@ -12,9 +12,8 @@ import psutil
 def machine(rounds: int) -> str:
     cpus = len(os.sched_getaffinity(0))
     memory = psutil.virtual_memory().total / 2**30
-    return (
-        f"{cpus} CPUs ({model()}), {memory:.0f} GiB, Linux {platform.release().partition('-')[0]}. Medians of {rounds}."
-    )
+    found = f"{cpus} CPUs ({model()}), {memory:.0f} GiB, Linux {platform.release().partition('-')[0]}"
+    return f"{found}. " + ("One run each." if rounds == 1 else f"Medians of {rounds}.")
 
 
 def model() -> str:
