@@ -54,7 +54,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     "a worker's load is not reduced when a task leaves it": (
         Worker,
         "release",
-        "self._discount(task.group.timing)",
+        "self.count_function(task.group.timing, -1)",
         "pass",
         "tasks by function",
     ),
@@ -130,8 +130,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     ),
     "a worker's memory and gpus are not looked at when a task is placed": (
         Placement,
-        "_give",
-        "share = min(share, worker.count(needs, queue))",
+        "_room",
+        "share = min(share, worker.count(queue.needs, queue))",
         "pass",
         "are taken of a stock of|^min|for more slots than",
     ),

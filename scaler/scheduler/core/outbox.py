@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scaler.protocol.codec import encode, split
@@ -145,46 +146,58 @@ class Outbox:
 
     # -- to workers
 
-    def run(self, worker: Worker, task: Task, inputs: tuple[bytes, ...]) -> None:
-        of_group = self._columns[task.group]
-        columns = of_group.get(worker)
-        size = len(task.payload) + ROW_BYTES
-        if columns is None:
-            columns = of_group[worker] = RunGroup(task.group.spec, [task.id], [task.attempt], [task.payload])
-            size += self._add_to_run(worker, columns, task.group.functions)
-        else:
+    def run(self, worker: Worker, group: Group, tasks: list[Task], inputs: Mapping[bytes, tuple[bytes, ...]]) -> None:
+        """Add tasks of one group to the worker's next Run. inputs: by task, the payloads of what it references."""
+        columns = self._columns_of(worker, group)
+        has_inputs = bool(inputs or columns.inputs)
+        counted = worker.counted
+        size = self._run_bytes[worker]
+        for task in tasks:
+            if size > SPLIT_BATCH_BYTES:
+                self._close_run(worker)
+                columns = self._columns_of(worker, group)
+                size = self._run_bytes[worker]
             columns.ids.append(task.id)
             columns.attempts.append(task.attempt)
             columns.payloads.append(task.payload)
-        if inputs or columns.inputs:
-            columns.inputs.extend([()] * (len(columns.ids) - 1 - len(columns.inputs)))
-            columns.inputs.append(inputs)
-            size += sum(map(len, inputs))
-        if worker.counted and task.id in worker.counted:
-            devices = worker.counted[task.id][1]
-            if devices or columns.devices:
-                columns.devices.extend([()] * (len(columns.ids) - 1 - len(columns.devices)))
-                columns.devices.append(devices)
-        self._run_bytes[worker] += size
-        if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
-            self._commands.append(Send(worker.id, self._runs[worker]))
-            self._forget_run(worker)
+            size += len(task.payload) + ROW_BYTES
+            if has_inputs:
+                values = inputs.get(task.id, ())
+                if values or columns.inputs:
+                    columns.inputs.extend([()] * (len(columns.ids) - 1 - len(columns.inputs)))
+                    columns.inputs.append(values)
+                    size += sum(map(len, values))
+            if counted and task.id in counted:
+                devices = counted[task.id][1]
+                if devices or columns.devices:
+                    columns.devices.extend([()] * (len(columns.ids) - 1 - len(columns.devices)))
+                    columns.devices.append(devices)
+        self._run_bytes[worker] = size
 
-    def _add_to_run(self, worker: Worker, columns: RunGroup, functions: tuple[bytes, ...]) -> int:
-        """Add a group to the worker's next Run. Returns the size of the functions that the worker does not have yet."""
-        run = self._runs.get(worker)
-        if run is None:
-            run = self._runs[worker] = Run([], [columns])
-        else:
+    def _columns_of(self, worker: Worker, group: Group) -> RunGroup:
+        """Return what the next attempts of a group are added to: part of the worker's next Run.
+
+        That gets the functions, too, that the worker does not have yet.
+        """
+        of_group = self._columns[group]
+        columns = of_group.get(worker)
+        if columns is None:
+            columns = of_group[worker] = RunGroup(group.spec, [], [], [])
+            run = self._runs.get(worker)
+            if run is None:
+                run = self._runs[worker] = Run([], [])
             run.groups.append(columns)
-        size = 0
-        for identifier in functions:
-            function = self._state.objects.functions[identifier]
-            if worker.id not in function.announced_to:
-                function.announced_to.add(worker.id)
-                run.functions.append((identifier, function.payload))
-                size += len(function.payload)
-        return size
+            for identifier in group.functions:
+                function = self._state.objects.functions[identifier]
+                if worker.id not in function.announced_to:
+                    function.announced_to.add(worker.id)
+                    run.functions.append((identifier, function.payload))
+                    self._run_bytes[worker] += len(function.payload)
+        return columns
+
+    def _close_run(self, worker: Worker) -> None:
+        self._commands.append(Send(worker.id, self._runs[worker]))
+        self._forget_run(worker)
 
     def _forget_run(self, worker: Worker) -> None:
         if self._runs.pop(worker, None) is not None:

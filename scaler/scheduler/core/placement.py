@@ -196,22 +196,18 @@ class Placement:
 
     def _give(self, worker: Worker, queue: ReadyQueue, share: int, is_only_worker: bool, now: float) -> int:
         """Assign up to share tasks, within the worker's credit. Returns how many left the queue for this worker."""
-        if worker.reserved is not None and worker.reserved is not queue:
-            if not queue.may_pass(worker.reserved):
-                return 0
-            share = 1  # the task behind the first one may be of a rank that may not
+        share = self._room(worker, queue, share)
         needs = queue.needs
-        if needs.is_counted:
-            share = min(share, worker.count(needs, queue))
         avoiding: list[Task] = []
+        chosen: list[Task] = []
+        inputs: dict[bytes, tuple[bytes, ...]] = {}
         tasks = worker.tasks
         slots = worker.slots
         limit = worker.limit
         count = len(tasks) - len(worker.blocked) + worker.extra
         load = worker.load if count else 0.0
         full_load = slots * PREFETCH_SECONDS
-        given = 0
-        while given < share and count < limit:
+        while len(chosen) < share and count < limit:
             if count > slots - 1 and (worker.extra or worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
             task = queue.take()
@@ -234,21 +230,34 @@ class Placement:
                 if len(avoiding) == MAX_AVOIDING:
                     break
                 continue
-            inputs = self._tasks.inputs_of(task) if task.references else ()
-            if inputs and sum(map(len, inputs)) > MAX_INPUT_BYTES:
-                queue.put_back(task)
-                self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
-                continue
+            if task.references:
+                inputs[task.id] = self._tasks.inputs_of(task)
+                if sum(map(len, inputs[task.id])) > MAX_INPUT_BYTES:
+                    queue.put_back(task)
+                    self._tasks.end(task, Outcome.REJECTED, _TOO_MUCH_INPUT)
+                    continue
             if needs.is_counted:
                 worker.claim(task, needs)
-                count = len(tasks) - len(worker.blocked) + worker.extra
-            self._tasks.assign(task, worker, inputs, now)
+                count = len(tasks) + len(chosen) - len(worker.blocked) + worker.extra
+            chosen.append(task)
             load += group.timing.seconds
             count += 1
-            given += 1
+        if chosen:
+            self._tasks.assign(chosen, worker, inputs, now)
         for task in reversed(avoiding):
             queue.put_back(task)
-        return given
+        return len(chosen)
+
+    @staticmethod
+    def _room(worker: Worker, queue: ReadyQueue, share: int) -> int:
+        """Return how much of its share may go to a worker, by what is reserved there and by what it has free."""
+        if worker.reserved is not None and worker.reserved is not queue:
+            if not queue.may_pass(worker.reserved):
+                return 0
+            share = 1  # the task behind the first one may be of a rank that may not
+        if queue.needs.is_counted:
+            share = min(share, worker.count(queue.needs, queue))
+        return share
 
     def _reserve(self, queue: ReadyQueue, pools: list[WorkerPool], now: float) -> None:
         """Keep room free for the first task of a queue on the worker that will have it first, as far as is known."""

@@ -12,6 +12,7 @@ from bisect import insort
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice, takewhile
+from typing import Final
 
 from scaler.needs import Needs
 from scaler.scheduler.core.resources import Queue
@@ -21,6 +22,7 @@ Rank = tuple[int, int]
 
 _SWEEP_AT = 1024
 """Tombstones that a queue may hold before it is swept, if they are also more than half of it."""
+_NONE: Final[deque[Task]] = deque(maxlen=0)
 
 
 class ReadyQueue:
@@ -37,6 +39,11 @@ class ReadyQueue:
         self._lanes: dict[Rank, OrderedDict[str, OrderedDict[bytes, deque[Task]]]] = {}
         """Tasks by rank, then by key, then by client, the one whose turn it is first."""
         self._ranks: list[Rank] = []
+        self._sole = _NONE
+        """The first tasks, while they are of the only client of the best rank, so that none has to wait for its turn.
+
+        The last one of them is left: what is empty then has to be removed.
+        """
 
     @property
     def first_rank(self) -> Rank:
@@ -61,6 +68,7 @@ class ReadyQueue:
         tasks = clients.get(client.id)
         if tasks is None:
             tasks = clients[client.id] = deque()
+            self._sole = _NONE
         return tasks
 
     def put_back(self, task: Task) -> None:
@@ -71,6 +79,13 @@ class ReadyQueue:
 
     def take(self) -> Task | None:
         """Take the first ready task, and let the next key and client go first."""
+        while len(self._sole) > 1:
+            first = self._sole.popleft()
+            if first.state is READY:
+                self.count -= 1
+                first.group.ready -= 1
+                return first
+            self.tombstones -= 1
         while self._ranks:
             lane = self._lanes[self._ranks[0]]
             while lane:
@@ -81,6 +96,8 @@ class ReadyQueue:
                     del lane[key]
                 elif len(lane) > 1:
                     lane.move_to_end(key)
+                elif len(clients) == 1:
+                    self._sole = next(iter(clients.values()))
                 if task is not None:
                     return task
             del self._lanes[self._ranks.pop(0)]
@@ -119,6 +136,7 @@ class ReadyQueue:
                 for client, tasks in clients.items():
                     clients[client] = deque(task for task in tasks if task.state is READY)
             self.tombstones = 0
+            self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
         """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import ClassVar, Final
@@ -527,14 +528,22 @@ class Worker(PeerRecord):
         self.may_exceed = self.may_exceed or reported is not None
         self.extra += needs.width(self.offers, self.slots) - 1
 
-    def take(self, task: Task, now: float) -> None:
+    def take(self, tasks: Sequence[Task], now: float) -> None:
+        """Add tasks, in this order. `count_function` follows."""
         if len(self.tasks) == len(self.blocked):
             self.progressed_at = now
             self.checks_without_progress = 0
-        self.tasks[task.id] = task
-        self.sent += 1
-        timing = task.group.timing
-        self.by_function[timing] = self.by_function.get(timing, 0) + 1
+        for task in tasks:
+            self.tasks[task.id] = task
+        self.sent += len(tasks)
+
+    def count_function(self, timing: Timing, change: int) -> None:
+        """Count tasks of a function that came to it or left it, were blocked or go on."""
+        count = self.by_function.get(timing, 0) + change
+        if count:
+            self.by_function[timing] = count
+        else:
+            del self.by_function[timing]
 
     def release(self, task: Task) -> None:
         """Remove a task, whose state is still the one that it had here."""
@@ -543,7 +552,7 @@ class Worker(PeerRecord):
             self.blocked -= {task.id}
             is_blocked = True
         else:
-            self._discount(task.group.timing)
+            self.count_function(task.group.timing, -1)
             is_blocked = False
         if type(task.state) is Recalled:
             self.recalled -= 1
@@ -571,17 +580,7 @@ class Worker(PeerRecord):
                 self._widen(task, -1 if is_blocked else 1)
             self.may_exceed = self.may_exceed or not is_blocked
             timing = task.group.timing
-            if is_blocked:
-                self._discount(timing)
-            else:
-                self.by_function[timing] = self.by_function.get(timing, 0) + 1
-
-    def _discount(self, timing: Timing) -> None:
-        count = self.by_function[timing] - 1
-        if count:
-            self.by_function[timing] = count
-        else:
-            del self.by_function[timing]
+            self.count_function(timing, -1 if is_blocked else 1)
 
     def count_recall(self, change: int) -> None:
         """Count a task that was asked back (1), or that it keeps all the same (-1)."""

@@ -16,8 +16,8 @@ result of an attempt that is not the current one of a task on that worker is dro
 from __future__ import annotations
 
 import heapq
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -165,20 +165,26 @@ class Tasks:
 
     # -- to workers and back
 
-    def assign(self, task: Task, worker: Worker, inputs: tuple[bytes, ...], now: float) -> None:
-        """Send a ready task, which was taken from its queue, to a worker."""
-        task.group.assigned += 1
-        task.attempt += 1
-        task.state = worker.assigned
-        worker.take(task, now)
-        if self._state.changes is not None:
-            self._note_dispatched(self._state.changes, task, worker)
-        self._outbox.run(worker, task, inputs)
+    def assign(self, tasks: list[Task], worker: Worker, inputs: Mapping[bytes, tuple[bytes, ...]], now: float) -> None:
+        """Send ready tasks, which were taken from their queue, to a worker. inputs: see `Outbox.run`."""
+        by_group: defaultdict[Group, list[Task]] = defaultdict(list)
+        state = worker.assigned
+        for task in tasks:
+            task.attempt += 1
+            task.state = state
+            by_group[task.group].append(task)
+        worker.take(tasks, now)
+        for group, its_own in by_group.items():
+            self._join(group, its_own, worker)
+            self._outbox.run(worker, group, its_own, inputs)
 
-    @staticmethod
-    def _note_dispatched(changes: Changes, task: Task, worker: Worker) -> None:
-        if not task.group.spec.retries and task.group.client.via is None:
-            changes.add(Dispatched(task.id, worker.id))
+    def _join(self, group: Group, tasks: Sequence[Task], worker: Worker) -> None:
+        """Count tasks of a group that a worker has taken."""
+        group.assigned += len(tasks)
+        worker.count_function(group.timing, len(tasks))
+        if self._state.changes is not None and not group.spec.retries and group.client.via is None:
+            for task in tasks:
+                self._state.changes.add(Dispatched(task.id, worker.id))
 
     def adopt(self, task: Task, worker: Worker, attempt: int, devices: tuple[int, ...], now: float) -> None:
         """Take a queued task for one that was sent to a worker: the worker has reported that it has this attempt.
@@ -189,14 +195,12 @@ class Tasks:
             self._ready.remove(task)
         else:
             self._state.waiting -= 1
-        task.group.assigned += 1
         task.attempt = attempt
         task.state = worker.assigned
         if task.needs.is_counted:
             worker.claim(task, task.needs, devices)
-        worker.take(task, now)
-        if self._state.changes is not None:
-            self._note_dispatched(self._state.changes, task, worker)
+        worker.take((task,), now)
+        self._join(task.group, (task,), worker)
 
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
         retained = task.group.client.retained
