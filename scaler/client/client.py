@@ -80,6 +80,7 @@ class Client(ArgumentOnly):
         insecure_no_auth: bool | None = None,
         *,
         session: str | None = None,
+        compression: str | None = None,
     ) -> None:
         """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
 
@@ -97,6 +98,9 @@ class Client(ArgumentOnly):
         session: the name of a durable session of this key, to which the tasks and results belong instead of to this
         client: when it ends, they stay, and a client with the same session continues. One client at a time uses it.
 
+        compression: of what travels to and from other hosts: auto (where it saves time), on or off; by default as
+        SCALER_COMPRESSION says, or auto.
+
         Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
@@ -112,7 +116,7 @@ class Client(ArgumentOnly):
         if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
         else:
-            access = client_access(credentials, insecure_no_auth)
+            access = client_access(credentials, insecure_no_auth, compression)
             self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from typing import get_args
 
 from scaler.client.connect import open_loop
 from scaler.client.loop import ClientLoop
+from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.net.access import Access
@@ -45,15 +47,18 @@ def open_cluster(
         raise type(error)(f"{ADDRESS_VARIABLE}={chosen}: {error}") from None
 
 
-def client_access(credentials: str | None, insecure_no_auth: bool | None) -> Access:
-    """Return how a client authenticates: as its arguments say, or the environment. Raises ConfigError."""
+def client_access(credentials: str | None, insecure_no_auth: bool | None, compression: str | None) -> Access:
+    """Return how a client connects: as its arguments say, or the environment. Raises ConfigError and UsageError."""
+    compression = compression or os.environ.get(COMPRESSION_VARIABLE) or "auto"
+    if compression not in get_args(Compression):
+        raise UsageError(f"compression is {', '.join(get_args(Compression))}; {compression!r} is none of them")
     if credentials is None and not insecure_no_auth:
         credentials = os.environ.get(CREDENTIALS_VARIABLE) or None
     if insecure_no_auth is None and credentials is None:
         insecure_no_auth = os.environ.get(INSECURE_VARIABLE, "").lower() in _TRUE
     if credentials and insecure_no_auth:
         raise UsageError("credentials and insecure_no_auth contradict each other: give one of them")
-    return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client")
+    return Access.of(credentials, bool(insecure_no_auth), Role.CLIENT, "client", compression)
 
 
 def _connect(

@@ -87,9 +87,15 @@ def open_loop(
 
     def connect(peer: bytes, on_events: OnEvents) -> Connector:
         hello = own_hello(Role.CLIENT, ClientDetails(name, session))
-        keys = access.to(Server.SCHEDULER, address)
-        local = access.uses_local
-        return SocketConnector(address, peer=peer, hello=hello, on_events=on_events, keys=keys, uses_local=local)
+        return SocketConnector(
+            address,
+            peer=peer,
+            hello=hello,
+            on_events=on_events,
+            keys=access.to(Server.SCHEDULER, address),
+            uses_local=access.uses_local,
+            compression=access.compression,
+        )
 
     key = access.credential.name if access.credential is not None else ""
     return _opened(

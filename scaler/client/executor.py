@@ -55,6 +55,7 @@ class ScalerExecutor(Executor):
         credentials: str | None = None,
         insecure_no_auth: bool | None = None,
         session: str | None = None,
+        compression: str | None = None,
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
@@ -70,6 +71,7 @@ class ScalerExecutor(Executor):
         options: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
         options |= {"serializer": serializer, "stream_output": stream_output, "name": name}
         options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
+        options |= {"compression": compression}
         given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
         if client is not None and given:
             raise UsageError(

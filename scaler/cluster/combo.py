@@ -72,6 +72,7 @@ class SchedulerClusterCombo:
         web_port: int | None = None,
         credentials: str | None = None,
         insecure_no_auth: bool = False,
+        compression: Literal["auto", "on", "off"] = "auto",
         protected: bool = True,
         max_number_of_tasks_waiting: int = -1,
         max_tasks_per_client: int = 10_000_000,

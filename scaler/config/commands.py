@@ -367,7 +367,7 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     storage = webui = None
     beside: dict[str, object] = {}
     alone = load(SchedulerConfig, tables["scheduler"])
-    security = {"credentials": alone.credentials, "insecure_no_auth": alone.insecure_no_auth}
+    security = {key: getattr(alone, key) for key in ("credentials", "insecure_no_auth", "compression")}
     if table := tables.get("object_storage_server"):
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}

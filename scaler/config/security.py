@@ -1,17 +1,28 @@
-"""Settings of every component: how it authenticates."""
+"""Settings of every component: how it connects and authenticates."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Annotated
 
+from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.config.setting import Setting, SettingsModel
 from scaler.config.values import Name
 from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecurityConfig(SettingsModel):
+class ConnectionConfig(SettingsModel):
+    """Connections."""
+
+    compression: Annotated[Compression, Setting(variable=COMPRESSION_VARIABLE)] = "auto"
+    """Compress what goes to other hosts: `auto` where it saves more time than it takes, `on` whatever becomes smaller,
+    also over a tunnel of this host, `off` nothing. Both ends of a connection must allow it.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig(ConnectionConfig):
     """Security."""
 
     credentials: Annotated[

@@ -101,6 +101,7 @@ class WorkerConfig(WorkerSettings):
 
     scheduler_address: str
     insecure_no_auth: bool = False
+    compression: str = "auto"
     worker_manager_id: str
     unit_id: str
     """Empty: see unit_id_from."""

@@ -94,6 +94,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
             **{item.name: getattr(self, item.name) for item in fields(WorkerSettings)},
             scheduler_address=self.worker_scheduler_address,
             insecure_no_auth=self.insecure_no_auth,
+            compression=self.compression,
             worker_manager_id=self.worker_manager_id,
             unit_id=unit_id,
             unit_id_from=unit_id_from,

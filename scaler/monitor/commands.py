@@ -62,7 +62,7 @@ async def _main(request: TopRequest | Question | AuditRequest) -> None:
     connection = MonitorConnection(
         config.monitor_address,
         changed.set,
-        access=Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "monitor"),
+        access=Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "monitor", config.compression),
         timeout_seconds=config.timeout_seconds,
     )
     try:

@@ -76,6 +76,7 @@ class MonitorConnection:
             hello=own_hello(Role.MONITOR),
             on_events=self._on_events,
             keys=access.to(Server.SCHEDULER, address),
+            compression=access.compression,
         )
         self._questions = Questions(self._connector.send)
 

@@ -1,4 +1,4 @@
-"""How a peer proves itself to servers: its settings `credentials` and `insecure_no_auth`, made usable.
+"""How a peer connects to servers: its settings `credentials`, `insecure_no_auth` and `compression`, made usable.
 
 What reads credentials is imported when a connection needs it: peers on the server's host need none of it.
 """
@@ -27,15 +27,19 @@ class Access(NamedTuple):
     uses_local: bool = True
     """Connect over the local transport where there is one. The server takes the peer for its own user's there, not for
     that of the credential."""
+    compression: str = "auto"
+    """The setting of this name."""
 
     @classmethod
-    def of(cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str) -> Access:
+    def of(
+        cls, credentials: str | None, insecure_no_auth: bool, role: Role, name: str, compression: str = "auto"
+    ) -> Access:
         """Read the credential at this path; in a keys directory, that of the component of this name and role.
 
         Raises ConfigError when it cannot be read, or other users can read it.
         """
         if credentials is None:
-            return cls(None, insecure_no_auth)
+            return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
         from scaler.security.directory import KeysDirectory  # noqa: PLC0415
         from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
@@ -43,8 +47,8 @@ class Access(NamedTuple):
         if Path(credentials).is_dir():
             # Names of keys have fewer characters than those of components, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
-            return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value))
-        return cls(load_credential(credentials))
+            return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value), compression=compression)
+        return cls(load_credential(credentials), compression=compression)
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:
         """Return what finds the keys for each connection to this server: None without encryption."""

@@ -18,7 +18,7 @@ _CHECKSUM = slice(4, 8)
 
 def with_checksum(envelope: Envelope) -> Envelope:
     """Return an envelope whose header has the CRC-32 of the header without it, the body and the attachments."""
-    header, body, attachments, _ = envelope
+    header, body, attachments, _ = envelope  # the header may be longer: that of compressed frames
     checksum = _crc32(header, body, attachments).to_bytes(4, "little")
     return envelope._replace(header=header[: _CHECKSUM.start] + checksum + header[_CHECKSUM.stop :])
 
@@ -29,7 +29,7 @@ def checked(received: Input) -> Input:
         return received
     header = received.header
     checksum = int.from_bytes(header[_CHECKSUM], "little")
-    if not checksum or len(header) != HEADER_BYTES:
+    if not checksum or len(header) < HEADER_BYTES:
         return received
     header = header[: _CHECKSUM.start] + bytes(4) + header[_CHECKSUM.stop :]
     if _crc32(header, received.body, received.attachments) != checksum:

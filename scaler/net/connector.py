@@ -12,11 +12,13 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from scaler.config.addresses import check_server_address
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
+from scaler.net.compression import ZSTD
 from scaler.net.connection import ConnectorEvent
 from scaler.net.connector_core import ConnectorCore, Phase
 from scaler.net.local import LocalTransport, connect_local
@@ -82,6 +84,8 @@ class Shell(Generic[_CoreT]):
             command.link.cut()
         elif isinstance(command, t.LiftLimits):
             command.link.lift_limits()
+        elif isinstance(command, t.Compress):
+            command.link.compress()
 
     def _stop(self, reason: str) -> list[t.Transmit] | None:
         """Return what is to be sent at the end; None when this is closed already, or in a forked child."""
@@ -235,6 +239,7 @@ class ConnectorShell(Shell[ConnectorCore]):
         return self._iterate()
 
     def _perform(self, command: t.Command, now: float) -> None:
+        super()._perform(command, now)
         if isinstance(command, t.Dial):
             try:
                 self._transport = self._dial()
@@ -243,7 +248,6 @@ class ConnectorShell(Shell[ConnectorCore]):
             else:
                 self._inputs.append(t.LinkOpened(self._transport))
         elif isinstance(command, t.Cut):
-            super()._perform(command, now)
             # Where the process behind the local listener does not welcome this peer, the server itself may.
             is_local = isinstance(self._transport, LocalTransport)
             self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
@@ -261,7 +265,7 @@ class SocketConnector(ConnectorShell):
     like hold the connector's own peer id.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its settings)
         self,
         address: str,
         *,
@@ -272,11 +276,12 @@ class SocketConnector(ConnectorShell):
         io_threads: int = 1,
         keys: Callable[[], PeerKeys | None] = lambda: None,
         uses_local: bool = True,
+        compression: str = "off",
     ) -> None:
         """Begin to connect. on_events is called from the loop, never from here. hello.resume is set by the connector.
 
         keys: returns what a connection over ZeroMQ authenticates by, None without encryption; asked for each of them.
-        uses_local: see `Access`.
+        uses_local: see `Access`. compression: the setting of this name.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. Raises UsageError when the
         address is malformed.
         """
@@ -287,6 +292,9 @@ class SocketConnector(ConnectorShell):
         self._context: Context | None = None
         self._at_close = ExitStack()
         wakeups = Wakeups(asyncio.get_running_loop(), self._wake)
+        self._compression = compression
+        if compression != "off":
+            hello = replace(hello, compression=ZSTD)
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
         super().__init__(ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now()), on_events, wakeups)
         wakeups.soon()
@@ -309,7 +317,7 @@ class SocketConnector(ConnectorShell):
             if self._context is None:
                 self._context = acquire_context(self._io_threads)
                 self._at_close.callback(release_context)
-            return ZmqConnection(self._context, self._address, self._wakeups, self._keys())
+            return ZmqConnection(self._context, self._address, self._wakeups, self._keys(), self._compression)
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
 

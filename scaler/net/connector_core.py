@@ -227,6 +227,8 @@ class ConnectorCore:
             # Any message in the new session tells the server that this side knows of it.
             self._session.post(ACKNOWLEDGE_BODY)
             self._events.append(Welcomed(welcome))
+        if self._link is not None and welcome.compression and welcome.compression == self._hello.compression:
+            self._commands.append(t.Compress(self._link))
         self._welcome = welcome
         self._refusals = 0
         self._resume = True

@@ -11,6 +11,7 @@ from scaler.config.addresses import local_address
 from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import advertised
+from scaler.net.compression import ZSTD
 from scaler.net.connection import ListenerEvent
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.identity import Identity
@@ -95,7 +96,7 @@ class Listener(Shell[ListenerCore]):
 class SocketListener(Listener):
     """Lives on the loop that runs when it is made, and belongs to its thread."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its settings)
         self,
         addresses: Iterable[str],
         *,
@@ -106,10 +107,11 @@ class SocketListener(Listener):
         io_threads: int = 1,
         has_local_listener: bool = False,
         keys: ServerKeys | None = None,
+        compression: str = "off",
     ) -> None:
         """Bind to all addresses. on_events is called from the loop, never from here.
 
-        keys: without them, every peer is admitted, and nothing is encrypted.
+        keys: without them, every peer is admitted, and nothing is encrypted. compression: the setting of this name.
         io_threads: of the process's ZeroMQ context, when this is the first to use it. has_local_listener: peers of this
         host and user need no ZeroMQ. Raises UsageError when an address is malformed, taken or not of this host; nothing
         stays bound then.
@@ -117,10 +119,11 @@ class SocketListener(Listener):
         self._loop = asyncio.get_running_loop()
         first_session = int.from_bytes(os.urandom(8), "big")
         most = min(MAX_UNIDENTIFIED, max_descriptors() // 4)
-        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most)
+        announced = "" if compression == "off" else ZSTD
+        core = ListenerCore(Server(server_kind), outbox or OutboxLimits(), first_session, most, announced)
         super().__init__(core, admit, on_events, Wakeups(self._loop, self._wake))
         self._keys = keys
-        self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys)
+        self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses
         # Behind a wildcard, peers of this host may know it by either of these.
         known = {name(address) for address in self.addresses for name in (local_address, advertised)}

@@ -77,9 +77,18 @@ class _Link:
 
 class ListenerCore:
     def __init__(
-        self, server: m.Server, limits: OutboxLimits, first_session: int = 0, max_unidentified: int = MAX_UNIDENTIFIED
+        self,
+        server: m.Server,
+        limits: OutboxLimits,
+        first_session: int = 0,
+        max_unidentified: int = MAX_UNIDENTIFIED,
+        compression: str = "",
     ) -> None:
-        """first_session: number of the first session, 64 random bits: two listeners never give out the same ids."""
+        """first_session: number of the first session, 64 random bits: two listeners never give out the same ids.
+
+        compression: what Welcomes announce, see `Welcome`.
+        """
+        self._compression = compression
         self._max_unidentified = max_unidentified
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -404,7 +413,10 @@ class ListenerCore:
         link.peer = peer
         self._identified(link)
         self._commands.append(t.LiftLimits(link.transport))
-        peer.session.post(encode(replace(answer, resumed=resumed)))
+        compression = self._compression if hello.compression == self._compression else ""
+        if compression:
+            self._commands.append(t.Compress(link.transport))
+        peer.session.post(encode(replace(answer, resumed=resumed, compression=compression)))
         self._unsent[peer_id] = peer
 
     def _break(self, peer: _Peer) -> None:

@@ -33,7 +33,8 @@ class ServerAccess:
         used.
         """
         self.keys: ServerKeys | None = None
-        self.to_storage = Access(is_insecure=config.insecure_no_auth)
+        self.compression = config.compression
+        self.to_storage = Access(is_insecure=config.insecure_no_auth, compression=config.compression)
         self._run: RunKeys | None = None
         self._owner_secret = ""
         if config.credentials is not None:
@@ -44,7 +45,7 @@ class ServerAccess:
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
             self.keys = ServerKeys(pair, AllowList(directory))
             self._owner_secret = directory.object_storage.secret
-            self.to_storage = Access(directory.of_scheduler())
+            self.to_storage = Access(directory.of_scheduler(), compression=config.compression)
         elif not config.insecure_no_auth:
             for address in addresses:
                 if not is_loopback(address):

@@ -45,6 +45,9 @@ class Transport(Protocol):
     def lift_limits(self) -> None:
         """Take messages of any size from now on: the peer is welcome. Before, a listener's link takes a Hello only."""
 
+    def compress(self) -> None:
+        """Compress frames from now on where that pays, and take in compressed ones: both sides have announced it."""
+
     def cut(self) -> None:
         """Close at once. No input comes from this link any more. Harmless when repeated."""
 
@@ -194,6 +197,12 @@ class LiftLimits(NamedTuple):
     link: Transport
 
 
+class Compress(NamedTuple):
+    """Let this link carry compressed frames: both sides can read them."""
+
+    link: Transport
+
+
 class Cut(NamedTuple):
     """Close this connection. was_welcomed: a connector's session was on it."""
 
@@ -213,7 +222,7 @@ class Report(NamedTuple):
     origin: str = ""
 
 
-Command = Transmit | Deliver | Admit | Dial | LiftLimits | Cut | Report
+Command = Transmit | Deliver | Admit | Dial | LiftLimits | Compress | Cut | Report
 
 
 class UnreadableError(Exception):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import socket as sockets
 import time
-from collections import deque
 from collections.abc import Sequence
 
 import zmq
 
 from scaler.net import transport as t
-from scaler.net.checksum import checked, with_checksum
+from scaler.net.checksum import checked
+from scaler.net.compression import expanded
 from scaler.net.identity import ANYONE
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
@@ -21,9 +21,10 @@ from scaler.net.zmq_transport import (
     WRITABLE,
     Context,
     LoopWaker,
+    Outgoing,
     ZmqEnd,
+    packer_of,
     receive_envelope,
-    send_envelopes,
 )
 from scaler.protocol.session import Envelope
 
@@ -67,8 +68,10 @@ class ZmqConnection(ZmqEnd):
     passes_descriptors = False
     identity = ANYONE
 
-    def __init__(self, context: Context, address: str, wakeups: LoopWaker, keys: PeerKeys | None) -> None:
-        """Begin to connect. keys: None without encryption.
+    def __init__(
+        self, context: Context, address: str, wakeups: LoopWaker, keys: PeerKeys | None, compression: str
+    ) -> None:
+        """Begin to connect. keys: None without encryption. compression: the setting.
 
         Raises OSError when this process has no descriptor for it.
         """
@@ -77,7 +80,9 @@ class ZmqConnection(ZmqEnd):
         self._refused_after = 0
         self._is_shaken = False
         """The handshake has succeeded."""
-        self._unsent: deque[Envelope] = deque()
+        self._descriptor = -1
+        self._compression = compression
+        self._outgoing = Outgoing(has_checksums=keys is None)
         self._is_blocked = False
         self._broken = ""
         self._address = address
@@ -103,6 +108,8 @@ class ZmqConnection(ZmqEnd):
             for kind, value in self._take_events():
                 if kind == _SHAKEN:
                     self._is_shaken = True
+                elif kind == zmq.EVENT_CONNECTED:
+                    self._descriptor = value
                 elif kind == zmq.EVENT_DISCONNECTED and not (self._is_shaken or self._broken):
                     self._broken = "the program that listens there does not speak ZeroMQ"
                 elif not self._broken:
@@ -111,14 +118,18 @@ class ZmqConnection(ZmqEnd):
                         self._probe = self._dial_plainly()
         if self._probe is not None and not self._has_read(self._probe):
             return
-        if self._is_blocked and send_envelopes(self._socket, b"", self._unsent):
-            self._is_blocked = False
-            inputs.append(t.WritingChanged(self, is_blocked=False))
+        if self._is_blocked:
+            self._is_blocked = not self._outgoing.send(self._socket, b"")
+            if not self._is_blocked:
+                inputs.append(t.WritingChanged(self, is_blocked=False))
+            elif self._outgoing.is_packing:
+                self._wakeups.soon()
 
         def read_one() -> int:
             envelope, size = receive_envelope(self._socket, self, self._socket.recv(LAST, copy=False))
-            inputs.append(checked(envelope) if self._keys is None else envelope)
-            return size
+            plain, growth = expanded(checked(envelope) if self._keys is None else envelope)
+            inputs.append(plain)
+            return size + growth
 
         if not self._read(read_one):
             self._wakeups.soon()
@@ -171,8 +182,8 @@ class ZmqConnection(ZmqEnd):
             self._probe = None
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        self._unsent.extend(map(with_checksum, envelopes) if self._keys is None else envelopes)
-        self._is_blocked = not send_envelopes(self._socket, b"", self._unsent)
+        self._outgoing.add(envelopes)
+        self._is_blocked = not self._outgoing.send(self._socket, b"")
         ready = int(self._socket.getsockopt(EVENTS))
         if ready & READABLE or (self._is_blocked and ready & WRITABLE):
             self._wakeups.soon()
@@ -180,6 +191,10 @@ class ZmqConnection(ZmqEnd):
 
     def lift_limits(self) -> None:
         """Do nothing: a connector trusts its server."""
+
+    def compress(self) -> None:
+        """See `Transport`. What a server compresses may come before this side has read the Welcome: it is expanded."""
+        self._outgoing.packer = packer_of(self._descriptor, self._compression)
 
     def cut(self) -> None:
         self._close_probe()
@@ -194,7 +209,7 @@ class ZmqConnection(ZmqEnd):
         if not self._socket.closed:
             self._unwatch()
             until = time.monotonic() + linger_seconds
-            while not send_envelopes(self._socket, b"", self._unsent) and (left := until - time.monotonic()) > 0:
+            while not self._outgoing.send(self._socket, b"") and (left := until - time.monotonic()) > 0:
                 self._socket.poll(round(left * 1000), zmq.POLLOUT)
             self._close(linger_seconds)
 

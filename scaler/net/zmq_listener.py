@@ -8,7 +8,6 @@ import itertools
 import os
 import socket as sockets
 import time
-from collections import deque
 from collections.abc import Iterable, Sequence
 
 import zmq
@@ -16,7 +15,8 @@ import zmq
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
-from scaler.net.checksum import checked, with_checksum
+from scaler.net.checksum import checked
+from scaler.net.compression import expanded
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -24,13 +24,14 @@ from scaler.net.zmq_transport import (
     LAST,
     MISMATCH,
     LoopWaker,
+    Outgoing,
     ZmqEnd,
     acquire_context,
     authenticator_of,
     is_readable,
+    packer_of,
     receive_envelope,
     release_context,
-    send_envelopes,
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import Envelope, OutboxLimits
@@ -75,7 +76,9 @@ class ZmqLink:
         """Why its handshake failed."""
         self.route = b""
         """What ROUTER calls it; empty until it has brought a message."""
-        self.unsent: deque[Envelope] = deque()
+        self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
+        self.is_compressed = False
+        """Its peer may send compressed frames."""
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
@@ -92,12 +95,16 @@ class ZmqLink:
                 self.source, self.origin = name[0], f"{name[0]} port {name[1]}"
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
-        self.unsent.extend(envelopes if self._listener.is_encrypted else map(with_checksum, envelopes))
+        self.outgoing.add(envelopes)
         return self._listener.push(self)
 
     def lift_limits(self) -> None:
         self.is_limited = False
         self._listener.welcome(self)
+
+    def compress(self) -> None:
+        self.is_compressed = True
+        self.outgoing.packer = packer_of(self.descriptor, self._listener.compression)
 
     def cut(self) -> None:
         self._listener.drop(self)
@@ -143,14 +150,22 @@ class ZmqListener(ZmqEnd):
     known here belongs to the connection that was last accepted under it.
     """
 
-    def __init__(self, addresses: Iterable[str], io_threads: int, wakeups: LoopWaker, keys: ServerKeys | None) -> None:
-        """Bind to all addresses. keys: None admits every peer, without encryption.
+    def __init__(
+        self,
+        addresses: Iterable[str],
+        io_threads: int,
+        wakeups: LoopWaker,
+        keys: ServerKeys | None,
+        compression: str,
+    ) -> None:
+        """Bind to all addresses. keys: None admits every peer, without encryption. compression: the setting.
 
         Raises UsageError, binding none, when an address is malformed, taken or not of this host.
         """
         context = acquire_context(io_threads)
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
+        self.compression = compression
         self.is_encrypted = keys is not None
         self._failure = ""
         """Of the handshake of the connection whose end is reported next."""
@@ -236,11 +251,11 @@ class ZmqListener(ZmqEnd):
     def push(self, link: ZmqLink) -> bool:
         """Send what waits for a link; False when it takes no more, and is tried again later."""
         self.was_used = True
-        if send_envelopes(self._socket, link.route, link.unsent):
+        if link.outgoing.send(self._socket, link.route):
             self._blocked.pop(link, None)
             return True
         self._blocked[link] = None
-        self._wakeups.soon(BLOCKED_RETRY_SECONDS)
+        self._wakeups.soon(0.0 if link.outgoing.is_packing else BLOCKED_RETRY_SECONDS)
         return False
 
     def drop(self, link: ZmqLink) -> None:
@@ -276,9 +291,12 @@ class ZmqListener(ZmqEnd):
                 header = self._socket.recv(LAST, copy=False)
             return 0
         envelope, size = receive_envelope(self._socket, link, header)
-        self._inputs.append(envelope if self.is_encrypted else checked(envelope))
         link.read_bytes += size
-        return size
+        plain, growth = envelope if self.is_encrypted else checked(envelope), 0
+        if link.is_compressed:
+            plain, growth = expanded(plain)
+        self._inputs.append(plain)
+        return size + growth
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:
         """Return the connection of a new route; None when it has ended, or was cut."""

@@ -14,13 +14,18 @@ import itertools
 import os
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 import zmq
 
 from scaler.net import transport as t
+from scaler.net.checksum import with_checksum
+from scaler.net.compression import Packer
+from scaler.net.kernel import bytes_per_second, is_of_this_host
 from scaler.net.zap import Authenticator
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
@@ -184,6 +189,50 @@ def send_envelopes(socket: Socket, route: bytes, unsent: deque[Envelope]) -> boo
             return True
         unsent.popleft()
     return True
+
+
+class Outgoing:
+    """Envelopes that wait until one connection takes them: with checksums, or with compressed frames, or both."""
+
+    def __init__(self, has_checksums: bool) -> None:
+        self.packer: Packer | None = None
+        self.is_packing = False
+        """Time is what it waits for, and not the connection."""
+        self._has_checksums = has_checksums
+        self._unpacked: deque[Envelope] = deque()
+        self._unsent: deque[Envelope] = deque()
+
+    def add(self, envelopes: Iterable[Envelope]) -> None:
+        if self.packer is not None:
+            self._unpacked.extend(envelopes)
+        else:
+            self._unsent.extend(map(with_checksum, envelopes) if self._has_checksums else envelopes)
+
+    def send(self, socket: Socket, route: bytes) -> bool:
+        """Send what waits; False when some is left. route: empty for DEALER."""
+        self.is_packing = False
+        if self.packer is not None:
+            self.packer.begin()
+        while send_envelopes(socket, route, self._unsent):
+            if self.packer is None or not self._unpacked:
+                return True
+            packed = self.packer.pack(self._unpacked[0])
+            if packed is None:
+                self.is_packing = True
+                return False
+            self._unpacked.popleft()
+            self._unsent.append(with_checksum(packed) if self._has_checksums else packed)
+        return False
+
+
+def packer_of(descriptor: int, compression: str) -> Packer | None:
+    """Return what compresses for the connection with this descriptor; None when that never pays.
+
+    compression: the setting.
+    """
+    if compression == "on":
+        return Packer(lambda: 0.0, time.perf_counter)
+    return None if is_of_this_host(descriptor) else Packer(partial(bytes_per_second, descriptor), time.perf_counter)
 
 
 def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:

@@ -91,6 +91,7 @@ class StorageClient:
             io_threads=io_threads,
             keys=access.to(Server.OBJECT_STORAGE, address),
             uses_local=access.uses_local,
+            compression=access.compression,
         )
 
     def put(self, object_id: bytes, parts: Sequence[Buffer]) -> asyncio.Future[SharedMemory | None]:

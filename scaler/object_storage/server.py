@@ -133,6 +133,7 @@ class StorageServer:
             io_threads=io_threads,
             has_local_listener=True,
             keys=self._access.keys,
+            compression=self._access.compression,
         )
         self._access.publish(self._listener.addresses)
         self._access.warn(self._listener.addresses, self._loop.call_later)

@@ -304,6 +304,7 @@ class Hello(Message):
     pid: f.Count32
     details: Details = None
     owner_token: f.OptionalId = field(default=b"", repr=False)  # of Welcome, to the object storage
+    compression: f.Display = ""  # how frames to and from it may be compressed: zstd; empty: not at all
 
 
 def wrong_details(server: Server, hello: Hello) -> str:
@@ -327,6 +328,7 @@ class Welcome(Message):
     max_pending_tasks: f.Limit = -1  # unfinished tasks that a client may have
     owner_token: f.OptionalId = field(default=b"", repr=False)
     """Shows the object storage that the client's peer id is its own; only where keys authenticate peers."""
+    compression: f.Display = ""  # that of the Hello, when both sides may compress so; else empty
 
 
 class RefusalReason(StrEnum):

@@ -6,6 +6,12 @@
 # 16 bytes, sequence u64, acknowledged u64), a body frame, and attachments. The body frame is one `Body` in Cap'n Proto's
 # standard stream framing, not packed.
 #
+# Compression. When Hello and Welcome both say `zstd`, either side may compress frames. The header then has 5 more bytes
+# for each frame, the body first: the frame's size when expanded (u32) and its lanes (u8), both 0 for a frame that travels
+# as it is. A compressed frame is one frame of Zstandard with a window of at most 8 MiB. With n lanes, n above 1, it has
+# every n-th byte from byte 0 on, then every n-th from byte 1 on, and so on, then the bytes that are over when the size is
+# no multiple of n. Limits count bytes as expanded; a checksum is of the bytes as sent.
+#
 # Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
@@ -219,6 +225,7 @@ struct Hello {
   managerDetails @10 :ManagerDetails;  # or not set
   storeDetails @11 :StoreDetails;  # or not set
   ownerToken @12 :Data;          # of Welcome, to the object storage; 16 bytes, or empty
+  compression @13 :Text;         # how frames to and from it may be compressed: zstd; empty: not at all
 }
 
 struct Welcome {
@@ -234,6 +241,7 @@ struct Welcome {
   ownerToken @6 :Data;
   # Shows the object storage that the client's peer id is its own; only where keys authenticate peers; 16 bytes, or
   # empty
+  compression @7 :Text;          # that of the Hello, when both sides may compress so; else empty
 }
 
 enum RefusalReason {

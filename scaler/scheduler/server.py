@@ -174,6 +174,7 @@ class SchedulerServer:
             io_threads=config.io_threads,
             has_local_listener=True,
             keys=self._access.keys,
+            compression=self._access.compression,
         )
         self._listener.on_refused = lambda report: self._note([report])
         self._monitors = Monitors(
@@ -185,6 +186,7 @@ class SchedulerServer:
                 server_kind=Server.SCHEDULER,
                 io_threads=config.io_threads,
                 keys=self._access.keys,
+                compression=self._access.compression,
             ),
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
@@ -199,6 +201,7 @@ class SchedulerServer:
             hello=own_hello(Role.SCHEDULER),
             on_events=self._on_storage_events,
             keys=self._access.to_storage.to(Server.OBJECT_STORAGE, self.storage_address),
+            compression=self._access.compression,
         )
         addresses = [*self._listener.addresses, self._monitors.address]
         self._access.publish(addresses)

@@ -57,5 +57,6 @@ def own_access(config: WorkerConfig) -> Access:
     from scaler.security.credential import Credential  # noqa: PLC0415
 
     if not _text:
-        return Access(is_insecure=config.insecure_no_auth)
-    return Access(Credential.from_text(_text, "the credential of the worker manager"))
+        return Access(is_insecure=config.insecure_no_auth, compression=config.compression)
+    credential = Credential.from_text(_text, "the credential of the worker manager")
+    return Access(credential, compression=config.compression)

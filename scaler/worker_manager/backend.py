@@ -98,12 +98,12 @@ class Backend(Protocol):
 
 def access_of(config: WorkerManagerConfig) -> Access:
     """Return how a manager authenticates. A credential is read once, as it may come from a pipe. Raises ConfigError."""
-    return _access(config.credentials, config.insecure_no_auth, config.worker_manager_id)
+    return _access(config.credentials, config.insecure_no_auth, config.worker_manager_id, config.compression)
 
 
 @cache
-def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str) -> Access:
-    return Access.of(credentials, insecure_no_auth, Role.MANAGER, manager_id)
+def _access(credentials: str | None, insecure_no_auth: bool, manager_id: str, compression: str) -> Access:
+    return Access.of(credentials, insecure_no_auth, Role.MANAGER, manager_id, compression)
 
 
 def units_credential(config: WorkerManagerConfig) -> str:

@@ -368,6 +368,7 @@ def _connect(
         on_events=on_events,
         io_threads=config.io_threads,
         keys=access.to(Server.SCHEDULER, config.scheduler_address),
+        compression=access.compression,
     )
 
 

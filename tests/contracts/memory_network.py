@@ -84,6 +84,8 @@ class WireEnd:
 
     def lift_limits(self) -> None: ...
 
+    def compress(self) -> None: ...
+
     def cut(self) -> None:
         self._is_cut = True
         self.wire.broken = True

@@ -238,8 +238,16 @@ class Relay:
 class OverZmq:
     """Connectors reach the listener through a relay, which breaks what a test wants broken."""
 
-    def __init__(self, address: str, relayed: str, loop: asyncio.AbstractEventLoop, is_local: bool = False) -> None:
+    def __init__(
+        self,
+        address: str,
+        relayed: str,
+        loop: asyncio.AbstractEventLoop,
+        is_local: bool = False,
+        compression: str = "auto",
+    ) -> None:
         """is_local: the relay is a local listener only, and passes on to the server's."""
+        self._compression = compression
         self._loop = loop
         self._address = address
         self._is_local = is_local
@@ -257,6 +265,7 @@ class OverZmq:
                 on_events=server.on_events,
                 outbox=outbox,
                 has_local_listener=self._is_local,
+                compression=self._compression,
             )
 
         server = Server()
@@ -279,6 +288,7 @@ class OverZmq:
                 hello=hello or own_hello(role),
                 on_events=made.on_events,
                 outbox=outbox,
+                compression=self._compression,
             )
 
         made = Peer()
@@ -319,6 +329,8 @@ def make_network(kind: str, directory: Path, loop: asyncio.AbstractEventLoop) ->
             return InMemory()
         case "tcp":
             return OverZmq(free_tcp_address(), "tcp://127.0.0.1:0", loop)
+        case "compressed":
+            return OverZmq(free_tcp_address(), "tcp://127.0.0.1:0", loop, compression="on")
         case "local":
             return OverZmq(f"ipc://{directory}/server", f"ipc://{directory}/relay", loop, is_local=True)
         case _:

@@ -49,7 +49,7 @@ from scaler.protocol.session import Buffer, OutboxLimits
 from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
 
 
-@pytest.fixture(params=["memory", "tcp", "ipc", "local", "tcp-uvloop", "local-uvloop"])
+@pytest.fixture(params=["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"])
 def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
     kind, _, loop_kind = request.param.partition("-")
     loop = uvloop.new_event_loop() if loop_kind else asyncio.new_event_loop()
@@ -104,7 +104,7 @@ def test_a_peer_is_welcomed_and_both_sides_are_told(network: Network) -> None:
     assert not opened.hello.resume
     (welcomed,) = peer.events
     assert isinstance(welcomed, Welcomed)
-    assert welcomed.welcome == Welcome(False, 1, 60.0, 2.0)
+    assert replace(welcomed.welcome, compression="") == Welcome(False, 1, 60.0, 2.0)
 
 
 def test_a_peer_may_come_before_its_server_and_say_things_meanwhile(network: Network) -> None:

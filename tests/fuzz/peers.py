@@ -49,6 +49,8 @@ class _Link:
 
     def lift_limits(self) -> None: ...
 
+    def compress(self) -> None: ...
+
 
 class Agent:
     """A worker's core, which runs what a scheduler sends in fake processors."""

@@ -42,6 +42,7 @@ class Servant:
         has_local_listener: bool = False,
         outbox: OutboxLimits | None = None,
         keys: ServerKeys | None = None,
+        compression: str = "auto",
     ) -> None:
         self.events: list[ListenerEvent] = []
         self.when_greeted: Callable[[], None] = lambda: None
@@ -54,6 +55,7 @@ class Servant:
             outbox=outbox,
             has_local_listener=has_local_listener,
             keys=keys,
+            compression=compression,
         )
         made.append(self.listener.close)
 

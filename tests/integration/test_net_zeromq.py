@@ -23,7 +23,7 @@ from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, RefusalReason, Refused, Role, StatStorage
+from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Hello, RefusalReason, Refused, Role, StatStorage
 from scaler.protocol.session import Header
 from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
@@ -44,11 +44,15 @@ class UnidentifiedPeer:
     def say(self, *frames: bytes) -> None:
         self._socket.send_multipart(frames)
 
-    async def greet(self) -> bytes:
+    async def greet(self, hello: Hello | None = None) -> bytes:
         """Say Hello and return the id of the session that the server opens."""
-        self.say(header(), encode(own_hello(Role.CLIENT)))
+        self.say(header(), encode(hello or own_hello(Role.CLIENT)))
+        return Header.read((await self.hears())[0]).session
+
+    async def hears(self) -> list[bytes]:
+        """Return the frames of the next message that comes."""
         await until(lambda: bool(self._socket.poll(0)))
-        return Header.read(self._socket.recv_multipart()[0]).session
+        return self._socket.recv_multipart()
 
     async def refused(self) -> Refused:
         """The next message that comes, which is a refusal."""

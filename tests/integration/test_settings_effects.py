@@ -60,6 +60,10 @@ SILENT_CLIENT = SCHEDULER + "test_a_silent_client_is_given_up_after_its_timeout_
 POLICY = SCHEDULER + "test_managers_are_told_what_the_policy_wants"
 WITHOUT_KEYS = ADMISSION + "test_a_cluster_without_authentication_lets_only_those_in_who_say_so_too"
 PROVES_ITSELF = ADMISSION + "test_every_command_that_a_server_with_keys_refuses_says_why_and_what_to_do"
+COMPRESSED = (
+    "integration/test_compression.py::test_compressible_values_are_small_on_the_way_unless_one_side_compresses_nothing"
+)
+MONITORS_COMPRESSED = "integration/test_compression.py::test_monitors_announce_compression_unless_they_are_told_not_to"
 IN_TRANSIT = "integration/test_in_transit.py::"
 UNIT_CREDENTIALS = "integration/test_unit_credentials.py::"
 OF_CONTAINERS = UNIT_CREDENTIALS + "test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else"
@@ -106,7 +110,11 @@ OF_WORKERS = {
     "logging_paths": LOG_OF_ALL,
     "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
 }
-OF_MANAGERS = {**OF_WORKERS, **seen_by(WHO_THEY_ARE, "scheduler_address worker_scheduler_address")}
+OF_MANAGERS = {
+    **OF_WORKERS,
+    "compression": COMPRESSED,
+    **seen_by(WHO_THEY_ARE, "scheduler_address worker_scheduler_address"),
+}
 
 RUNS_AS_TOLD = CLOUDS + "test_a_manager_says_who_it_is_and_runs_as_it_was_told"
 UNITS_ARE_TOLD = CLOUDS + "test_units_are_told_all_that_their_manager_was_told"
@@ -117,6 +125,7 @@ OF_CLOUD_MANAGERS = {
     "scheduler_address": RUNS_AS_TOLD,
     "worker_scheduler_address": UNITS_ARE_TOLD,
     "insecure_no_auth": PROVES_ITSELF,
+    "compression": UNITS_ARE_TOLD,
     **seen_by(
         RUNS_AS_TOLD,
         "type worker_manager_id per_worker_capabilities heartbeat_interval_seconds io_threads event_loop "
@@ -143,12 +152,14 @@ EFFECTS: dict[type, dict[str, str]] = {
         ),
         "credentials": IN_TRANSIT
         + "test_with_keys_what_is_recorded_in_between_has_no_source_argument_result_or_failure",
+        "compression": COMPRESSED,
         "insecure_no_auth": IN_TRANSIT + "test_without_authentication_what_is_recorded_has_all_of_them",
         **SERVER_LOGGING,
     },
     SchedulerConfig: {
         "credentials": ADMISSION + "test_a_client_with_a_credential_works_over_an_encrypted_connection",
         "insecure_no_auth": WITHOUT_KEYS,
+        "compression": COMPRESSED,
         "bind_address": SCHEDULER + "test_a_scheduler_is_where_its_addresses_say",
         "object_storage_address": (SCHEDULER + "test_with_an_address_the_object_storage_is_the_one_that_runs_there"),
         "advertised_object_storage_address": (
@@ -260,6 +271,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         **OF_WORKERS,
         **seen_by(WHO_THEY_ARE, "scheduler_address unit_id slots"),
         "insecure_no_auth": WITHOUT_KEYS,
+        "compression": COMPRESSED,
         "unit_id_from": "integration/test_ecs_manager.py::"
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
         "gpus": "integration/test_task_resources.py::"
@@ -273,6 +285,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     WebUiConfig: {
         "monitor_address": WEB + "test_work_is_seen_as_json_events_and_metrics",
         "credentials": PROVES_ITSELF,
+        "compression": MONITORS_COMPRESSED,
         "insecure_no_auth": "unit/monitor/test_web_login.py::test_without_authentication_there_is_no_login",
         "web_host": WEB + "test_a_page_open_to_others_asks_for_a_token_and_warns_where_it_is_not_encrypted",
         "web_token_file": WEB + "test_a_terminal_shows_a_link_that_logs_in",
@@ -292,6 +305,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     TopConfig: {
         "monitor_address": TOP + "test_it_prints_panels_workers_and_counts_once_as_text_and_as_json",
         "timeout_seconds": TOP_TIMEOUT,
+        "compression": MONITORS_COMPRESSED,
         **seen_by(PROVES_ITSELF, "credentials insecure_no_auth"),
     },
 }

@@ -188,7 +188,7 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
     def changed() -> None:
         app.changed()
 
-    access = Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "web-page")
+    access = Access.of(config.credentials, config.insecure_no_auth, Role.MONITOR, "web-page", config.compression)
     monitor = MonitorConnection(config.monitor_address, changed, access=access)
     app = WebApp(monitor, config, token)
     component.ready({"web page": page})

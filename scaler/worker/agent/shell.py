@@ -381,4 +381,5 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
         on_events=on_events,
         io_threads=config.io_threads,
         keys=access.to(Server.SCHEDULER, config.scheduler_address),
+        compression=access.compression,
     )

@@ -1,0 +1,181 @@
+"""What the packer of a connection makes of frames, when it lets them be, and what is refused on the other side."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import struct
+from collections.abc import Callable
+
+import pytest
+
+from scaler.net.checksum import checked, with_checksum
+from scaler.net.compression import MIN_FRAME_BYTES, PACKED_BYTES_PER_ITERATION, Packer, expanded, from_lanes, to_lanes
+from scaler.net.transport import EnvelopeReceived, MalformedReceived
+from scaler.net.zstd import compress
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.session import HEADER_BYTES, Buffer, Envelope, Header
+from tests.contracts.memory_network import WireEnd
+
+LINK = WireEnd.__new__(WireEnd)
+HEADER = Header(3, 0, bytes(16), 1, 0).pack()
+MB = 1_000_000
+_random = random.Random(1)
+TEXT = json.dumps([{"id": n, "price": _random.randrange(10_000) / 100} for n in range(20_000)]).encode()[:500_000]
+FLOATS = struct.pack("<60000d", *(n / 60_000 for n in range(60_000)))
+NOISE = _random.randbytes(500_000)
+
+
+class Clock:
+    """Each look at it finds it later by half of the seconds that a compression takes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._now = 0.0
+        self._seconds = seconds
+
+    def __call__(self) -> float:
+        self._now += self._seconds
+        return self._now
+
+
+def packer(link_bytes_per_second: float, seconds: float = 0.001) -> Packer:
+    made = Packer(lambda: link_bytes_per_second, Clock(seconds))
+    made.begin()
+    return made
+
+
+def sent(envelope: Envelope, by: Packer) -> Envelope:
+    """Pack an envelope in as many iterations as that takes."""
+    while (packed := by.pack(envelope)) is None:
+        by.begin()
+    return packed
+
+
+def size(envelope: Envelope) -> int:
+    return sum(len(frame) for frame in (envelope.body, *envelope.attachments))
+
+
+def received(envelope: Envelope) -> EnvelopeReceived:
+    views = [memoryview(bytes(attachment)) for attachment in envelope.attachments]
+    return EnvelopeReceived(LINK, envelope.header, envelope.body, views)
+
+
+def table(*entries: tuple[int, int]) -> bytes:
+    return HEADER + b"".join(struct.pack("<IB", *entry) for entry in entries)
+
+
+def problem(envelope: Envelope) -> str:
+    found, growth = expanded(received(envelope))
+    assert isinstance(found, MalformedReceived)
+    assert not growth
+    return found.reason
+
+
+@pytest.mark.parametrize("attachments", [[], [TEXT], [FLOATS, b"", NOISE, memoryview(TEXT)], [memoryview(FLOATS[:-3])]])
+def test_what_was_compressed_comes_out_as_it_went_in(attachments: list[Buffer]) -> None:
+    envelope = Envelope(HEADER, TEXT[:100_000], attachments)
+    packed = sent(envelope, packer(0.0))
+    found, growth = expanded(checked(received(with_checksum(packed))))
+    assert isinstance(found, EnvelopeReceived)
+    assert found.header == HEADER
+    assert found.body == envelope.body
+    assert [bytes(each) for each in found.attachments] == [bytes(each) for each in attachments]
+    assert all(each.readonly for each in found.attachments)
+    assert growth == size(envelope) - size(packed) > 0
+
+
+def test_text_and_numbers_become_less_than_a_third() -> None:
+    for frame in (TEXT, FLOATS):
+        assert size(sent(Envelope(HEADER, b"body", [frame]), packer(25 * MB))) < len(frame) / 3
+
+
+def test_what_cannot_be_compressed_travels_as_it_is() -> None:
+    noise = Envelope(HEADER, NOISE[:10_000], [NOISE, memoryview(NOISE)[:MIN_FRAME_BYTES]])
+    assert sent(noise, packer(0.0)) is noise
+    small = Envelope(HEADER, bytes(MIN_FRAME_BYTES - 1))
+    assert sent(small, packer(0.0)) is small
+
+
+def test_a_fast_link_or_a_slow_processor_gets_plain_frames() -> None:
+    envelope = Envelope(HEADER, b"body", [TEXT])
+
+    def ratio(link_bytes_per_second: float, seconds: float) -> float:
+        by = packer(link_bytes_per_second, seconds)
+        for _ in range(20):
+            last = size(sent(envelope, by))
+        return len(TEXT) / last
+
+    assert ratio(25 * MB, 0.002) > 3  # 200 Mbit/s, and 250 MB/s to compress
+    assert ratio(125 * MB, 0.002) < 1.01
+    assert ratio(math.inf, 0.0) < 1.01
+    assert ratio(25 * MB, 0.050) < 1.01  # 10 MB/s to compress
+
+
+def test_a_large_message_is_packed_in_several_iterations_and_asks_for_the_speed_once() -> None:
+    asked = 0
+
+    def speed() -> float:
+        nonlocal asked
+        asked += 1
+        return 0.0
+
+    by = Packer(speed, Clock(0.001))
+    count, iterations = 10, 1
+    envelope = Envelope(HEADER, b"body", [TEXT] * count)
+    by.begin()
+    while (packed := by.pack(envelope)) is None:
+        iterations += 1
+        by.begin()
+    assert iterations == math.ceil(count / math.ceil(PACKED_BYTES_PER_ITERATION / len(TEXT)))
+    assert asked == 1
+    found, _ = expanded(received(packed))
+    assert isinstance(found, EnvelopeReceived)
+    assert [bytes(each) for each in found.attachments] == [TEXT] * count
+
+
+@pytest.mark.parametrize("lanes", [1, 2, 4, 8, 255])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 1001])
+def test_lanes_are_undone(lanes: int, length: int) -> None:
+    assert from_lanes(to_lanes(NOISE[:length], lanes), lanes) == NOISE[:length]
+
+
+def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_have() -> None:
+    bomb = compress(bytes(100 * MB))
+    assert len(bomb) < 10_000
+    assert "announces, 1000" in problem(Envelope(table((1000, 1)), bomb))
+    assert "larger than a message" in problem(Envelope(table((MAX_BATCH_BYTES + 1, 1)), bomb))
+    half = MAX_CHUNK_BYTES // 2 + 1
+    assert "larger than a message" in problem(Envelope(table((0, 0), (half, 1), (half, 1)), b"body", [bomb, bomb]))
+    plain = bytes(half)
+    assert "larger than a message" in problem(Envelope(table((0, 0), (half, 1), (0, 0)), b"body", [bomb, plain]))
+
+
+@pytest.mark.parametrize(
+    "envelope",
+    [
+        Envelope(table((len(TEXT), 1)), compress(TEXT)[:-1]),
+        Envelope(table((len(TEXT) - 1, 1)), compress(TEXT)),
+        Envelope(table((len(TEXT) + 1, 1)), compress(TEXT)),
+        Envelope(table((len(TEXT), 1)), compress(TEXT) + compress(b"more")),
+        Envelope(table((len(TEXT), 1)), NOISE[:1000]),
+        Envelope(table((0, 1)), compress(TEXT)),
+        Envelope(table((len(TEXT), 1), (0, 0)), compress(TEXT)),
+        Envelope(table((len(TEXT), 1))[:-1], compress(TEXT)),
+        Envelope(HEADER + b"\0", b"body"),
+    ],
+)
+def test_a_compressed_envelope_that_cannot_be_read_is_malformed(envelope: Envelope) -> None:
+    assert problem(envelope).startswith("a compressed envelope cannot be read: ")
+
+
+def test_damage_on_the_way_is_found_before_anything_is_expanded() -> None:
+    packed = with_checksum(sent(Envelope(HEADER, TEXT), packer(0.0)))
+    places: list[Callable[[Envelope], Envelope]] = [
+        lambda e: e._replace(header=e.header[: HEADER_BYTES + 1] + b"\xff" + e.header[HEADER_BYTES + 2 :]),
+        lambda e: e._replace(body=e.body[:50] + b"\xff\x00" + e.body[52:]),
+    ]
+    for damage in places:
+        found, _ = expanded(checked(received(damage(packed))))
+        assert isinstance(found, MalformedReceived)
+        assert found.is_damaged
