@@ -180,12 +180,52 @@ def usable_memory(root: Path = Path("/")) -> tuple[int, str]:
     That is the machine's memory, or the limit of the cgroup that is the tightest. (0, "") where neither is known.
     """
     try:
-        lines = (root / "proc/meminfo").read_text("ascii").splitlines()
-        limit, pool = int(next(line.split()[1] for line in lines if line.startswith("MemTotal:"))) * 1024, "machine"
-        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+        machine_bytes = _machine_bytes(root)
         space = (root / "proc/self/ns/cgroup").stat().st_ino
     except (OSError, ValueError, StopIteration):
         return 0, ""
+    cgroup = memory_cgroup(root)
+    return (machine_bytes, "machine") if cgroup is None else (cgroup.limit_bytes, f"cgroup {space} {cgroup.folder}")
+
+
+class MemoryCgroup(NamedTuple):
+    """A cgroup that limits the memory of this process, together with others in it."""
+
+    folder: Path
+    limit_bytes: int
+
+    def used_bytes(self) -> int:
+        """Return the memory that the kernel cannot take back: without the cache of files. 0 when it is not known."""
+        try:
+            lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
+            values = {name: int(value) for name, value in map(str.split, lines)}
+        except (OSError, ValueError):
+            return 0
+        # Version 1 has two names for each: without and with the cgroups below.
+        is_first = "total_rss" in values
+        return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
+
+    def pids(self) -> set[int]:
+        """Return the processes in it and in the cgroups below."""
+        found: set[int] = set()
+        for path in self.folder.rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found.update(map(int, path.read_text("ascii").split()))
+        return found
+
+
+def _machine_bytes(root: Path) -> int:
+    lines = (root / "proc/meminfo").read_text("ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemTotal:"))) * 1024
+
+
+def memory_cgroup(root: Path = Path("/")) -> MemoryCgroup | None:
+    """Return the cgroup of this process with the tightest limit below the machine's memory; None: no limit is known."""
+    try:
+        limit, tightest = _machine_bytes(root), None
+        groups = [line.split(":", 2) for line in (root / "proc/self/cgroup").read_text().splitlines()]
+    except (OSError, ValueError, StopIteration):
+        return None
     for _, kinds, path in groups:
         if kinds not in ("", "memory"):
             continue
@@ -195,8 +235,8 @@ def usable_memory(root: Path = Path("/")) -> tuple[int, str]:
             with contextlib.suppress(OSError, ValueError):
                 found = int((each / name).read_text("ascii"))
                 if found < limit:
-                    limit, pool = found, f"cgroup {space} {each}"
-    return limit, pool
+                    limit, tightest = found, each
+    return MemoryCgroup(tightest, limit) if tightest is not None else None
 
 
 class Load(NamedTuple):

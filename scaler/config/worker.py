@@ -59,9 +59,12 @@ class WorkerSettings(LoggingConfig):
     """A processor larger than this returns unused memory to the system when it collects garbage. Not for symphony and
     aws_hpc in mode offload.
     """
-    memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
-    """Memory of all processors of a worker together, above which the largest one is ended with its task; 0: no limit.
-    What processes share does not count. Not for symphony and aws_hpc in mode offload.
+    memory_limit_bytes: Annotated[
+        Bytes, Setting(default_text="0: the limit of the container or cgroup less a reserve", metavar="BYTES")
+    ] = 0
+    """Memory of all processors of a worker, above which the largest one is ended with its task. What processes
+    share does not count. 0: when all processes of the container (a cgroup with a limit) come near its limit, its
+    largest one is ended, if that is a processor; elsewhere no limit. Not for symphony and aws_hpc in mode offload.
     """
     processor_memory_limit_bytes: Annotated[Bytes, Setting(default_text="0, no limit", metavar="BYTES")] = 0
     """Memory of a processor and what its task has started, above which it is ended with the task; 0: no limit. What

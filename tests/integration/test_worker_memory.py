@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import MemoryLimitError
 from scaler.protocol.messages import Outcome
+from tests.integration.settings_rig import command
 from tests.integration.worker_rig import Rig, play
 from tests.waiting import until, wait_for_file
 
@@ -185,6 +187,16 @@ def small_cgroup(tmp_path: Path) -> Iterator[Path]:
     group.rmdir()
 
 
+@contextmanager
+def entered(group: Path) -> Iterator[None]:
+    """Have processes that are started meanwhile be in this cgroup."""
+    (group / "cgroup.procs").write_text(str(os.getpid()))
+    try:
+        yield
+    finally:
+        (group.parent / "cgroup.procs").write_text(str(os.getpid()))
+
+
 def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(small_cgroup: Path, tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
         (processor,) = await rig.poll(rig.processors)
@@ -201,3 +213,23 @@ def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(small_cgroup
         assert outcome is Outcome.PROCESSOR_DIED, "no process was ended for its memory this time"
 
     play(story)
+
+
+def test_in_a_container_a_task_that_takes_too_much_is_ended_before_the_kernel_ends_anything(
+    small_cgroup: Path, tmp_path: Path
+) -> None:
+    limit = small_cgroup / "memory.max"
+    (limit if limit.exists() else small_cgroup / "memory.limit_in_bytes").write_text(str(400 * MIB))
+    with ExitStack() as stack:
+        scheduler = stack.enter_context(command("scheduler", "tcp://127.0.0.1:0", directory=tmp_path))
+        address = scheduler.addresses()["scheduler"]
+        with entered(small_cgroup):
+            workers = stack.enter_context(command("cluster", address, "-n", "2", directory=tmp_path))
+        workers.addresses()
+        client = stack.enter_context(Client(address))
+        neighbour = client.submit(hold_until, tmp_path / "go", 40 * MIB)
+        leaks = client.submit_verbose(hold_until, (tmp_path / "never", 600 * MIB), retries=0)
+        with pytest.raises(MemoryLimitError, match=r"more than the limit of 419430400 less a reserve of 52428800 "):
+            leaks.result(20)
+        (tmp_path / "go").touch()
+        assert neighbour.result(10) == 40 * MIB

@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple
 
 from scaler.net.connection import Broken, Received, Resumed, Welcomed
 from scaler.protocol.messages import Message, Outcome
+from scaler.worker.agent.limits import ContainerMemory
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
 from scaler.worker.frames import Results, Snapshot
@@ -98,6 +99,8 @@ class MemoryMeasured(NamedTuple):
     """The memory of all processors by their numbers, in bytes, when it exceeded a limit."""
 
     usage: Mapping[int, int]
+    container: ContainerMemory | None = None
+    """Whose limit it was, where that was not one of the worker's own."""
 
 
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured

@@ -8,6 +8,7 @@ the process that wrote it first, and would end a processor for the results of it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -18,6 +19,30 @@ GROWTH_BYTES_PER_SECOND = 4 * 1024**3
 """About as fast as processes take memory: what is left below a limit is measured again before it can be used up."""
 MIN_PAUSE_SECONDS = 0.01
 MAX_PAUSE_SECONDS = 0.25
+
+
+CONTAINER_RESERVE_SHARE = 8
+MAX_CONTAINER_RESERVE_BYTES = 256 * 1024**2
+"""Where memory_limit_bytes is not set, a container's processes may use its limit less an eighth, or less this. Beyond
+it, the largest processor is ended before the kernel ends processes at will."""
+
+
+class ContainerMemory(NamedTuple):
+    """The limit of a cgroup, and what all processes there but the processors use."""
+
+    limit_bytes: int
+    others_bytes: int
+
+    @property
+    def reserve_bytes(self) -> int:
+        return min(self.limit_bytes // CONTAINER_RESERVE_SHARE, MAX_CONTAINER_RESERVE_BYTES)
+
+    @property
+    def usable_bytes(self) -> int:
+        return self.limit_bytes - self.reserve_bytes
+
+    def is_exceeded(self, processors_bytes: int) -> bool:
+        return self.others_bytes + processors_bytes > self.usable_bytes
 
 
 class Excess(NamedTuple):
@@ -38,8 +63,11 @@ class MemoryLimits(NamedTuple):
     def of(cls, config: WorkerConfig) -> MemoryLimits:
         return cls(config.processor_memory_limit_bytes, config.memory_limit_bytes)
 
-    def excesses(self, usage: Mapping[int, int]) -> dict[int, Excess]:
-        """Return the processors to end: each one above its limit, then the largest until the others fit the worker."""
+    def excesses(self, usage: Mapping[int, int], container: ContainerMemory | None = None) -> dict[int, Excess]:
+        """Return the processors to end: each one above its limit, then the largest until the others fit the worker.
+
+        container: where the worker has no limit of its own. A processor with less than the reserve is not its problem.
+        """
         found: dict[int, Excess] = {}
         total = sum(usage.values())
         for number in sorted(usage, key=usage.__getitem__, reverse=True):
@@ -60,15 +88,23 @@ class MemoryLimits(NamedTuple):
                     f"and its processor was the largest, with {used} bytes"
                 )
                 found[number] = Excess(Outcome.OUT_OF_MEMORY, text, used)
+            elif container is not None and container.is_exceeded(total) and used >= container.reserve_bytes:
+                text = (
+                    f"the processes of its container had {total + container.others_bytes} bytes, more than the limit "
+                    f"of {container.limit_bytes} less a reserve of {container.reserve_bytes} (memory_limit_bytes is "
+                    f"not set), and its processor was the largest, with {used} bytes"
+                )
+                is_alone = used > container.usable_bytes
+                found[number] = Excess(Outcome.MEMORY_LIMIT if is_alone else Outcome.OUT_OF_MEMORY, text, used)
             else:
                 continue
             total -= used
         return found
 
-    def pause_seconds(self, usage: Mapping[int, int]) -> float:
-        """Return how long no limit can be passed."""
-        left = [limit - used for limit, used in self._limited(usage) if limit]
-        return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, min(left, default=0) / GROWTH_BYTES_PER_SECOND))
+    def pause_seconds(self, usage: Mapping[int, int], container_left: float = math.inf) -> float:
+        """Return how long no limit can be passed. container_left: bytes that are left in the container."""
+        left = [limit - used for limit, used in self._limited(usage) if limit] + [container_left]
+        return max(MIN_PAUSE_SECONDS, min(MAX_PAUSE_SECONDS, min(left) / GROWTH_BYTES_PER_SECOND))
 
     def _limited(self, usage: Mapping[int, int]) -> list[tuple[int, int]]:
         """Return each limit with what is used of it."""

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from scaler.worker.agent.limits import MemoryLimits
+from scaler.processes import MemoryCgroup
+from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 
 LOAD_SHARE = 0.05
 """Of one CPU, measuring takes no more than this."""
@@ -22,6 +24,9 @@ _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
 class MemoryWatch:
     """Measures periodically, and reports what is above a limit. Without a limit it does nothing.
 
+    In a cgroup with a limit, which others may share, it acts for the processors of this worker only, and only when one
+    of them is the largest process there. It waits while memory is given back: a process that ends takes a while.
+
     The counters that the kernel keeps of each process are cheap to read, but count a page that a process shares with
     its parent for both. Only when they exceed a limit does the watch read the exact shares: then the kernel visits all
     pages.
@@ -31,16 +36,23 @@ class MemoryWatch:
         self,
         loop: asyncio.AbstractEventLoop,
         limits: MemoryLimits,
+        cgroup: MemoryCgroup | None,
         pids: Callable[[], Mapping[int, int]],
-        report: Callable[[Mapping[int, int]], None],
+        report: Callable[[Mapping[int, int], ContainerMemory | None], None],
     ) -> None:
-        """pids: returns the pids of the processors by their numbers. report: takes their bytes by the same numbers."""
+        """cgroup: whose limit counts, too. pids: returns the pids of the processors by their numbers.
+
+        report: takes their bytes by the same numbers, and the container if that is exceeded.
+        """
         self._loop = loop
         self._limits = limits
+        self._cgroup = cgroup
+        self._cgroup_bytes = 0
+        """What its processes used at the last measurement."""
         self._pids = pids
         self._report = report
         self._timer: asyncio.TimerHandle | None = None
-        if any(limits):
+        if any(limits) or cgroup is not None:
             self._timer = loop.call_later(0, self._measure)
 
     def close(self) -> None:
@@ -49,15 +61,32 @@ class MemoryWatch:
 
     def _measure(self) -> None:
         began = time.monotonic()
-        pids = self._pids()
-        usage = {number: counted_bytes(pid) for number, pid in pids.items()}
-        if self._limits.excesses(usage):
-            usage = {number: exact_bytes(pid) for number, pid in pids.items()}
+        usage: dict[int, int] = {}
+        if any(self._limits):
+            pids = self._pids()
+            usage = {number: counted_bytes(pid) for number, pid in pids.items()}
             if self._limits.excesses(usage):
-                self._report(usage)
+                usage = {number: exact_bytes(pid) for number, pid in pids.items()}
+                if self._limits.excesses(usage):
+                    self._report(usage, None)
+        left = self._measure_container(self._cgroup) if self._cgroup is not None else math.inf
         took = time.monotonic() - began
-        pause = max(self._limits.pause_seconds(usage), took / LOAD_SHARE)
+        pause = max(self._limits.pause_seconds(usage, left), took / LOAD_SHARE)
         self._timer = self._loop.call_later(pause, self._measure)
+
+    def _measure_container(self, cgroup: MemoryCgroup) -> float:
+        """Report when the container is exceeded and its largest process is a processor; return what is left there."""
+        used, before = cgroup.used_bytes(), self._cgroup_bytes
+        self._cgroup_bytes = used
+        whole = ContainerMemory(cgroup.limit_bytes, used)
+        if whole.is_exceeded(0) and used >= before:
+            pids = self._pids()
+            usage = {number: min(used, counted_bytes(pid)) for number, pid in pids.items()}  # exact takes too long here
+            others = cgroup.pids().difference(*map(_with_descendants, pids.values()))
+            if max(usage.values(), default=0) > max(map(_private_bytes, others), default=0):
+                container = whole._replace(others_bytes=max(0, used - sum(usage.values())))
+                self._report(usage, container)
+        return whole.usable_bytes - used
 
 
 class KernelKills:
@@ -102,15 +131,16 @@ def _lines(path: Path | str) -> list[str]:
 
 def counted_bytes(pid: int) -> int:
     """Return the private memory of a process and its descendants, too much where they share pages. 0: it is gone."""
-    return sum(_sum_of(each, "status", _STATUS_FIELDS) for each in _with_descendants(pid))
+    return sum(map(_private_bytes, _with_descendants(pid)))
+
+
+def _private_bytes(pid: int) -> int:
+    return _sum_of(pid, "status", _STATUS_FIELDS)
 
 
 def exact_bytes(pid: int) -> int:
     """Return the same, with the share of each process in its pages. Takes milliseconds per gigabyte."""
-    return sum(
-        _sum_of(each, "smaps_rollup", _ROLLUP_FIELDS) or _sum_of(each, "status", _STATUS_FIELDS)
-        for each in _with_descendants(pid)
-    )
+    return sum(_sum_of(each, "smaps_rollup", _ROLLUP_FIELDS) or _private_bytes(each) for each in _with_descendants(pid))
 
 
 def _with_descendants(pid: int) -> Iterator[int]:

@@ -35,7 +35,7 @@ from scaler.worker.agent.events import (
 )
 from scaler.worker.agent.events import ProcessorEvent as Event
 from scaler.worker.agent.events import ProcessorVerb as Verb
-from scaler.worker.agent.limits import MemoryLimits
+from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, ExecutorBase, KillReason, KnownSpec, Status, micros
 from scaler.worker.frames import Results, Snapshot, ToProcessor, pack, skip_rows
 
@@ -154,7 +154,7 @@ class ProcessorPool(ExecutorBase):
     def take(self, item: ProcessorInput, now: float) -> None:
         """Take in what a processor did. Reports about processors that are gone are dropped."""
         if isinstance(item, MemoryMeasured):
-            self._limit_memory(item.usage)
+            self._limit_memory(*item)
             return
         processor = self.processors.get(item.number)
         if processor is None:
@@ -582,14 +582,14 @@ class ProcessorPool(ExecutorBase):
         self._slots_are_settled = False
         self._act(processor, Verb.RELEASE)
 
-    def _limit_memory(self, usage: Mapping[int, int]) -> None:
+    def _limit_memory(self, usage: Mapping[int, int], container: ContainerMemory | None) -> None:
         """End what takes too much memory. A processor between tasks may be at fault, too: then no task is charged."""
         alive = {
             number: used
             for number, used in usage.items()
             if number in self.processors and self.processors[number].state is not ProcessorState.ENDING
         }
-        for number, excess in self._memory_limits.excesses(alive).items():
+        for number, excess in self._memory_limits.excesses(alive, container).items():
             processor = self.processors[number]
             self.memory_kills += 1
             self.log(f"processor {number} is ended: {excess.text}", self._task_of(processor))

@@ -18,7 +18,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
-from scaler.processes import describe_exit
+from scaler.processes import describe_exit, memory_cgroup
 from scaler.protocol.messages import Relay, Welcome
 from scaler.texts import escaped
 from scaler.worker.agent.events import (
@@ -131,7 +131,11 @@ class ProcessorAgent(Agent):
         self._prints = PrintBuffer(self._loop, self.send_output)
         self._kernel_kills = KernelKills(self._loop)
         self._memory = MemoryWatch(
-            self._loop, MemoryLimits.of(config), self._pids, lambda usage: self.take([MemoryMeasured(usage)])
+            self._loop,
+            MemoryLimits.of(config),
+            None if config.memory_limit_bytes else memory_cgroup(),
+            self._pids,
+            lambda *measured: self.take([MemoryMeasured(*measured)]),
         )
         self._verbs = {
             ProcessorVerb.SPAWN: self._spawn,

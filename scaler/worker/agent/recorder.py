@@ -18,12 +18,13 @@ from scaler.protocol.messages import Outcome, Relay, Run
 from scaler.recorder import ROW_BYTES, Recorder
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, ProcessorEvent, ResultsReceived, TasksReclaimed
+from scaler.worker.agent.limits import ContainerMemory
 from scaler.worker.frames import Results, Snapshot
 
 MAX_STEPS = 2_000
 MAX_BYTES = 1024 * 1024
 """Less than the scheduler keeps: a host may have many agents."""
-RECORDS = (*get_args(AgentInput), Outcome, ProcessorEvent, Results, Snapshot)
+RECORDS = (*get_args(AgentInput), ContainerMemory, Outcome, ProcessorEvent, Results, Snapshot)
 """What the core's inputs are made of."""
 _EXECUTORS = {each.__name__: each for each in get_args(TaskExecutor)}
 

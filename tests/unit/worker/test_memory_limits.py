@@ -7,7 +7,7 @@ from dataclasses import replace
 from scaler.protocol.messages import Done, Outcome
 from scaler.worker.agent.events import MemoryMeasured, ProcessorReported
 from scaler.worker.agent.events import ProcessorEvent as Event
-from scaler.worker.agent.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, MemoryLimits
+from scaler.worker.agent.limits import MAX_PAUSE_SECONDS, MIN_PAUSE_SECONDS, ContainerMemory, MemoryLimits
 from tests.unit.worker.test_agent_core import Story
 from tests.unit.worker.worker_fakes import worker_config
 
@@ -87,6 +87,34 @@ def test_memory_of_processors_that_are_being_ended_counts_no_more() -> None:
     assert story.pool.memory_kills == 1
 
 
+def test_in_a_container_near_its_limit_the_largest_processors_go_until_the_others_fit() -> None:
+    story = begun(3, 3)
+    usage = {1: GIB, 2: GIB // 2, 3: 10}
+    story.happened(MemoryMeasured(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4 - 10)))
+    assert not story.pool.memory_kills, "a reserve of 256 MiB is left"
+    story.happened(MemoryMeasured(usage, ContainerMemory(2 * GIB, others_bytes=GIB // 4)))
+    story.die(1)
+    assert story.done() == {1: Outcome.OUT_OF_MEMORY}
+    assert story.texts()[1] == (
+        "the task was ended, because the processes of its container had 1879048202 bytes, more than the limit of "
+        "2147483648 less a reserve of 268435456 (memory_limit_bytes is not set), and its processor was the largest, "
+        "with 1073741824 bytes"
+    )
+
+
+def test_what_alone_is_above_the_limit_of_the_container_is_not_tried_again() -> None:
+    story = begun(2, 2)
+    story.happened(MemoryMeasured({1: 2 * GIB, 2: 10}, ContainerMemory(2 * GIB, others_bytes=0)))
+    story.die(1)
+    assert story.done() == {1: Outcome.MEMORY_LIMIT}
+
+
+def test_processors_with_little_memory_are_not_ended_for_what_others_use_in_a_container() -> None:
+    story = begun(2, 2)
+    story.happened(MemoryMeasured({1: 100, 2: 200}, ContainerMemory(2 * GIB, others_bytes=2 * GIB)))
+    assert not story.pool.memory_kills
+
+
 def test_a_processor_that_keeps_too_much_between_tasks_is_replaced_and_no_task_is_charged() -> None:
     story = begun(1, 2, processor=GIB)
     story.work_on(1)
@@ -116,6 +144,7 @@ def test_the_nearer_a_limit_the_sooner_the_next_measurement() -> None:
     assert MIN_PAUSE_SECONDS < limits.pause_seconds({1: GIB, 2: 2 * GIB - GIB // 8}) < MAX_PAUSE_SECONDS / 4
     assert limits.pause_seconds({1: 3 * GIB}) == MIN_PAUSE_SECONDS
     assert MemoryLimits(0, GIB).pause_seconds({1: GIB // 2, 2: GIB // 2}) == MIN_PAUSE_SECONDS
+    assert MemoryLimits(0, 0).pause_seconds({}, -1) == MIN_PAUSE_SECONDS
 
 
 class Wearing(Story):
