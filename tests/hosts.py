@@ -156,6 +156,8 @@ class Host:
 
     def kill(self) -> None:
         """Kill all processes of the host at once, as a power failure would. The host stays reachable."""
+        for process in self.started:
+            process.kill()  # it may be on its way into the namespace
         while pids := self.pids():
             for pid in pids:
                 with suppress(ProcessLookupError):
@@ -206,19 +208,20 @@ class Network:
             ip("-n", host.namespace, "neigh", "del", peer.address, "dev", _INTERFACE)
 
     def stop(self) -> None:
-        """End what runs on the hosts, in the reverse order of its start, and kill what does not end."""
-        for host in reversed(self.hosts):
-            for process in reversed(host.started):
-                process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
-        for host in reversed(self.hosts):
-            for process in host.started:
-                with suppress(subprocess.TimeoutExpired):
-                    process.wait(max(0.0, deadline - time.monotonic()))
-            while (left := host.pids()) and time.monotonic() < deadline:
-                time.sleep(POLL_SECONDS)
-            self.leftovers += [_command_of(pid) for pid in left]
-            host.kill()
+        """End what runs on the hosts, and kill what does not end in time: all others first, then the first one.
+
+        The first host is the one that servers usually run on, and some workers wait for a server that is away.
+        """
+        for part in (self.hosts[1:], self.hosts[:1]):
+            for host in part:
+                for process in reversed(host.started):
+                    process.terminate()
+            deadline = time.monotonic() + STOP_SECONDS
+            for host in part:
+                while (left := host.pids()) and time.monotonic() < deadline:
+                    time.sleep(POLL_SECONDS)
+                self.leftovers += [_command_of(pid) for pid in left]
+                host.kill()
 
 
 def _port(host: Host) -> str:
