@@ -42,6 +42,7 @@ from scaler.protocol.messages import (
     TaskGroup,
     UnitState,
     UnitStatus,
+    UseStore,
     WorkerHeartbeat,
     stored_reference,
 )
@@ -51,7 +52,14 @@ from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import Assigned, Recalled
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from scaler.scheduler.status import ServerStatus, status
-from tests.properties.cluster_model import Model, ModelClient, ModelTask, ModelWorker, exception_of, value_of
+from tests.properties.cluster_model import (
+    Model,
+    ModelClient,
+    ModelTask,
+    ModelWorker,
+    exception_of,
+    value_of,
+)
 from tests.unit.scheduler.driver import Cluster, delivered
 
 NOTHING = ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
@@ -259,6 +267,10 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         self.leave_worker(name)
         self.model.workers[name] = ModelWorker(Offers.of(offers, slots), slots, slots * (1 + queue_size))
         self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
+
+    @rule(name=workers, store=st.sampled_from(("", "s1", "s2", "s3")))
+    def worker_uses_another_store(self, name: str, store: str) -> None:
+        self.cluster.say(name, UseStore(Cluster.peer(store) if store else b""))
 
     @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
     def manager_joins(self, name: str, manager_id: str, status: bool) -> None:

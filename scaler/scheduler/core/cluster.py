@@ -14,6 +14,7 @@ from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
 from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
+from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
@@ -65,6 +66,7 @@ class ClusterState:
         """Objects that the storage has lost and clients are to put again, with the tasks that wait for each."""
         self.objects = ObjectTable(changes)
         self.ready = ReadyQueues()
+        self.locality = Locality(self.ready, self.directory, self.tracker.rates)
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""
         self.held: dict[Task, None] = {}

@@ -5,15 +5,17 @@ For single questions: O(workers), and for a task in a queue O(tasks before it, u
 
 from __future__ import annotations
 
+import math
 from itertools import takewhile
 from typing import assert_never
 
 from scaler.grammar import called, counted, listed
 from scaler.ids import ID_BYTES
-from scaler.needs import CPUS, UNITS_PER_ONE, amount_text
+from scaler.needs import CPUS, UNITS_PER_ONE, amount_text, bytes_text
 from scaler.protocol.messages import Outcome
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import TasksEnded
+from scaler.scheduler.core.locality import Choice
 from scaler.scheduler.core.outlook import outlook
 from scaler.scheduler.core.resources import Queue
 from scaler.scheduler.core.state import Assigned, Delayed, Ready, Recalled, Task, Terminated, Waiting, Worker
@@ -103,6 +105,9 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         before = state.ready.of(needs).before(task, MAX_COUNTED)
         least = "at least " if before >= MAX_COUNTED else ""
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
+        choice = state.locality.choice(task, now)
+        if choice is not None:
+            parts.append(_preference(choice))
         if needs.is_counted and not any(worker.count(needs, state.ready.of(needs)) for worker in willing):
             parts.append(_short(state, task, willing))
         reasons = [each.heartbeat.degraded_reason if each.heartbeat is not None else "" for each in willing]
@@ -111,6 +116,20 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         if task.error_texts:
             parts.append(f"it runs again after {_last_error(task)}")
     return "; ".join([*parts, outlook(state, needs, now)])
+
+
+def _preference(choice: Choice) -> str:
+    """Return where a task prefers to run, and what that takes."""
+    if math.isinf(choice.waiting_seconds):
+        waiting = "no worker there takes tasks now"
+    else:
+        waiting = f"a free slot there takes about {_seconds(choice.waiting_seconds)}"
+    rate = f" at {bytes_text(choice.bytes_per_second)}/s" if choice.moving_seconds > 0 else ""
+    return (
+        f"it prefers host {choice.host}, which has {bytes_text(choice.near_bytes)} of the "
+        f"{bytes_text(choice.total_bytes)} of its inputs: {waiting}, and moving them elsewhere "
+        f"{_seconds(choice.moving_seconds)}{rate}"
+    )
 
 
 def _short(state: ClusterState, task: Task, willing: list[Worker]) -> str:

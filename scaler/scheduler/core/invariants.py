@@ -11,7 +11,7 @@ from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAcco
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.resources import GpuStock, Stock
-from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting
+from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting, Worker
 
 
 def check(state: ClusterState) -> None:
@@ -20,6 +20,7 @@ def check(state: ClusterState) -> None:
     _check_clients(state, clients)
     _check_tasks(state, clients)
     _check_workers(state)
+    _check_locality(state)
     for client in state.clients.values():
         _check_dependencies(state, client, {task for held in state.missing.values() for task in held})
     assert {owner_of(identifier) for identifier in state.missing} <= state.clients.keys(), "a lost object's owner left"
@@ -132,6 +133,29 @@ def _check_workers(state: ClusterState) -> None:
     _check_resources(state)
     for worker in chain.from_iterable([*pool.idle, *pool.prefetching] for pool in state.pools.values()):
         assert worker.id in state.workers, "a lost worker is in a pool"
+
+
+def _check_locality(state: ClusterState) -> None:
+    """A task that prefers a store lies in that store's queue, and a worker there fits its needs."""
+    by_store: dict[int, set[Worker]] = {}
+    for worker in state.workers.values():
+        by_store.setdefault(worker.store, set()).add(worker)
+    stores = state.locality.stores
+    assert {number: set(store.workers) for number, store in stores.items()} == by_store, "stores have other workers"
+    assert state.locality.is_spread == (len(by_store) > 1), "workers use several stores, or do not"
+    for number, store in stores.items():
+        assert store.total_slots == sum(each.slots for each in store.workers), f"slots at store {number}"
+    for needs, queue in state.ready.queues.items():
+        lying = {task: number for number, of_store in queue.stores.items() for task in of_store}
+        assert queue.preferred == lying, "a task that prefers a store lies in its queue"
+        assert not queue.taken, "what was taken was sent or put back"
+        assert Counter(task.group.rank for task in lying) == queue.preferred_ranks, "ranks are counted wrong"
+        assert queue.total == sum(1 for _ in queue), f"a queue counts {queue.total} tasks"
+        for number, of_store in queue.stores.items():
+            assert of_store.count == sum(1 for _ in of_store) > 0, f"the queue of store {number} counts its tasks wrong"
+            assert any(needs.fits(worker.offers) for worker in by_store.get(number, ())), (
+                f"tasks wait for store {number}, where no worker fits them"
+            )
 
 
 def _check_resources(state: ClusterState) -> None:

@@ -17,7 +17,8 @@ task of a queue has found no room for a while, `reservations.py` keeps room free
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import partial
 from itertools import islice
 
 from scaler.config.servers import SchedulerConfig
@@ -25,6 +26,7 @@ from scaler.needs import Needs
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.locality import MAX_MOVED, WORTH_MOVING_SECONDS
 from scaler.scheduler.core.ready import ReadyQueue
 from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
@@ -44,8 +46,6 @@ MAX_ASKED_IN_VAIN = 64
 MAX_AVOIDING = 64
 """How many tasks that should go elsewhere are passed over for one worker in one step."""
 
-WORTH_MOVING_SECONDS = 0.003
-"""A task that starts sooner than this is left where it is: moving it takes as long."""
 MAX_IDLE_SERVED = 64
 MAX_OVERLOADED_COMPARED = 64
 """How many idle and overloaded workers one step compares: keeps a step short in a large cluster."""
@@ -59,6 +59,7 @@ class Placement:
 
     def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: SchedulerConfig) -> None:
         self._ready = state.ready
+        self._locality = state.locality
         self._tasks = tasks
         self._allocation = allocation
         self._check_seconds = config.load_balance_seconds
@@ -85,10 +86,12 @@ class Placement:
             self._fitting.clear()
         pool.workers += 1
         self._pool_of[worker] = pool
+        self._locality.join(worker)
         self.update(worker)
 
     def remove(self, worker: Worker) -> None:
         worker.join_side(None)
+        self._locality.leave(worker)
         self._reservations.drop(worker)
         self.touched.pop(worker, None)
         self._overloaded.pop(worker, None)
@@ -115,6 +118,8 @@ class Placement:
             side = self._pool_of[worker].prefetching
         if side is not worker.side:
             worker.join_side(side)
+            if self._locality.is_spread:
+                self._locality.due[worker.store] = None
 
     def _pools_for(self, needs: Needs) -> list[WorkerPool]:
         """Return the pools whose workers may run such tasks, in the order in which they are filled."""
@@ -151,7 +156,9 @@ class Placement:
             budget -= placed
             if budget <= 0:
                 break
-        self.has_backlog = any(queue.count for queue in waiting)
+        if self._locality.is_spread:
+            self._locality.end_pass()
+        self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
         return budget <= 0
 
     def _fill(self, queue: ReadyQueue, pools: list[WorkerPool], budget: int, now: float) -> int:
@@ -159,11 +166,57 @@ class Placement:
         is_only_worker = sum([pool.workers for pool in pools]) == 1
         placed = in_vain = 0
         for prefetch in (False, True):
+            if queue.preferred:
+                placed += self._offer_near(queue, pools, prefetch, is_only_worker, budget - placed, now)
             given = 1
             while given and queue.count and placed < budget and in_vain < MAX_ASKED_IN_VAIN:
                 given, refused = self._offer(queue, pools, prefetch, is_only_worker, budget - placed, now)
                 placed += given
                 in_vain += refused
+            if queue.preferred:
+                placed += self._offer_elsewhere(queue, pools, prefetch, is_only_worker, budget - placed, now)
+        return placed
+
+    def _offer_near(
+        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
+    ) -> int:
+        """Offer tasks that prefer a store to its workers. Returns how many were placed."""
+        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
+        placed = 0
+        for number in [number for number in self._locality.due if number in queue.stores]:
+            workers = [
+                worker
+                for worker in self._locality.stores[number].workers
+                if worker.side is not None and any(worker.side is side for side in sides)
+            ]
+            while workers and placed < budget and number in queue.stores:
+                share = -(-min(queue.stores[number].count, budget - placed) // len(workers))
+                left = []
+                for worker in workers:
+                    free = worker.slots - worker.busy
+                    given = self._give(worker, queue, share if prefetch else min(share, free), is_only_worker, now)
+                    side = worker.side
+                    self.update(worker)
+                    if given and worker.side is side:
+                        left.append(worker)
+                    placed += given
+                workers = left
+        return placed
+
+    def _offer_elsewhere(
+        self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float
+    ) -> int:
+        """Offer tasks to workers of other stores than they prefer. Returns how many were placed."""
+        sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
+        placed = 0
+        for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, MAX_MOVED)][:MAX_MOVED]:
+            given = 1
+            while given and placed < budget and queue.preferred and worker.side is side:
+                given = self._give(worker, queue, 1, is_only_worker, now)
+                self.update(worker)
+                placed += given
+            if worker.side is side:
+                side.move_to_end(worker)
         return placed
 
     def _offer(
@@ -207,10 +260,11 @@ class Placement:
         count = len(tasks) - len(worker.blocked) + worker.extra
         load = worker.load if count else 0.0
         full_load = slots * PREFETCH_SECONDS
+        take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
         while len(chosen) < share and count < limit:
             if count > slots - 1 and (worker.extra or worker.stalled or (load >= full_load and count >= 2 * slots)):
                 break
-            task = queue.take()
+            task = take()
             if task is None:
                 break
             group = task.group
@@ -246,6 +300,8 @@ class Placement:
             self._tasks.assign(chosen, worker, inputs, now)
         for task in reversed(avoiding):
             queue.put_back(task)
+        if queue.taken:
+            queue.taken.clear()
         return len(chosen)
 
     @staticmethod
@@ -285,13 +341,16 @@ class Placement:
         busiest = self._busiest(overloaded, now)
         served = 0
         for pool in pools:
-            # What no worker with these offers can run is compared once for all of them.
-            candidates = iter(list(busiest))
+            # What no worker with these offers and this store should run is compared once for all of them.
+            candidates: dict[int, Iterator[Worker]] = {}
             for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
                 served += 1
                 if idle.reserved is not None:
                     continue
-                relieved = next((worker for worker in candidates if self._recall_last(worker, idle, now)), None)
+                if idle.store not in candidates:
+                    candidates[idle.store] = (worker for worker in list(busiest) if not worker.recalled)
+                found = candidates[idle.store]
+                relieved = next((worker for worker in found if self._recall_last(worker, idle, now)), None)
                 if relieved is not None:
                     busiest.remove(relieved)
         if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
@@ -318,13 +377,18 @@ class Placement:
         if idle is not None:
             wanted = max(1, wanted * idle.slots // (idle.slots + worker.slots))
             last = islice(last, MAX_TASKS_COMPARED)
+        is_far = idle is not None and idle.store != worker.store
+        in_vain = 0
         chosen: list[Task] = []
         for task in last:
-            if len(chosen) >= wanted:
+            if len(chosen) >= wanted or in_vain >= MAX_MOVED:
                 break
             if task.id in worker.blocked or task.id in worker.started:
                 continue
             if idle is not None and (not task.needs.fits(idle.offers) or task.avoids(idle, now)):
+                continue
+            if idle is not None and is_far and not self._locality.may_move(task, worker, idle, len(chosen), now):
+                in_vain += 1
                 continue
             if idle is not None and task.needs.is_counted:
                 if not idle.count(task.needs):

@@ -4,6 +4,8 @@ Requirements whose first tasks are of one rank (priority, then depth) go round r
 keys go round robin, then the clients of a key, first in first out within a client: so a key with many clients gets no
 more than one with a single client. Adding, taking and dropping a task are O(1); dropped ones
 stay as tombstones until a take meets them or a sweep removes them.
+
+Tasks that prefer a store (see `locality`) lie in a queue of their own per store, inside that of their requirement.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _NONE: Final[deque[Task]] = deque(maxlen=0)
 
 
 class ReadyQueue:
-    """Ready tasks of one requirement. count is the number of live ones."""
+    """Ready tasks of one requirement. count is the number of live ones that prefer no store."""
 
     def __init__(self, needs: Needs) -> None:
         self.needs = needs
@@ -44,17 +46,36 @@ class ReadyQueue:
 
         The last one of them is left: what is empty then has to be removed.
         """
+        self.preferred: dict[Task, int] = {}
+        """The store of each live task that prefers one."""
+        self.stores: dict[int, ReadyQueue] = {}
+        """The queues of these tasks, by store; none is empty."""
+        self.preferred_ranks: dict[Rank, int] = {}
+        """How many of these tasks are of each rank."""
+        self.taken: dict[Task, int] = {}
+        """The stores of those that were taken and may be put back."""
+        self.had_turn = False
+        """In the queue of a store: its task had the last turn, and not one of another client that prefers no store."""
+        self.contested: ReadyQueue | None = None
+        """The queue of a store that was given a turn, or refused one, for the task that was taken last."""
+
+    @property
+    def total(self) -> int:
+        """The number of all live tasks."""
+        return self.count + len(self.preferred)
 
     @property
     def first_rank(self) -> Rank:
         """The best rank of a task. Call it while there is one."""
-        while not self._lanes[self._ranks[0]]:
+        while self._ranks and not self._lanes[self._ranks[0]]:
             del self._lanes[self._ranks.pop(0)]
-        return self._ranks[0]
+        if not self.preferred:
+            return self._ranks[0]
+        return min(chain(self._ranks[:1] if self.count else (), self.preferred_ranks))
 
     def may_pass(self, other: Queue) -> bool:
         """Return whether tasks of this queue may take what is reserved for the first task of another one."""
-        return other is self or not other.count or self.first_rank < other.first_rank
+        return other is self or not other.total or self.first_rank < other.first_rank
 
     def tasks_of(self, group: Group) -> deque[Task]:
         lane = self._lanes.get(group.rank)
@@ -73,9 +94,13 @@ class ReadyQueue:
 
     def put_back(self, task: Task) -> None:
         """Add a task that was taken: it goes ahead of its client's others."""
-        task.group.ready += 1
-        self.count += 1
-        self.tasks_of(task.group).appendleft(task)
+        if self.contested is not None:
+            self.contested.had_turn = not self.contested.had_turn
+            self.contested = None
+        if self.taken and task in self.taken:
+            self.add_preferring(task, self.taken.pop(task), is_first=True)
+            return
+        self.add_one(task, is_first=True)
 
     def take(self) -> Task | None:
         """Take the first ready task, and let the next key and client go first."""
@@ -123,12 +148,20 @@ class ReadyQueue:
 
     def remove(self, task: Task) -> None:
         """Take out a ready task that will be ready again. O(tasks of its client)."""
+        if task in self.preferred:
+            self._of(task).remove(task)
+            self._left(task)
+            return
         self.tasks_of(task.group).remove(task)
         self.count -= 1
         task.group.ready -= 1
 
-    def drop(self) -> None:
+    def drop(self, task: Task) -> None:
         """Note that one of the tasks in here is no longer ready: its state changed where it lies."""
+        if self.preferred and task in self.preferred:
+            self._of(task).drop(task)
+            self._left(task)
+            return
         self.count -= 1
         self.tombstones += 1
         if self.tombstones > _SWEEP_AT and self.tombstones > self.count:
@@ -139,7 +172,12 @@ class ReadyQueue:
             self._sole = _NONE
 
     def before(self, task: Task, limit: int) -> int:
-        """Return how many tasks are taken before this ready one, but not more than limit. O(limit)."""
+        """Return how many tasks of its client and others are taken before this ready one, but not more than limit.
+
+        Where it prefers a store, those are meant that prefer the same. O(limit).
+        """
+        if task in self.preferred:
+            return self._of(task).before(task, limit)
         rank, own = task.group.rank, task.group.client
         count = 0
         for better in self._ranks[: self._ranks.index(rank)]:
@@ -154,7 +192,8 @@ class ReadyQueue:
 
     def clients(self) -> set[bytes]:
         """Return the clients that have tasks here, or had some a moment ago."""
-        return {client for clients in self._by_key() for client in clients}
+        found = {client for clients in self._by_key() for client in clients}
+        return found.union(*(queue.clients() for queue in self.stores.values()))
 
     def _by_key(self) -> Iterator[OrderedDict[bytes, deque[Task]]]:
         return (clients for lane in self._lanes.values() for clients in lane.values())
@@ -164,6 +203,93 @@ class ReadyQueue:
         for clients in self._by_key():
             for tasks in clients.values():
                 yield from (task for task in tasks if task.state is READY)
+        for queue in self.stores.values():
+            yield from queue
+
+    # -- tasks that prefer a store
+
+    def add_preferring(self, task: Task, store: int, *, is_first: bool) -> None:
+        """Add a task that prefers a store. is_first: it goes ahead of its client's others."""
+        queue = self.stores.get(store)
+        if queue is None:
+            queue = self.stores[store] = ReadyQueue(self.needs)
+        queue.add_one(task, is_first=is_first)
+        rank = task.group.rank
+        self.preferred[task] = store
+        self.preferred_ranks[rank] = self.preferred_ranks.get(rank, 0) + 1
+
+    def add_one(self, task: Task, *, is_first: bool) -> None:
+        """Add a task that prefers no store, see `add_preferring`."""
+        group = task.group
+        group.ready += 1
+        self.count += 1
+        if is_first:
+            self.tasks_of(group).appendleft(task)
+        else:
+            self.tasks_of(group).append(task)
+
+    def take_preferring(self, store: int, *, is_last: bool = False) -> Task | None:
+        """Take the first task that prefers this store, or the last one."""
+        queue = self.stores.get(store)
+        task = None if queue is None else queue.take_last() if is_last else queue.take()
+        if task is not None:
+            self._left(task)
+            self.taken[task] = store
+        return task
+
+    def first(self) -> Task | None:
+        """Return the task that `take` would take."""
+        for rank in self._ranks:
+            for tasks in chain.from_iterable(clients.values() for clients in self._lanes[rank].values()):
+                while tasks:
+                    if tasks[0].state is READY:
+                        return tasks[0]
+                    tasks.popleft()
+                    self.tombstones -= 1
+        return None
+
+    def last(self) -> Task | None:
+        """Return the task that would be taken after all others."""
+        for rank in reversed(self._ranks):
+            for clients in reversed(self._lanes[rank].values()):
+                for tasks in reversed(clients.values()):
+                    while tasks:
+                        if tasks[-1].state is READY:
+                            return tasks[-1]
+                        tasks.pop()
+                        self.tombstones -= 1
+        return None
+
+    def take_last(self) -> Task | None:
+        task = self.last()
+        if task is not None:
+            self.tasks_of(task.group).pop()
+            self.count -= 1
+            task.group.ready -= 1
+        return task
+
+    def forget_store(self, store: int) -> None:
+        """Let all tasks that prefer this store run anywhere: they go ahead of their clients' others."""
+        for task in reversed(list(self.stores.pop(store, ()))):
+            self._uncount(task)
+            task.group.ready -= 1
+            self.add_one(task, is_first=True)
+
+    def _of(self, task: Task) -> ReadyQueue:
+        return self.stores[self.preferred[task]]
+
+    def _left(self, task: Task) -> None:
+        """Note that a task that prefers a store has left that store's queue."""
+        store = self._uncount(task)
+        if not self.stores[store].count:
+            del self.stores[store]
+
+    def _uncount(self, task: Task) -> int:
+        rank = task.group.rank
+        self.preferred_ranks[rank] -= 1
+        if not self.preferred_ranks[rank]:
+            del self.preferred_ranks[rank]
+        return self.preferred.pop(task)
 
 
 def _live(tasks: Iterable[Task], until: Task | None, limit: int) -> int:
@@ -201,9 +327,13 @@ class ReadyQueues:
         queue.count += count
         queue.tasks_of(group).extend(tasks)
 
-    def add_first(self, task: Task) -> None:
-        """Add a task that was in a queue before: it goes ahead of its client's others."""
-        self.of(task.needs).put_back(task)
+    def add_one(self, task: Task, store: int | None, *, is_first: bool = False) -> None:
+        """Add a task. store: the one that it prefers. is_first: it goes ahead of its client's others."""
+        queue = self.queues.get(task.needs) or self.of(task.needs)
+        if store is not None:
+            queue.add_preferring(task, store, is_first=is_first)
+        else:
+            queue.add_one(task, is_first=is_first)
 
     def remove(self, task: Task) -> None:
         """See `ReadyQueue.remove`."""
@@ -212,15 +342,15 @@ class ReadyQueues:
     def drop(self, task: Task) -> None:
         """Call after the state of a ready task was changed by anything but `take`."""
         task.group.ready -= 1
-        self.of(task.needs).drop()
+        self.of(task.needs).drop(task)
 
     @property
     def count(self) -> int:
-        return sum(queue.count for queue in self.queues.values())
+        return sum(queue.total for queue in self.queues.values())
 
     def waiting(self) -> list[ReadyQueue]:
         """Return the queues that have a ready task: best rank first, then the ones that went first longest ago."""
-        found = [queue for queue in self.queues.values() if queue.count]
+        found = [queue for queue in self.queues.values() if queue.count or queue.preferred]
         if len(found) > 1:
             found.sort(key=lambda queue: queue.first_rank)
         return found
@@ -230,5 +360,5 @@ class ReadyQueues:
         self.queues[queue.needs] = self.queues.pop(queue.needs)
 
     def drop_empty(self) -> None:
-        for needs in [needs for needs, queue in self.queues.items() if not queue.count and not queue.tombstones]:
+        for needs in [needs for needs, queue in self.queues.items() if not queue.total and not queue.tombstones]:
             del self.queues[needs]

@@ -75,7 +75,7 @@ class Reservations:
     def expire(self, now: float) -> None:
         """End reservations that have lasted too long, or of queues that are empty."""
         for queue, (worker, _, until) in list(self.by_queue.items()):
-            if not queue.count:
+            if not queue.total:
                 self._release(queue)
                 queue.short_since = None
             elif now >= until or not worker.is_willing:

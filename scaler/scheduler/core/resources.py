@@ -24,8 +24,9 @@ class Queue(Protocol):
     """Ready tasks with the same needs: a `ReadyQueue`, which knows tasks and so workers."""
 
     needs: Needs
-    count: int
 
+    @property
+    def total(self) -> int: ...
     @property
     def first_rank(self) -> tuple[int, int]: ...
     def may_pass(self, other: Queue) -> bool: ...

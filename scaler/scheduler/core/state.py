@@ -461,7 +461,7 @@ class Worker(PeerRecord):
     """When it last finished or began a task."""
     idle_since: float = field(init=False)
     store: int = 0
-    """Number of the store that its tasks use; 0: the object storage."""
+    """Number of the store that its tasks use; 0: the object storage. Only `Locality.use_store` sets it."""
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
     clock: WorkerClock = field(default_factory=WorkerClock)

@@ -101,6 +101,7 @@ class Tasks:
         self._objects = state.objects
         self._directory = state.directory
         self._ready = state.ready
+        self._locality = state.locality
         self._outbox = outbox
         self._batch = NO_BATCH
         """The Done that is taken in."""
@@ -150,7 +151,7 @@ class Tasks:
             task.state = Waiting(missing)
             self._state.waiting += 1
         else:
-            self._ready.add(group, (task,))
+            self._enqueue(task)
         if failed is not None:
             self.end(task, failed.outcome, failed.payload)
 
@@ -160,8 +161,18 @@ class Tasks:
         state.missing -= 1
         if not state.missing:
             self._state.waiting -= 1
-            task.state = READY
-            self._ready.add(task.group, (task,))
+            self._enqueue(task)
+
+    def _enqueue(self, task: Task, *, is_first: bool = False) -> None:
+        """Make a task ready: in the queue of the store that it prefers, or that of tasks that prefer none.
+
+        is_first: it goes ahead of its client's others.
+        """
+        task.state = READY
+        store = None
+        if self._locality.is_spread and task.references:
+            store = self._locality.preferred(task, self._state.own_time(self._state.now))
+        self._ready.add_one(task, store, is_first=is_first)
 
     # -- to workers and back
 
@@ -527,8 +538,7 @@ class Tasks:
             self._sequence += 1
             heapq.heappush(self._delayed, (now + delay, self._sequence, task))
         else:
-            task.state = READY
-            self._ready.add_first(task)
+            self._enqueue(task, is_first=True)
 
     def _note_given_back(self, task: Task) -> None:
         changes = self._state.changes
@@ -569,8 +579,7 @@ class Tasks:
             task = heapq.heappop(delayed)[2]
             if type(task.state) is Delayed:
                 self._state.waiting -= 1
-                task.state = READY
-                self._ready.add_first(task)
+                self._enqueue(task, is_first=True)
 
     # -- out
 
@@ -599,8 +608,7 @@ class Tasks:
                 state.missing -= 1
                 if not state.missing:
                     self._state.waiting -= 1
-                    dependent.state = READY
-                    self._ready.add(dependent.group, (dependent,))
+                    self._enqueue(dependent)
 
     def reject(self, tasks: Sequence[Task], why: str) -> None:
         """End tasks as they come. The first of them are kept among the failures, which stand for all."""

@@ -91,7 +91,7 @@ def test_a_task_that_had_left_before_goes_ahead_of_its_clients_others() -> None:
     first, second = tasks(group(), 2)
     queues.add(first.group, [first, second])
     assert queue.take() is first
-    queues.add_first(first)
+    queues.add_one(first, None, is_first=True)
     assert drain(queue) == [first, second]
 
 

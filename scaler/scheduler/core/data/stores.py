@@ -61,7 +61,7 @@ class Stores:
         self._tracker.came(number)
         for worker, store in self._used_by.items():
             if store == peer:
-                self._state.workers[worker].use_store(number)
+                self._state.locality.use_store(self._state.workers[worker], number)
         mail = self._tracker.mail
         mail.send(number, StoresChanged(list(map(_address, others)), []))
         for other in (OBJECT_STORAGE, *(each.number for each in others)):
@@ -80,10 +80,10 @@ class Stores:
         """Note the store of a worker's host; empty: the object storage."""
         if store:
             self._used_by[worker.id] = store
-            worker.use_store(self._number(store, now))
+            self._state.locality.use_store(worker, self._number(store, now))
         else:
             self._used_by.pop(worker.id, None)
-            worker.use_store(OBJECT_STORAGE)
+            self._state.locality.use_store(worker, OBJECT_STORAGE)
 
     def worker_left(self, worker: Worker) -> None:
         self._used_by.pop(worker.id, None)

@@ -1,0 +1,305 @@
+"""Which host a task runs on: where its inputs are, unless waiting there takes longer than moving them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from scaler.ids import content_id, result_id
+from scaler.net.connection import Opened
+from scaler.protocol.messages import (
+    PROTOCOL_VERSION,
+    Drain,
+    Hello,
+    ObjectsHeld,
+    Outcome,
+    Role,
+    Spec,
+    Submit,
+    TaskGroup,
+    UseStore,
+    WorkerDetails,
+    stored_reference,
+)
+from scaler.scheduler.core.explain import explain
+from tests.unit.scheduler.driver import Cluster
+
+MB = 10**6
+DURATIONS = (0.01, 1.0, 10.0)
+
+
+class Hosts(Cluster):
+    """A cluster whose hosts have a store each: w1 is a worker on host-1, which has store 1. Links carry 100 MB/s."""
+
+    def __init__(self, *stores: int) -> None:
+        super().__init__()
+        self.client()
+        self.host(0, "clock")
+        for seconds in DURATIONS:
+            self.finish("clock", *self.run(seconds=seconds), seconds=seconds)
+        self.leave("clock")
+        for store in stores:
+            self.store(f"s{store}")
+            self.host(store)
+
+    def host(self, store: int, name: str = "", slots: int = 1, **offers: float | None) -> str:
+        """A worker joins on the host of a store. It offers its name as a label."""
+        name = name or f"w{store}"
+        details = WorkerDetails("manager", f"unit-{name}", slots, 1000, {name: None, **offers})
+        hello = Hello(Role.WORKER, False, PROTOCOL_VERSION, "", "", "", f"host-{store}", 1, details)
+        self.step(Opened(self.peer(name), hello))
+        if store:
+            self.say(name, UseStore(self.peer(f"s{store}")))
+        return name
+
+    def run(
+        self,
+        count: int = 1,
+        *,
+        seconds: float = 1.0,
+        near: Sequence[tuple[int, ...]] = (),
+        megabytes: float = 50,
+        worker: str = "",
+        client: str = "client",
+        **options: object,
+    ) -> list[bytes]:
+        """Submit tasks of a function that takes this long.
+
+        near: the stores that have each of their inputs, which are all of one size. worker: where they have to run.
+        """
+        code = f"\x80 {seconds}".encode()
+        spec = Spec(**{"function": content_id(code), "name": "work", **options})  # type: ignore[arg-type]
+        if worker:
+            spec = replace(spec, needs=((worker, 0.0),))
+        inputs = tuple(self.made(*stores, megabytes=megabytes, client=client) for stores in near)
+        ids = [self.task_id(client) for _ in range(count)]
+        group = TaskGroup(spec, ids, [b"\x80"] * count, [inputs] * count)
+        self.say(client, Submit([(content_id(code), code)], [group]))
+        return ids
+
+    def made(self, *stores: int, megabytes: float = 50, client: str = "client") -> bytes:
+        """A client has an object that these stores have. Returns its id."""
+        identifier = self.object_id(client)
+        for store in stores:
+            self.say(f"s{store}", ObjectsHeld([identifier], [int(megabytes * MB)]))
+        return identifier
+
+    def why(self, task: bytes) -> str:
+        return explain(self.state, task, self.now)
+
+
+def test_a_task_runs_where_most_of_its_input_bytes_are() -> None:
+    cluster = Hosts(1, 2, 3)
+    (first,) = cluster.run(near=[(2,)])
+    (second,) = cluster.run(near=[(1,), (3,), (3,)])
+    assert (cluster.on("w2"), cluster.on("w3")) == ([first], [second])
+
+
+def test_a_task_follows_the_results_of_the_tasks_that_it_depends_on() -> None:
+    cluster = Hosts(1, 2)
+    (made,) = cluster.run(worker="w2")
+    (last,) = cluster.submit("client", references=[(made,)])
+    cluster.finish("w2", made, payload=stored_reference(result_id(made, 1), 50 * MB))
+    assert cluster.on("w2") == [last]
+
+
+def test_inputs_of_less_than_a_mebibyte_do_not_matter() -> None:
+    cluster = Hosts(1, 2)
+    for _ in range(2):
+        cluster.run(near=[(2,)], megabytes=1)
+    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [1, 1]
+
+
+def test_what_all_hosts_have_does_not_matter() -> None:
+    cluster = Hosts(1, 2)
+    cluster.run(4, near=[(1, 2)])
+    assert [len(cluster.on(worker)) for worker in ("w1", "w2")] == [2, 2]
+
+
+def test_tasks_share_the_hosts_that_have_as_much() -> None:
+    cluster = Hosts(1, 2, 3)
+    for _ in range(4):
+        cluster.run(near=[(2, 3)], megabytes=900)
+    assert [len(cluster.on(worker)) for worker in ("w1", "w2", "w3")] == [0, 2, 2]
+
+
+def test_a_task_waits_for_its_host_while_moving_its_inputs_takes_longer() -> None:
+    cluster = Hosts(1, 2)
+    cluster.run(worker="w2", seconds=1.0)
+    (large,) = cluster.run(near=[(2,)], megabytes=150, retries=0)
+    assert cluster.on("w1") == []
+    (small,) = cluster.run(near=[(2,)], megabytes=50, retries=0)
+    assert cluster.on("w1") == [small]
+    cluster.finish("w2", *cluster.on("w2"), seconds=1.0)
+    assert cluster.on("w2") == [large]
+
+
+def test_a_task_that_was_sent_ahead_moves_when_its_host_takes_longer_than_moving() -> None:
+    cluster = Hosts(1, 2)
+    (running,) = cluster.run(worker="w2", seconds=1.0)
+    (task,) = cluster.run(near=[(2,)], megabytes=150)
+    assert cluster.on("w2") == [running, task]
+    cluster.wait(1.5, ["client", "w1", "w2"])
+    assert cluster.recalls("w2", kill=False) == []
+    cluster.wait(1.0, ["client", "w1", "w2"])  # the running task takes longer than it should
+    assert cluster.recalls("w2", kill=False) == [task]
+    cluster.give_back("w2", task)
+    assert (cluster.on("w1"), cluster.on("w2")) == ([task], [running])
+
+
+def test_an_idle_worker_of_the_same_host_takes_what_waits_there() -> None:
+    cluster = Hosts(1, 2)
+    (running,) = cluster.run(worker="w2")
+    (task,) = cluster.run(near=[(2,)], megabytes=900)
+    assert cluster.on("w2") == [running, task]
+    cluster.host(2, "other")
+    assert cluster.recalls("w2", kill=False) == [task]
+    cluster.give_back("w2", task)
+    assert cluster.on("other") == [task]
+    assert cluster.on("w1") == []
+
+
+def test_of_a_long_queue_the_last_tasks_move_and_the_first_ones_stay() -> None:
+    cluster = Hosts(1, 2)
+    ids = [task for _ in range(10) for task in cluster.run(near=[(2,)], megabytes=150, retries=0)]
+    assert cluster.on("w2") == ids[:1]
+    assert cluster.on("w1") == [] or cluster.on("w1")[0] in ids[2:]
+    moved = cluster.on("w1")
+    while cluster.on("w2"):
+        moved += [task for task in cluster.on("w1") if task not in moved]
+        cluster.finish("w2", *cluster.on("w2"), seconds=1.0)
+        for task in cluster.on("w1"):
+            cluster.finish("w1", task, seconds=1.0)
+    assert len(moved) == 4
+
+
+def test_a_worker_first_takes_what_is_near_and_then_what_prefers_no_host() -> None:
+    cluster = Hosts(1, 2)
+    near, any_, far = [], [], []
+    for worker in ("w1", "w2"):
+        cluster.run(worker=worker, seconds=10.0)
+    any_ = cluster.run(2, retries=0)
+    near = cluster.run(near=[(1,)], megabytes=150, retries=0)
+    far = [task for _ in range(5) for task in cluster.run(near=[(2,)], megabytes=150, retries=0)]
+    taken = []
+    for _ in range(4):
+        (task,) = cluster.on("w1")
+        cluster.finish("w1", task, seconds=1.0)
+        taken += cluster.on("w1")
+    assert taken[:3] == [*near, *any_]
+    assert taken[3] in far
+
+
+def test_priorities_go_before_hosts() -> None:
+    cluster = Hosts(1, 2)
+    (running,) = cluster.run(worker="w1")
+    (near,) = cluster.run(near=[(1,)], megabytes=900, retries=0)
+    cluster.run(worker="w2", seconds=10.0)
+    (urgent,) = cluster.run(retries=0, priority=1)
+    cluster.finish("w1", running, seconds=1.0)
+    assert cluster.on("w1") == [urgent]
+    cluster.finish("w1", urgent, seconds=1.0)
+    assert cluster.on("w1") == [near]
+
+
+def test_clients_whose_tasks_prefer_a_host_and_others_go_in_turns() -> None:
+    cluster = Hosts(1, 2)
+    cluster.client("other")
+    cluster.run(worker="w1"), cluster.run(worker="w2", seconds=10.0)
+    for _ in range(4):
+        cluster.run(near=[(1,)], megabytes=900, retries=0)
+    cluster.run(4, retries=0, client="other")
+    owners = []
+    for _ in range(8):
+        cluster.finish("w1", *cluster.on("w1"), seconds=1.0)
+        owners += [task[:5] for task in cluster.on("w1")]
+    assert owners == [b"clien", b"other"] * 4
+
+
+def test_a_client_whose_host_is_stuck_gets_its_turn_elsewhere() -> None:
+    cluster = Hosts(1, 2)
+    cluster.client("other")
+    cluster.run(worker="w1"), cluster.run(worker="w2", seconds=10.0)
+    cluster.run(10, retries=0, client="other")
+    cluster.run(near=[(2,)], megabytes=150, retries=0)
+    owners = []
+    for _ in range(3):
+        cluster.finish("w1", *cluster.on("w1"), seconds=1.0)
+        owners += [each[:5] for each in cluster.on("w1")]
+    assert b"clien" in owners
+
+
+@pytest.mark.parametrize("leaves", [True, False])
+def test_tasks_run_anywhere_when_their_host_has_no_worker_for_them_any_more(leaves: bool) -> None:
+    cluster = Hosts(1, 2)
+    cluster.run(worker="w2")
+    near = [task for _ in range(3) for task in cluster.run(near=[(2,)], megabytes=900, retries=0)]
+    assert cluster.on("w1") == []
+    if leaves:
+        cluster.leave("w2")
+    else:
+        cluster.say("w2", Drain("ends"))
+    assert cluster.on("w1") == near[:1] if leaves else cluster.on("w1")[0] in near
+
+
+def test_a_host_whose_workers_do_not_fit_is_not_preferred() -> None:
+    cluster = Hosts(1, 2)
+    cluster.store("s3")
+    cluster.host(3, gpu=1.0)
+    (task,) = cluster.run(near=[(2,)], megabytes=900, needs=(("gpu", 1.0),))
+    assert cluster.on("w3") == [task]
+
+
+def test_tasks_with_counted_needs_stay_near_and_respect_what_is_free() -> None:
+    cluster = Hosts(3, 4)
+    for store in (1, 2):
+        cluster.store(f"s{store}")
+        cluster.host(store, slots=4, gpu=1.0)
+    ids = [
+        task
+        for _ in range(2)
+        for task in cluster.run(near=[(2,)], megabytes=900, needs=(("gpu", 1.0),), seconds=1.0, retries=0)
+    ]
+    assert cluster.on("w2") == ids[:1]
+    cluster.finish("w2", *ids[:1], seconds=1.0)
+    assert cluster.on("w2") == ids[1:]
+
+
+def test_a_failed_task_goes_to_another_worker_although_its_host_is_elsewhere() -> None:
+    cluster = Hosts(1, 2)
+    (task,) = cluster.run(near=[(2,)], megabytes=900, retries=1)
+    cluster.finish("w2", task, outcome=Outcome.PROCESSOR_DIED)
+    cluster.wait(0.5, ["client", "w1", "w2"])
+    assert cluster.on("w1") == [task]
+
+
+def test_tasks_prefer_nothing_while_all_workers_use_one_store() -> None:
+    cluster = Hosts(1)
+    cluster.host(1, "other")
+    for _ in range(2):
+        cluster.run(near=[(1,)])
+    assert [len(cluster.on(worker)) for worker in ("w1", "other")] == [1, 1]
+
+
+def test_an_explanation_compares_waiting_with_moving() -> None:
+    cluster = Hosts(1, 2)
+    cluster.run(worker="w1", seconds=10.0), cluster.run(worker="w2", seconds=1.0)
+    (task,) = cluster.run(near=[(2,)], megabytes=150, retries=0)
+    assert cluster.why(task).split("; ")[1] == (
+        "it prefers host host-2, which has 150 MB of the 150 MB of its inputs: a free slot there takes about 1.0 s, "
+        "and moving them elsewhere 1.5 s at 100 MB/s"
+    )
+    cluster.break_connection("w2")
+    assert "host-2, which has 150 MB of the 150 MB of its inputs: no worker there takes tasks now" in cluster.why(task)
+
+
+def test_cancelled_and_adopted_tasks_leave_the_queue_of_their_host() -> None:
+    cluster = Hosts(1, 2)
+    cluster.run(worker="w2", seconds=1.0)
+    first, second = (cluster.run(near=[(2,)], megabytes=900, retries=0)[0] for _ in range(2))
+    cluster.cancel("client", first)
+    assert cluster.outcome("client", first) is Outcome.CANCELLED
+    cluster.finish("w2", *cluster.on("w2"), seconds=1.0)
+    assert cluster.on("w2") == [second]
