@@ -43,6 +43,8 @@ class Component:
         if self._ready_fd is not None:
             os.set_inheritable(self._ready_fd, False)
         self._parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
+        self.has_parent = self._parent_pid is not None
+        """Another process of scaler has started this one, which ends with it."""
 
     def ready(self, addresses: Mapping[str, str]) -> None:
         """Report, once, that the component works now, with its addresses by their purpose."""

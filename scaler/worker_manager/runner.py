@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 
 from scaler import logs
 from scaler.backoff import Backoff
-from scaler.component import Component, run_component
+from scaler.component import ORPHAN_GRACE_SECONDS, Component, run_component
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
 from scaler.grammar import counted
@@ -32,7 +32,17 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
-from scaler.protocol.messages import Desired, ManagerDetails, ManagerStatus, Refused, Role, Server, Shutdown, UnitState
+from scaler.protocol.messages import (
+    Desired,
+    ManagerDetails,
+    ManagerStatus,
+    RefusalReason,
+    Refused,
+    Role,
+    Server,
+    Shutdown,
+    UnitState,
+)
 from scaler.texts import escaped
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
@@ -46,6 +56,11 @@ FIRST_WARNING_SECONDS = 3.0
 """A manager warns after this long without a scheduler."""
 LOST_WARNING_SECONDS = 30.0
 """Pause before the warning is repeated."""
+TAKEOVER_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
+"""How long a manager of a launcher tries again while its id is in use: after a kill of the launcher before it, the
+managers of that one still end."""
+TAKEOVER_RETRY_SECONDS = 0.5
+"""Pause before such a manager tries again."""
 STOP_RETRY_SECONDS = 0.5
 """Pause of a manager that ends before it asks a backend again that could not list or stop its units."""
 MAX_LIST_PAUSE_SECONDS = 30.0
@@ -75,7 +90,8 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
 
     async def main(component: Component) -> int:
         logs.identify(manager=config.worker_manager_id)
-        runner = Runner(config, load_backend(config), partial(_connect, config))
+        takeover_seconds = TAKEOVER_SECONDS if component.has_parent else 0.0
+        runner = Runner(config, load_backend(config), partial(_connect, config), takeover_seconds)
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 
     return run_component("worker_manager", config, main, config.event_loop)
@@ -90,9 +106,14 @@ def provisioner_of(kind: str) -> Provisioner:
 
 
 class Runner:
-    """One worker manager, made on the running loop. connect is called once."""
+    """One worker manager, made on the running loop.
 
-    def __init__(self, config: WorkerManagerConfig, backend: Backend, connect: Connect) -> None:
+    takeover_seconds: how long it connects again and again while another manager has its id.
+    """
+
+    def __init__(
+        self, config: WorkerManagerConfig, backend: Backend, connect: Connect, takeover_seconds: float = 0.0
+    ) -> None:
         self._config = config
         self._backend = backend
         self._capacity = capacity = backend.capacity
@@ -109,6 +130,10 @@ class Runner:
         self._joined: set[str] = set()
         """Units whose worker has connected, which the next round passes to the reconciler."""
         self._refused: Refused | None = None
+        self._takeover_seconds = takeover_seconds
+        self._takeover_until: float | None = None
+        """Until when to try again for the id; None while no other manager is known to have it."""
+        self._redial: asyncio.TimerHandle | None = None
         self._is_over = False
         """The cluster is shut down, or the scheduler has refused this manager."""
         self._units: list[Unit] | None = None
@@ -125,7 +150,8 @@ class Runner:
         details = ManagerDetails(
             config.worker_manager_id, config.type, *sizes, capabilities, capacity.fixed, memory_bytes
         )
-        self._connector = connect(details, self._on_events)
+        self._connect = partial(connect, details, self._on_events)
+        self._connector = self._connect()
 
     async def run(self, stop: asyncio.Event, ready: Callable[[], None]) -> int:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
@@ -148,7 +174,7 @@ class Runner:
         finally:
             stopped.cancel()
             await self._end()
-        if self._refused is not None:
+        if self._refused is not None and self._is_over:
             raise RefusedError(f"{self._config.scheduler_address} refused this worker manager: {self._refused.text}")
         if self._left:
             raise ScalerError(self._left)
@@ -159,6 +185,7 @@ class Runner:
             match event:
                 case Welcomed(welcome):
                     self._in_contact = True
+                    self._refused = self._takeover_until = None
                     # A scheduler that does not know this manager has not sent its wishes yet.
                     self._desired = None
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
@@ -171,8 +198,8 @@ class Runner:
                 case ConnectionRefused(refused):
                     self._in_contact = False
                     self._refused = refused
-                    self._is_over = True
-                    self._warn_at = math.inf
+                    self._warn_at = self._takeover(refused)
+                    self._is_over = self._warn_at == math.inf
                 case Received(message=Desired() as desired):
                     is_new = self._desired is None or self._desired.units != desired.units
                     if is_new and not self._capacity.fixed:
@@ -186,6 +213,25 @@ class Runner:
                     # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
                     continue
             self._wake.set()
+
+    def _takeover(self, refused: Refused) -> float:
+        """Connect again soon if another manager with this id may be ending, and return until when; else infinity."""
+        now = time.monotonic()
+        if refused.reason is not RefusalReason.DUPLICATE or not self._takeover_seconds:
+            return math.inf
+        if self._takeover_until is None:
+            self._takeover_until = now + self._takeover_seconds
+            _log.warning(
+                "%s. An earlier one may be ending: trying again for %g s", refused.text, self._takeover_seconds
+            )
+        if now >= self._takeover_until:
+            return math.inf
+        self._redial = asyncio.get_running_loop().call_later(TAKEOVER_RETRY_SECONDS, self._connect_again)
+        return self._takeover_until
+
+    def _connect_again(self) -> None:
+        self._connector.close()
+        self._connector = self._connect()
 
     async def _round(self) -> float:
         """List, decide, act. Returns after how many seconds to do it again if nothing changes before."""
@@ -309,6 +355,9 @@ class Runner:
         A manager that was refused leaves units that outlive it: they belong to the manager that stays.
         """
         self._warn_at = math.inf
+        self._takeover_seconds = 0.0
+        if self._redial is not None:
+            self._redial.cancel()
         seconds = self._capacity.stop_seconds
         try:
             async with asyncio.timeout(seconds):

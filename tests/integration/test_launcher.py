@@ -13,6 +13,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from tests.integration.launcher_rig import STOP_SECONDS, Launcher, launched, wait_until_gone, write_stack
+from tests.integration.settings_rig import command
 
 
 @pytest.fixture
@@ -87,6 +88,27 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
         for name, pid in zip(names, killed.values(), strict=True)
     ]
     wait_until_gone(processes)
+
+
+def test_a_manager_whose_id_an_ending_one_still_has_waits_and_is_not_started_again(
+    stack_file: Path, ports: ReservedPorts, tmp_path: Path
+) -> None:
+    with launched(stack_file) as launcher:
+        assert launcher.wait_ready()
+        assert launcher.process.stdout is not None
+        manager = component(launcher, "worker-manager")
+        launcher.process.send_signal(signal.SIGSTOP)  # so that it starts no other manager yet
+        manager.kill()
+        with command("scaler_cluster", ports.address(), "-n", "1", "-wmi", "here", directory=tmp_path) as earlier:
+            earlier.addresses()
+            launcher.process.send_signal(signal.SIGCONT)
+            assert any("trying again for 10 s" in line for line in launcher.process.stdout)
+            assert earlier.stop() == 0
+        with Client(ports.address()) as client:
+            assert client.submit(abs, -1).result(20) == 1
+        code, _, errors = launcher.stop()
+    assert code == 0, errors
+    assert len([line for line in own_lines(errors) if "started again" in line]) == 1
 
 
 def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ended(

@@ -51,10 +51,14 @@ class ScriptedScheduler:
         self.details: ManagerDetails | None = None
         self.statuses: list[ManagerStatus] = []
         self.closed = False
+        self.connections = 0
         self._turn: Callable[[list[ConnectorEvent]], None] | None = None
         self._heard = asyncio.Event()
+        self._connected = asyncio.Event()
 
     def connect(self, details: ManagerDetails, on_events: Callable[[list[ConnectorEvent]], None]) -> Connector:
+        self.connections += 1
+        self._connected.set()
         self.details = details
         self._turn = on_events
         return self
@@ -93,6 +97,10 @@ class ScriptedScheduler:
         await self._heard.wait()
         return self.statuses[-1]
 
+    async def next_connection(self) -> None:
+        self._connected.clear()
+        await self._connected.wait()
+
     async def until(self, fits: Callable[[ManagerStatus], bool]) -> ManagerStatus:
         while not fits(status := await self.next_status()):
             pass
@@ -113,6 +121,7 @@ def play(
     backend: MemoryBackend | None = None,
     heartbeat_seconds: float = 0.05,
     leaves: Sequence[str] = (),
+    takeover_seconds: float = 0.0,
 ) -> Stage:
     """Run a manager for as long as the story takes, and stop it. leaves: units that must be left."""
     config = WorkerManagerConfig(
@@ -128,7 +137,7 @@ def play(
         units = backend or MemoryBackend(Capacity(1, 8, 8))
         stop = asyncio.Event()
         ready: list[bool] = []
-        runner = Runner(config, units, scheduler.connect)
+        runner = Runner(config, units, scheduler.connect, takeover_seconds)
         task = asyncio.create_task(runner.run(stop, lambda: ready.append(True)))
         await asyncio.sleep(0)
         stage = Stage(scheduler, units, stop, task, ready)
@@ -232,6 +241,56 @@ def test_a_manager_that_is_refused_says_why_and_leaves_nothing() -> None:
             await stage.task
 
     play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)))
+
+
+IN_USE = ConnectionRefused(Refused(RefusalReason.DUPLICATE, "worker manager id 'm' is in use"))
+
+
+def test_a_manager_of_a_launcher_whose_id_is_in_use_takes_over_when_the_earlier_one_has_ended(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(runner, "TAKEOVER_RETRY_SECONDS", 0.001)
+
+    async def story(stage: Stage) -> None:
+        for _ in range(3):
+            stage.scheduler.say(IN_USE)
+            await stage.scheduler.next_connection()
+            assert not stage.task.done()
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+
+    stage = play(story, takeover_seconds=60.0)
+    assert stage.task.result() == 0
+    assert stage.ready == [True]
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == [
+        "worker manager id 'm' is in use. An earlier one may be ending: trying again for 60 s"
+    ]
+
+
+def test_a_manager_whose_id_stays_in_use_is_refused_when_its_time_to_take_over_has_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "TAKEOVER_RETRY_SECONDS", 0.001)
+
+    async def story(stage: Stage) -> None:
+        while not stage.task.done():
+            stage.scheduler.say(IN_USE)
+            again = asyncio.create_task(stage.scheduler.next_connection())
+            await asyncio.wait({again, stage.task}, return_when=asyncio.FIRST_COMPLETED)
+            again.cancel()
+        with pytest.raises(RefusedError, match="'m' is in use"):
+            await stage.task
+
+    assert play(story, MemoryBackend(Capacity(2, 4, 2, fixed=True)), takeover_seconds=0.05).scheduler.connections > 1
+
+
+def test_a_manager_that_is_stopped_while_its_id_is_in_use_ends_in_order() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(IN_USE)
+
+    stage = play(story, takeover_seconds=60.0)
+    assert stage.task.result() == 0
+    assert stage.scheduler.connections == 1
 
 
 def test_a_manager_whose_key_ends_does_not_say_that_it_goes_on_trying(
