@@ -234,18 +234,14 @@ class AgentCore:
             known = executor.know(group.spec)
             rank = queue.rank(group.spec)
             inputs = group.inputs or [()] * len(group.ids)
-            devices = dict(zip(group.ids, group.devices, strict=False)) if group.devices else {}
-            for identifier, number, payload, values in zip(
-                group.ids, group.attempts, group.payloads, inputs, strict=True
-            ):
-                item = Attempt(identifier, number, known, payload, values, rank)
-                if devices:
-                    item.devices = devices.get(identifier, ())
-                is_full = len(attempts) >= limit and len(attempts) >= limit + executor.extra_capacity
-                if is_full or identifier in attempts or self._drain_text:
-                    refused.append(item)
-                else:
-                    queue.add(item)
+            rows = zip(group.ids, group.attempts, group.payloads, inputs, strict=True)
+            items = [Attempt(task, number, known, payload, values, rank) for task, number, payload, values in rows]
+            for item, devices in zip(items, group.devices, strict=False):
+                item.devices = devices
+            room = limit - len(attempts)
+            if room < len(items):
+                room += executor.extra_capacity
+            refused += queue.add(items, 0 if self._drain_text else room)
         if refused:
             executor.returned(refused, started=False)
 

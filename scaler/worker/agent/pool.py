@@ -444,12 +444,13 @@ class ProcessorPool(ExecutorBase):
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
-            values = item.attempt, spec.number, item.id, item.payload, item.inputs
-            if item.devices:
-                gpus = ",".join(self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
-                command.tasks.append(pack(ToProcessor.GPU_TASK, *values, gpus))
+            if not item.devices:
+                task = pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs)
             else:
-                command.tasks.append(pack(ToProcessor.TASK, *values))
+                gpus = ",".join(self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
+                values = item.attempt, spec.number, item.id, item.payload, item.inputs, gpus
+                task = pack(ToProcessor.GPU_TASK, *values)
+            command.tasks.append(task)
             item.executor = number
             item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
             processor.work_us += item.cost_us

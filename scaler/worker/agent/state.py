@@ -4,7 +4,7 @@ commands of the current step. Pure."""
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -97,6 +97,7 @@ class Attempt:
     """Indexes of its gpus among those of this worker."""
 
 
+_Entry = tuple[Rank, int, Attempt]
 ROUND = 1 << 40
 """A place is the number of a client's turn, times this, and the number of the arrival: one integer compares quickly."""
 
@@ -112,7 +113,10 @@ class AttemptQueue:
 
     def __init__(self) -> None:
         self.attempts: dict[bytes, Attempt] = {}
-        self._heap: list[tuple[Rank, int, Attempt]] = []
+        self._in_order: deque[_Entry] = deque()
+        """Those that came in the order in which they are taken."""
+        self._heap: list[_Entry] = []
+        """The others."""
         self._round = 0
         """Of the attempt that was taken last."""
         self._rounds: dict[bytes, int] = {}
@@ -129,22 +133,39 @@ class AttemptQueue:
         parent = self.attempts.get(spec.parent)
         return (-spec.priority, -1 if parent is None else parent.rank[1] - 1)
 
-    def add(self, item: Attempt) -> None:
-        self.added += 1
-        client = item.id[:PEER_ID_BYTES]
-        rounds = self._rounds
-        last = rounds.get(client, 0)
-        number = rounds[client] = (last if last > self._round else self._round) + 1  # noqa: FURB136 (max takes longer)
+    def add(self, items: Iterable[Attempt], room: int) -> list[Attempt]:
+        """Add attempts while there is room for more. Returns those that are not added: it has them, or is full."""
+        attempts, rounds, present = self.attempts, self._rounds, self._round
+        added, in_order, refused = self.added, self._in_order, list[Attempt]()
+        full = added + room
+        for item in items:
+            if added >= full or item.id in attempts:
+                refused.append(item)
+                continue
+            added += 1
+            client = item.id[:PEER_ID_BYTES]
+            last = rounds.get(client, 0)
+            number = rounds[client] = (last if last > present else present) + 1  # noqa: FURB136 (max takes longer)
+            item.place = number * ROUND + added
+            attempts[item.id] = item
+            entry = item.rank, item.place, item
+            if not in_order or in_order[-1] < entry:
+                in_order.append(entry)
+            else:
+                heapq.heappush(self._heap, entry)
+        self.waiting += added - self.added
+        self.added = added
         if len(rounds) > 64 + 2 * self.waiting:
-            self._rounds = {each: last for each, last in rounds.items() if last > self._round}
-        item.place = number * ROUND + self.added
-        self.attempts[item.id] = item
-        heapq.heappush(self._heap, (item.rank, item.place, item))
-        self.waiting += 1
+            self._rounds = {each: last for each, last in rounds.items() if last > present}
+        return refused
 
     def take(self) -> Attempt | None:
-        while self._heap:
-            item = heapq.heappop(self._heap)[2]
+        in_order, heap = self._in_order, self._heap
+        while in_order or heap:
+            if heap and not (in_order and in_order[0] < heap[0]):
+                item = heapq.heappop(heap)[2]
+            else:
+                item = in_order.popleft()[2]
             if self.attempts.get(item.id) is item:
                 self.waiting -= 1
                 self._round = item.place // ROUND
@@ -173,6 +194,7 @@ class AttemptQueue:
             del self.attempts[item.id]
             self.waiting -= 1
         if not self.waiting:
+            self._in_order.clear()
             self._heap.clear()
 
     def drain(self) -> list[Attempt]:
@@ -196,8 +218,10 @@ class ExecutorBase:
         """Those that came lately."""
         self._spec_count = 0
         self.commands: list[Command] = []
-        self._done: Done | None = None
-        """The message to which ended attempts are added: those that end in a row share one."""
+        self._ended: list[tuple[bytes, int, int, bytes, int, int, int, int, int]] = []
+        """Rows of the next Done: attempts that end in a row share one."""
+        self._ended_at = 0
+        """Before which command that Done comes."""
         self.retained = RetainedResults()
         self._has_results = False
         """The commands of this step have a Done."""
@@ -324,20 +348,10 @@ class ExecutorBase:
         del self.queue.attempts[item.id]
         if not item.spec.wire.retries:
             self.retained.once[item.id] = item.attempt
-        done = self._done
-        if done is None:
-            done = self._done = Done([], [], [], [], [])
-            self._has_results = True
-            self.commands.append(done)
-        done.ids.append(item.id)
-        done.attempts.append(item.attempt)
-        done.outcomes.append(outcome)
-        done.payloads.append(payload)
-        done.duration_us.append(duration_us)
-        done.cpu_us.append(cpu_us)
-        done.peak_bytes.append(peak_bytes)
-        done.began_us.append(began_us)
-        done.lanes.append(lane)
+        if not self._ended:
+            self._ended_at = len(self.commands)
+        row = item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, began_us, lane
+        self._ended.append(row)
 
     def killed(
         self,
@@ -394,10 +408,12 @@ class ExecutorBase:
         return commands
 
     def _close_done(self) -> None:
-        """Drop the columns of costs from a finished Done when it has none."""
-        done = self._done
-        if done is not None:
-            self._done = None
+        """Put the attempts that ended into a Done, without the columns of costs when it has none."""
+        if self._ended:
+            done = Done(*map(list, zip(*self._ended, strict=True)))
             if not any(done.cpu_us) and not any(done.peak_bytes):
                 done.cpu_us = []
                 done.peak_bytes = []
+            self.commands.insert(self._ended_at, done)
+            self._ended = []
+            self._has_results = True
