@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import os
 import socket
 import struct
 import sys
@@ -25,6 +26,16 @@ def is_scarce(descriptor: int) -> bool:
     """Return whether few descriptors are left when a new connection has got this one, as the lowest free number."""
     limit = max_descriptors()
     return descriptor >= limit - min(RESERVED_DESCRIPTORS, limit // 4)
+
+
+def are_descriptors_scarce() -> bool:
+    """Return whether few descriptors are left."""
+    try:
+        lowest = os.open(os.devnull, os.O_RDONLY)
+    except OSError:
+        return True
+    os.close(lowest)
+    return is_scarce(lowest)
 
 
 def max_descriptors() -> int:

@@ -21,11 +21,12 @@ from functools import partial
 from typing import Protocol
 
 import zmq
+from zmq.utils import garbage  # pyzmq would import it with the first large frame, and then no descriptor may be free
 
 from scaler.net import transport as t
 from scaler.net.checksum import with_checksum
 from scaler.net.compression import Packer
-from scaler.net.kernel import bytes_per_second, is_of_this_host
+from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.zap import Authenticator
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
@@ -244,7 +245,16 @@ def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:
             # A received frame as a whole: ZeroMQ counts the users of its own memory, and Python need not be notified.
             socket.send(whole, flags, copy=False)
             return
-    socket.send(buffer, flags, copy=size < COPY_BYTES)
+    socket.send(buffer, flags, copy=size < COPY_BYTES or not _may_lend())
+
+
+def _may_lend() -> bool:
+    """Tell whether frames may be sent without a copy.
+
+    pyzmq then learns from a thread with sockets of its own that they were sent. It starts that with the first such
+    frame, and ZeroMQ aborts the process when no descriptor is free for these sockets.
+    """
+    return garbage.gc.is_alive() or not are_descriptors_scarce()
 
 
 class ZmqEnd:

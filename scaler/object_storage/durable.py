@@ -32,6 +32,7 @@ from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal, why_refused
 from scaler.journal.records import JournalError, Replay
+from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.core import ForgetPersisted, PersistObject
 from scaler.object_storage.layout import cut
@@ -125,6 +126,7 @@ class ObjectJournal:
         self._ids: dict[bytes, int] = {}
         """Objects that are on disk, or will be, with the sizes of their files: 0 for those in the journal."""
         self._file_bytes = 0
+        self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers put their results again and again
         self._refused = "", 0
         """Why the last object with a file of its own was refused, and its size; an empty text when it was not."""
         self._writing: dict[bytes, _Writing] = {}
@@ -264,8 +266,7 @@ class ObjectJournal:
                 self._remove_file(identifier)
             self._confirm(writing)
         elif failure:
-            if not self._refused[0]:  # workers put their results again and again
-                _log.error("%s; object=%s", failure, identifier.hex())
+            self._failures.add(f"{failure}; object={identifier.hex()}")
             self._refused = failure, sum(writing.put.parts)
             del self._writing[identifier]
             self._file_bytes -= self._ids.pop(identifier)

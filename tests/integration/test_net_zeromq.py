@@ -65,6 +65,31 @@ class UnidentifiedPeer:
         return bool(self._monitor.poll(0))
 
 
+def test_a_process_with_few_free_descriptors_sends_its_first_large_frame() -> None:
+    program = """if True:
+        import os, resource, sys
+        from collections import deque
+        import zmq
+        from scaler.net.zmq_transport import send_envelopes
+        from scaler.protocol.session import Envelope
+        context = zmq.Context()
+        ours, theirs = context.socket(zmq.PAIR), context.socket(zmq.PAIR)
+        ours.bind("inproc://pair")
+        theirs.connect("inproc://pair")
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + int(sys.argv[1]), hard))
+        send_envelopes(ours, b"", deque([Envelope(b"header", bytes(1_000_000), (), [])]))
+        print([len(frame) for frame in theirs.recv_multipart()], flush=True)
+        os._exit(0)
+    """
+    for free in ("0", "3"):
+        command = [sys.executable, "-c", program, free]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "[6, 1000000]\n", "")
+
+
 # -- unidentified peers -----------------------------------------------------------------------------------------------
 
 
