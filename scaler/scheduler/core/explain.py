@@ -38,6 +38,8 @@ def explain(state: ClusterState, task_id: bytes, now: float) -> str:
         text = _living(state, task, state.own_time(now))
     elif found := state.history.find(task_id) or state.failures.find(task_id):
         text = _ended(*found, now)
+    elif task_id in state.refused:
+        text = f"it was refused: {state.refused[task_id].payload.decode()}"
     else:
         return UNKNOWN
     return f"{text}; {state.journal_failure}" if state.is_stuck else text  # its client was not told that it ended

@@ -331,6 +331,7 @@ def test_a_task_that_needs_a_refused_one_ends_for_its_reason_also_when_the_disk_
     (needs,) = cluster.submit("client", references=[(refused,)])
     (needs_that,) = cluster.submit("client", references=[(needs,)])
     assert cluster.outcomes("client") == dict.fromkeys((refused, needs, needs_that), (Outcome.REJECTED, b"full"))
+    assert explain(cluster.state, refused, cluster.now) == "it was refused: full"
     for task in (needs, needs_that):
         text = f"did not run because its input load ({refused.hex()}) failed: full"
         assert text in explain(cluster.state, task, cluster.now)
