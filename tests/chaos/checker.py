@@ -4,16 +4,18 @@ What must hold of every future: exactly one outcome, which is its own value, its
 history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
 outcome was delivered, and a cancelled task whose `cancel` said True delivers nothing.
 
-One thing may happen twice: a durable session without a state directory is in the scheduler's memory only. When
-scheduler and program are killed, the next program submits tasks that nothing knows any more, and they start again.
+A task of a durable session may start again in two cases, both after a kill of its program, as the next program submits
+its key again. It was forgotten: the session was in the memory of a scheduler that was killed, too. Or it had ended as
+lost, and no program has got that outcome, so that its key runs it again: a fault since its start may have taken its
+worker.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from tests.chaos.history import CallFailed, Cancelled, ClientGone, Delivered, Ended, Line, Started, Struck, Submitted
 
@@ -22,6 +24,11 @@ LOSSES = frozenset({"WorkerLostError", "ProcessorDiedError", "PoisonTaskError"})
 REFUSALS = frozenset({"LimitError", "TaskRejectedError"})
 POISON_STARTS = 3
 CANCELLED = "CancelledError"
+WORKERS_ENDED = frozenset({"kill", "stop", "long stop", "terminate"})
+"""Faults after which tasks of a worker may end as lost, when one of these is struck:"""
+WORKER_PROCESSES = frozenset({"agent", "fork server", "processor", "manager", "launcher"})
+CONNECTIONS_BROKEN = frozenset({"reset", "half-open", "reorder", "black hole", "long black hole"})
+"""Faults of the proxy of the scheduler that do the same."""
 
 
 @dataclass(slots=True)
@@ -43,7 +50,9 @@ class Verdict:
     refused: int = 0
     """Futures of tasks that never started, and calls, because a limit was reached, such as a full disk."""
     forgotten: int = 0
-    """Tasks of durable sessions in memory that started again because scheduler and program had been killed."""
+    """Starts of tasks of durable sessions in memory that had lost them when scheduler and program were killed."""
+    resubmitted: int = 0
+    """Further starts of tasks of durable sessions whose loss no program was told of."""
     lost: list[str] = field(default_factory=list)
     duplicated: list[str] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -69,6 +78,7 @@ class Verdict:
             "excused": self.excused,
             "refused": self.refused,
             "forgotten": self.forgotten,
+            "resubmitted": self.resubmitted,
             "repeated starts": self.repeated_starts,
             "lost": len(self.lost),
             "duplicated": len(self.duplicated),
@@ -84,13 +94,53 @@ class _Task:
     cancels: list[Cancelled] = field(default_factory=list)
 
 
-def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
+@dataclass(slots=True)
+class _Strikes:
+    """When durable sessions were struck."""
+
+    in_memory: bool
+    """They do not outlive the scheduler."""
+    program: list[float] = field(default_factory=list)
+    """Their program was killed."""
+    scheduler: list[float] = field(default_factory=list)
+    """It was killed."""
+    worker: list[float] = field(default_factory=list)
+    """A worker may have been lost."""
+
+    def add(self, struck: Struck, *, is_program: bool) -> None:
+        """Note a fault. is_program: it struck the program of a session, not another client."""
+        targets = set(struck.target.split(" and "))
+        if struck.fault == "kill" and is_program:
+            self.program.append(struck.at)
+        if struck.fault == "kill" and "scheduler" in targets:
+            self.scheduler.append(struck.at)
+        if (struck.fault in WORKERS_ENDED and targets & WORKER_PROCESSES) or (
+            struck.fault in CONNECTIONS_BROKEN and "proxy of the scheduler" in targets
+        ):
+            self.worker.append(struck.at)
+
+    def excuse(self, before: float, at: float, *, was_delivered: bool) -> str:
+        """Return the figure that counts a start at this time of a task that had started before; empty: none does."""
+
+        def any_of(times: list[float]) -> bool:
+            return any(before < time < at for time in times)
+
+        if not any_of(self.program):
+            return ""
+        if self.in_memory and any_of(self.scheduler):
+            return "forgotten"
+        return "resubmitted" if any_of(self.worker) and not was_delivered else ""
+
+
+def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: bool = False) -> Verdict:
     """Return the verdict about a history whose run is over.
 
-    in_memory: clients whose durable sessions do not outlive the scheduler.
+    sessions: clients that are the programs of durable sessions. in_memory: these do not outlive the scheduler.
     """
     verdict = Verdict()
-    kills: list[Struck] = []
+    strikes = _Strikes(in_memory)
+    is_other_client = False
+    """The next fault of a client strikes one that is gone for good, so not the program of a session."""
     tasks: dict[str, _Task] = defaultdict(_Task)
     gone: set[str] = set()
     failed: list[CallFailed] = []
@@ -106,11 +156,13 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
                 tasks[name].cancels.append(line)
             case ClientGone(client=name):
                 gone.add(name)
+                is_other_client = True
             case CallFailed():
                 failed.append(line)
             case Struck(fault=fault, target=target):
                 verdict.strikes[f"{fault} {target}"] += 1
-                kills += [line] * (fault == "kill")
+                strikes.add(line, is_program=target == "client" and not is_other_client)
+                is_other_client = is_other_client and target != "client"
             case Ended():
                 pass
     owners = {task.submitted.expects: name for name, task in tasks.items() if task.submitted is not None}
@@ -118,7 +170,7 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
         verdict.repeated_starts += max(0, len({start.by for start in task.starts}) - 1)
         if task.submitted is not None:
             verdict.tasks += 1
-            _check_starts(verdict, name, task, task.submitted, kills if task.submitted.client in in_memory else ())
+            _check_starts(verdict, name, task, task.submitted, strikes if task.submitted.client in sessions else None)
             _check_outcome(verdict, name, task, task.submitted, gone, owners)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
@@ -130,30 +182,33 @@ def check(lines: Iterable[Line], in_memory: Collection[str] = ()) -> Verdict:
     return verdict
 
 
-def _was_forgotten(task: _Task, kills: Iterable[Struck]) -> bool:
-    """Tell whether scheduler and program were killed between two starts that follow each other."""
-    starts = sorted(start.at for start in task.starts)
-    for before, after in pairwise(starts):
-        killed = {name for kill in kills if before < kill.at < after for name in kill.target.split(" and ")}
-        if killed >= {"scheduler", "client"}:
-            return True
-    return False
-
-
-def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted, kills: Sequence[Struck]) -> None:
-    """kills: those that may have made a durable session in memory forget the task; none for other tasks."""
-    if kills and _was_forgotten(task, kills):
-        verdict.forgotten += 1
-        return
-    attempts = {start.by for start in task.starts}
-    if submitted.retries == 0 and len(attempts) > 1:
-        verdict.duplicated.append(f"{name} may start once, and started {len(attempts)} times: {sorted(attempts)}")
-    if not task.outcomes or _shown(task.outcomes[0]) != submitted.expects:
-        return  # after a cancellation, or when its client gave up, it may start on a worker that could not be told
-    late = [start for start in task.starts if start.at > task.outcomes[0].at]
-    if late:
-        after = late[0].at - task.outcomes[0].at
-        verdict.duplicated.append(f"{name} started again {after:.3f} s after its outcome was delivered")
+def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted, strikes: _Strikes | None) -> None:
+    """strikes: those of the durable session that the task belongs to; None for other tasks."""
+    delivered_at, ended_at = (task.outcomes[0].at if task.outcomes else math.inf), math.inf
+    if task.outcomes and _shown(task.outcomes[0]) == submitted.expects:
+        # After a cancellation, or when its client gave up, it may start on a worker that could not be told.
+        ended_at = delivered_at
+    attempts = sorted({start.by: start.at for start in task.starts}.items(), key=lambda item: item[1])
+    before = math.inf
+    for _, at in attempts:
+        if at > ended_at or (at > before and submitted.retries == 0):
+            excuse = strikes.excuse(before, at, was_delivered=at > delivered_at) if strikes is not None else ""
+            if excuse == "forgotten":
+                verdict.forgotten += 1
+                if at > delivered_at:  # the outcome was forgotten with the task
+                    delivered_at = ended_at = math.inf
+            elif excuse:
+                verdict.resubmitted += 1
+            elif at > ended_at:
+                after = at - ended_at
+                verdict.duplicated.append(f"{name} started again {after:.3f} s after its outcome was delivered")
+                return
+            else:
+                verdict.duplicated.append(
+                    f"{name} may start once, and started {len(attempts)} times: {[by for by, _ in attempts]}"
+                )
+                return
+        before = at
 
 
 def _check_outcome(

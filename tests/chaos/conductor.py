@@ -235,7 +235,7 @@ def run(
     finally:
         left = cluster.stop()
     sessions = {client.order.name for client in cluster.clients if client.order.session}
-    verdict = check(read(cluster.history), in_memory=set() if cluster.is_durable else sessions)
+    verdict = check(read(cluster.history), sessions, in_memory=not cluster.is_durable)
     verdict.lost += [f"{client.order.name} has not ended {DRAIN_SECONDS:g} s after the last fault" for client in late]
     launches = 1 + verdict.strikes["kill launcher"] + cluster.refused_starts
     if cluster.launches > launches:

@@ -63,6 +63,7 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
         "excused": 0,
         "refused": 0,
         "forgotten": 0,
+        "resubmitted": 0,
         "repeated starts": 1,
         "lost": 0,
         "duplicated": 0,
@@ -147,7 +148,77 @@ def test_a_session_in_memory_is_forgotten_only_with_its_scheduler_and_its_progra
         Started(5.0, "n", "11@5"),
     ]
     is_forgotten = len(killed) == 2
-    verdict = check(lines, in_memory={"nightly"})
+    verdict = check(lines, {"nightly"}, in_memory=True)
     assert verdict.forgotten == is_forgotten
     assert bool(verdict.duplicated) == (not is_forgotten)
-    assert check(lines).duplicated, "a session on disk forgets nothing"
+    assert check(lines, {"nightly"}).duplicated, "a session on disk forgets nothing"
+
+
+def test_a_forgotten_task_that_starts_again_after_its_next_outcome_is_a_violation() -> None:
+    lines: list[Line] = [
+        Submitted(1.0, "n", "nightly", 0, "value of n"),
+        Started(2.0, "n", "10@2"),
+        Struck(3.0, "kill", "scheduler"),
+        Struck(3.5, "kill", "client"),
+        Started(4.0, "n", "11@4"),
+        Delivered(5.0, "n", "", "value of n"),
+        Started(6.0, "n", "12@6"),
+    ]
+    verdict = check(lines, {"nightly"}, in_memory=True)
+    assert verdict.forgotten == 1
+    assert verdict.duplicated == ["n started again 1.000 s after its outcome was delivered"]
+
+
+LOST_AND_SUBMITTED_AGAIN: list[Line] = [
+    Submitted(1.0, "n", "nightly", 0, "value of n"),
+    Started(2.0, "n", "10@2"),
+    Struck(3.0, "kill", "fork server"),
+    Struck(4.0, "kill", "client"),
+    Started(5.0, "n", "11@5"),
+    Delivered(6.0, "n", "", "value of n"),
+]
+
+
+def without(line: Line, *others: Line) -> list[Line]:
+    return sorted([*(each for each in LOST_AND_SUBMITTED_AGAIN if each != line), *others], key=lambda each: each.at)
+
+
+WORKER, PROGRAM, SUBMITTED = (LOST_AND_SUBMITTED_AGAIN[number] for number in (2, 3, 0))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        LOST_AND_SUBMITTED_AGAIN,
+        without(WORKER, Struck(3.0, "long stop", "agent")),
+        without(WORKER, Struck(3.0, "half-open", "proxy of the scheduler")),
+        without(PROGRAM, ClientGone(2.4, "alice", "kill"), Struck(2.5, "kill", "client"), PROGRAM),
+    ],
+)
+def test_a_task_of_a_session_may_start_again_when_no_program_was_told_that_it_was_lost(lines: list[Line]) -> None:
+    verdict = check(lines, {"nightly"})
+    assert verdict.violations == []
+    assert verdict.resubmitted == 1
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        without(WORKER),
+        without(WORKER, Struck(1.5, "kill", "fork server")),
+        without(WORKER, Struck(3.0, "kill", "page")),
+        without(WORKER, Struck(3.0, "kill", "scheduler and object storage")),
+        without(WORKER, Struck(3.0, "half-open", "proxy of the object storage")),
+        without(WORKER, Struck(3.0, "delay", "proxy of the scheduler")),
+        without(PROGRAM),
+        without(PROGRAM, Struck(5.5, "kill", "client")),
+        without(PROGRAM, Struck(4.0, "stop", "client")),
+        without(PROGRAM, ClientGone(3.9, "alice", "kill"), PROGRAM),
+        without(SUBMITTED, Submitted(1.0, "n", "alice", 0, "value of n")),
+        without(SUBMITTED, SUBMITTED, Delivered(4.5, "n", "WorkerLostError", "some words")),
+        without(SUBMITTED, SUBMITTED, Started(5.2, "n", "12@5")),
+    ],
+    ids=str,
+)
+def test_nothing_else_lets_a_task_of_a_session_that_may_start_once_start_again(lines: list[Line]) -> None:
+    assert len(check(lines, {"nightly"}).duplicated) >= 1
