@@ -1,6 +1,7 @@
 """Compression of the frames of one connection: whether it pays, and what comes out of it.
 
-Pure. The library is imported with the first frame that needs it: 9 ms and 600 KiB, which most processes do without.
+Pure. The library is imported for the first connection that may compress: 9 ms and 600 KiB, which most processes do
+without. With the first frame, a server could lack the descriptors for it.
 What a compressed envelope looks like is in `docs/design.md`.
 
 Law: what a connection brings is expanded to the size that its header announces, or not at all, and announcements
@@ -9,6 +10,7 @@ beyond the limits of plain frames are refused before any memory is taken.
 
 from __future__ import annotations
 
+import math
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
@@ -31,12 +33,15 @@ GOOD_SHARE = 1 / 3
 """Lanes are tried only when a sample as it is becomes no smaller than this."""
 MAX_SHARE = 0.9
 """What becomes no smaller than this travels as it is."""
-GAIN = 4.0
-"""The link has to take at least this many times longer for what is saved than compressing takes."""
+GAIN = 2.0
+"""The link has to take at least this many times longer for what is saved than compressing takes: twice that when the
+thread compresses half of its time, and so on, because its other connections wait meanwhile."""
+LOAD_SECONDS = 1.0
+"""The time over which that share is measured."""
 FIRST_COST = 3e-9
 """Seconds per byte that compressing takes, as long as it was not measured."""
-_WEIGHT = 1 / 8
-"""Of the newest measurement of that."""
+REMEMBERED_BYTES = 8 * 1024 * 1024
+"""When this was measured, the measurements count half from then on."""
 
 _FRAME = struct.Struct("<IB")
 """Behind the header of a compressed envelope, for the body and each attachment: the size when expanded, and the number
@@ -49,14 +54,46 @@ class Packed(NamedTuple):
     lanes: int
 
 
+class PackingLoad:
+    """The share of a thread's time that it has compressed lately."""
+
+    def __init__(self) -> None:
+        self._share = 0.0
+        self._at = 0.0
+
+    def idle_share(self, now: float) -> float:
+        """Return the share of the time in which the thread did anything else, from 0.01 to 1."""
+        self._share *= math.exp((self._at - now) / LOAD_SECONDS)
+        self._at = now
+        return max(0.01, 1 - self._share)
+
+    def add(self, seconds: float) -> None:
+        self._share += seconds / LOAD_SECONDS
+
+
 class Packer:
     """Compresses the frames of one connection where that pays."""
 
-    def __init__(self, link_bytes_per_second: Callable[[], float], clock: Callable[[], float]) -> None:
-        """link_bytes_per_second: what the connection takes at present; 0: compress whatever gets smaller."""
+    def __init__(
+        self,
+        link_bytes_per_second: Callable[[], float],
+        load: PackingLoad,
+        now: Callable[[], float],
+        used_seconds: Callable[[], float],
+    ) -> None:
+        """link_bytes_per_second: what the connection takes at present; 0: compress whatever gets smaller.
+
+        load: of the thread. used_seconds: processor time that the thread has used.
+        """
+        from scaler.net.zstd import compress  # noqa: PLC0415 (see the module)
+
+        self._compress = compress
         self._link_bytes_per_second = link_bytes_per_second
-        self._clock = clock
-        self._cost = FIRST_COST
+        self._load = load
+        self._now = now
+        self._used_seconds = used_seconds
+        self._measured_bytes = REMEMBERED_BYTES // 8
+        self._measured_seconds = self._measured_bytes * FIRST_COST
         self._left = 0
         self._frames: list[Buffer] = []
         """Those of the envelope under way that are packed already."""
@@ -94,11 +131,11 @@ class Packer:
 
     def _pays(self, share: float) -> bool:
         """Return whether to compress to this share of the size."""
-        return 1 - share > GAIN * self._cost * self._rate
+        saved = (1 - share) * self._measured_bytes * self._load.idle_share(self._now())
+        return saved > GAIN * self._measured_seconds * self._rate
 
     def _packed(self, frame: Buffer, size: int) -> Packed | None:
-        from scaler.net.zstd import compress  # noqa: PLC0415 (see the module)
-
+        compress = self._compress
         data = memoryview(frame).cast("B")
         best, share = 1, MAX_SHARE
         if size > 2 * SAMPLE_BYTES:
@@ -112,9 +149,14 @@ class Packer:
                     break
             if share == MAX_SHARE or not self._pays(share):
                 return None
-        begun = self._clock()
+        begun = self._used_seconds()
         packed = compress(to_lanes(bytes(data), best) if best > 1 else data)
-        self._cost += _WEIGHT * ((self._clock() - begun) / size - self._cost)
+        seconds = self._used_seconds() - begun
+        self._load.add(seconds)
+        self._measured_seconds += seconds
+        self._measured_bytes += size
+        if self._measured_bytes > REMEMBERED_BYTES:
+            self._measured_seconds, self._measured_bytes = self._measured_seconds / 2, self._measured_bytes // 2
         return Packed(packed, best) if len(packed) < MAX_SHARE * size else None
 
 

@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 import socket
-import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +16,8 @@ RESERVED_DESCRIPTORS = 256
 _MEMORY = Path("/proc/self/statm")
 _RECEIVED = slice(128, 136)
 """Where tcpi_bytes_received lies in Linux's tcp_info."""
-_SPEED = struct.Struct("=7xB8xI60xI64xI8xQ")
-"""In tcp_info: a byte whose lowest bit says that the sender had too little to send, the size of a segment, the segments
-that may be under way, the least round trip in microseconds, and the bytes per second that were delivered last."""
+_DELIVERED = slice(160, 168)
+"""Where tcpi_delivery_rate lies there."""
 
 
 def is_scarce(descriptor: int) -> bool:
@@ -63,16 +61,12 @@ def received_bytes(descriptor: int) -> int:
 
 
 def bytes_per_second(descriptor: int) -> float:
-    """Return what the network takes of a TCP connection at present; inf when the kernel does not say.
+    """Return how fast the other end of a TCP connection has taken what was sent, and inf when the kernel does not say.
 
-    A process that reads slowly lowers it, too.
+    It is the last measurement, and while there was too little to send, the best one since. 0 on a new connection.
     """
-    found = _tcp_info(descriptor, _SPEED.size)
-    if len(found) < _SPEED.size:
-        return math.inf
-    flags, segment_bytes, segments, round_trip, delivered = _SPEED.unpack(found)
-    # As long as there was too little to send, the window says what would be taken.
-    return max(delivered, flags & 1 and segment_bytes * segments / max(round_trip, 1) * 1e6) or math.inf
+    found = _tcp_info(descriptor, _DELIVERED.stop)[_DELIVERED]
+    return int.from_bytes(found, sys.byteorder) if found else math.inf
 
 
 def is_of_this_host(descriptor: int) -> bool:

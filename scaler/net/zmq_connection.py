@@ -10,7 +10,7 @@ import zmq
 
 from scaler.net import transport as t
 from scaler.net.checksum import checked
-from scaler.net.compression import expanded
+from scaler.net.compression import PackingLoad, expanded
 from scaler.net.identity import ANYONE
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
@@ -194,7 +194,7 @@ class ZmqConnection(ZmqEnd):
 
     def compress(self) -> None:
         """See `Transport`. What a server compresses may come before this side has read the Welcome: it is expanded."""
-        self._outgoing.packer = packer_of(self._descriptor, self._compression)
+        self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
 
     def cut(self) -> None:
         self._close_probe()

@@ -16,7 +16,7 @@ from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
 from scaler.net.checksum import checked
-from scaler.net.compression import expanded
+from scaler.net.compression import PackingLoad, expanded
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -104,7 +104,7 @@ class ZmqLink:
 
     def compress(self) -> None:
         self.is_compressed = True
-        self.outgoing.packer = packer_of(self.descriptor, self._listener.compression)
+        self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
 
     def cut(self) -> None:
         self._listener.drop(self)
@@ -166,6 +166,7 @@ class ZmqListener(ZmqEnd):
         super().__init__(context, zmq.ROUTER, wakeups)
         self._keys = keys
         self.compression = compression
+        self.load = PackingLoad()
         self.is_encrypted = keys is not None
         self._failure = ""
         """Of the handshake of the connection whose end is reported next."""

@@ -25,7 +25,7 @@ from zmq.utils import garbage  # pyzmq would import it with the first large fram
 
 from scaler.net import transport as t
 from scaler.net.checksum import with_checksum
-from scaler.net.compression import Packer
+from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.zap import Authenticator
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
@@ -226,14 +226,15 @@ class Outgoing:
         return False
 
 
-def packer_of(descriptor: int, compression: str) -> Packer | None:
+def packer_of(descriptor: int, compression: str, load: PackingLoad) -> Packer | None:
     """Return what compresses for the connection with this descriptor; None when that never pays.
 
-    compression: the setting.
+    compression: the setting. load: of the thread.
     """
-    if compression == "on":
-        return Packer(lambda: 0.0, time.perf_counter)
-    return None if is_of_this_host(descriptor) else Packer(partial(bytes_per_second, descriptor), time.perf_counter)
+    if compression != "on" and is_of_this_host(descriptor):
+        return None
+    speed = (lambda: 0.0) if compression == "on" else partial(bytes_per_second, descriptor)
+    return Packer(speed, load, time.monotonic, time.thread_time)
 
 
 def _send_frame(socket: Socket, buffer: Buffer, flags: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from ast import literal_eval
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from scaler.net.versions import own_hello
 from scaler.net.zstd import compress
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import GetObject, PutObject, Role
+from tests.hosts import hosts, why_not
 from tests.integration.net_rig import OBJECT_BYTES, Servant, header, made, run, until
 from tests.integration.settings_rig import command
 from tests.integration.test_in_transit import Proxy, proxies
@@ -85,6 +88,32 @@ def test_monitors_announce_compression_unless_they_are_told_not_to(name: str, tm
 def test_a_value_that_is_none_of_the_setting_is_refused() -> None:
     with pytest.raises(UsageError, match="compression is auto, on, off; 'fast' is none of them"):
         Client("tcp://127.0.0.1:1", compression="fast")
+
+
+SLOW_CLIENT = f"""
+import os, sys
+from scaler import Client
+with Client(sys.argv[1], insecure_no_auth=True) as client:
+    for value in (str(list(range({STORED} // 7))), os.urandom({STORED})):
+        before = open("/proc/net/dev").read()
+        assert client.submit(type(value), client.send_object(value)).result(30) == value
+        counts = [text.split("eth0:")[1].split() for text in (before, open("/proc/net/dev").read())]
+        print([int(now) - int(then) for then, now in zip(*counts)][:9:8])
+"""
+
+
+@pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}")
+def test_over_a_slow_link_what_becomes_smaller_is_compressed_by_itself() -> None:
+    with hosts(2) as network:
+        cluster, far = network.hosts
+        network.limit(far, 100_000_000)
+        address = f"tcp://{cluster.address}:9400"
+        python = Path(sys.executable).parent
+        cluster.serve(python / "scaler_scheduler", address, OPEN)
+        cluster.serve(python / "scaler_cluster", address, "-n", "1", OPEN)
+        text, noise = map(literal_eval, far.run(sys.executable, "-c", SLOW_CLIENT, address).splitlines())
+    assert max(text) < STORED / 2
+    assert STORED < min(noise) < max(noise) < 1.1 * STORED
 
 
 def test_on_one_host_nothing_is_compressed_by_itself() -> None:

@@ -7,11 +7,20 @@ import math
 import random
 import struct
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
 from scaler.net.checksum import checked, with_checksum
-from scaler.net.compression import MIN_FRAME_BYTES, PACKED_BYTES_PER_ITERATION, Packer, expanded, from_lanes, to_lanes
+from scaler.net.compression import (
+    MIN_FRAME_BYTES,
+    PACKED_BYTES_PER_ITERATION,
+    Packer,
+    PackingLoad,
+    expanded,
+    from_lanes,
+    to_lanes,
+)
 from scaler.net.transport import EnvelopeReceived, MalformedReceived
 from scaler.net.zstd import compress
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
@@ -27,20 +36,17 @@ FLOATS = struct.pack("<60000d", *(n / 60_000 for n in range(60_000)))
 NOISE = _random.randbytes(500_000)
 
 
-class Clock:
-    """Each look at it finds it later by half of the seconds that a compression takes."""
-
-    def __init__(self, seconds: float) -> None:
-        self._now = 0.0
-        self._seconds = seconds
-
-    def __call__(self) -> float:
-        self._now += self._seconds
-        return self._now
-
-
-def packer(link_bytes_per_second: float, seconds: float = 0.001) -> Packer:
-    made = Packer(lambda: link_bytes_per_second, Clock(seconds))
+def packer(
+    link_bytes_per_second: float, seconds: float = 0.001, load: PackingLoad | None = None, rest_seconds: float = 60.0
+) -> Packer:
+    """seconds: that compressing a frame takes. rest_seconds: that the thread does something else in between."""
+    looks, now = count(), count()
+    made = Packer(
+        lambda: link_bytes_per_second,
+        load or PackingLoad(),
+        lambda: next(now) * rest_seconds / 2,  # two looks for each frame
+        lambda: next(looks) * seconds,  # one before and one after it is compressed
+    )
     made.begin()
     return made
 
@@ -54,6 +60,13 @@ def sent(envelope: Envelope, by: Packer) -> Envelope:
 
 def size(envelope: Envelope) -> int:
     return sum(len(frame) for frame in (envelope.body, *envelope.attachments))
+
+
+def ratio(by: Packer, frames: int = 20) -> float:
+    """Return how much smaller the last one of frames of text becomes."""
+    for _ in range(frames):
+        last = sent(Envelope(HEADER, b"", [TEXT]), by)
+    return len(TEXT) / size(last)
 
 
 def received(envelope: Envelope) -> EnvelopeReceived:
@@ -98,18 +111,21 @@ def test_what_cannot_be_compressed_travels_as_it_is() -> None:
 
 
 def test_a_fast_link_or_a_slow_processor_gets_plain_frames() -> None:
-    envelope = Envelope(HEADER, b"body", [TEXT])
+    assert ratio(packer(25 * MB, 0.002)) > 3  # 200 Mbit/s, and 250 MB/s to compress
+    assert ratio(packer(125 * MB, 0.002)) == 1
+    assert ratio(packer(math.inf, 0.0)) == 1
+    assert ratio(packer(25 * MB, 0.050)) == 1  # 10 MB/s to compress
 
-    def ratio(link_bytes_per_second: float, seconds: float) -> float:
-        by = packer(link_bytes_per_second, seconds)
-        for _ in range(20):
-            last = size(sent(envelope, by))
-        return len(TEXT) / last
 
-    assert ratio(25 * MB, 0.002) > 3  # 200 Mbit/s, and 250 MB/s to compress
-    assert ratio(125 * MB, 0.002) < 1.01
-    assert ratio(math.inf, 0.0) < 1.01
-    assert ratio(25 * MB, 0.050) < 1.01  # 10 MB/s to compress
+def test_a_thread_compresses_less_for_each_connection_the_more_of_its_time_that_takes() -> None:
+    link = 70 * MB
+    assert ratio(packer(link, 0.002)) > 3
+    busy = PackingLoad()
+    busy.add(0.6)
+    assert ratio(packer(link, 0.002, busy, rest_seconds=0.001), frames=20) == 1
+    assert ratio(packer(link, 0.002, busy, rest_seconds=0.1), frames=20) > 3, "it was busy two seconds ago"
+    busy.add(100.0)
+    assert ratio(packer(0.0, 0.002, busy, rest_seconds=0.0)) > 3, "the user wants it"
 
 
 def test_a_large_message_is_packed_in_several_iterations_and_asks_for_the_speed_once() -> None:
@@ -120,18 +136,18 @@ def test_a_large_message_is_packed_in_several_iterations_and_asks_for_the_speed_
         asked += 1
         return 0.0
 
-    by = Packer(speed, Clock(0.001))
-    count, iterations = 10, 1
-    envelope = Envelope(HEADER, b"body", [TEXT] * count)
+    by = Packer(speed, PackingLoad(), lambda: 0.0, lambda: 0.0)
+    frames, iterations = 10, 1
+    envelope = Envelope(HEADER, b"body", [TEXT] * frames)
     by.begin()
     while (packed := by.pack(envelope)) is None:
         iterations += 1
         by.begin()
-    assert iterations == math.ceil(count / math.ceil(PACKED_BYTES_PER_ITERATION / len(TEXT)))
+    assert iterations == math.ceil(frames / math.ceil(PACKED_BYTES_PER_ITERATION / len(TEXT)))
     assert asked == 1
     found, _ = expanded(received(packed))
     assert isinstance(found, EnvelopeReceived)
-    assert [bytes(each) for each in found.attachments] == [TEXT] * count
+    assert [bytes(each) for each in found.attachments] == [TEXT] * frames
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 255])
