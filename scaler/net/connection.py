@@ -76,6 +76,16 @@ class ConnectionRefused(NamedTuple):
     refused: Refused
 
 
+class TryAgain(NamedTuple):
+    """Listener: an answer to a Hello that cuts the connection, as the peer may be welcome over its other transport.
+
+    A process of the server's user is LOCAL over the local listener, and has a key over ZeroMQ. It connects over the one
+    that it finds, so after a restart of the server it may come as the other one than before.
+    """
+
+    text: str
+
+
 ListenerEvent = Opened | Resumed | Received | Broken | Closed
 ConnectorEvent = Welcomed | Resumed | Received | Broken | ConnectionRefused
 

@@ -12,7 +12,7 @@ from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import advertised
 from scaler.net.compression import ZSTD
-from scaler.net.connection import ListenerEvent
+from scaler.net.connection import ListenerEvent, TryAgain
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.identity import Identity
 from scaler.net.kernel import max_descriptors
@@ -23,7 +23,7 @@ from scaler.net.zmq_listener import ZmqListener
 from scaler.protocol.messages import Goodbye, Hello, Message, Refused, Server, Welcome
 from scaler.protocol.session import Buffer, Descriptor, OutboxLimits
 
-Admission = Callable[[bytes, Hello, Identity], Welcome | Refused]
+Admission = Callable[[bytes, Hello, Identity], Welcome | Refused | TryAgain]
 """Answers a Hello, given the peer's id, the Hello and whose connection it is. Welcome.resumed is the listener's own."""
 KEYS_SECONDS = 1.0
 """How often the allow-list is read again."""

@@ -19,7 +19,7 @@ from itertools import count
 from scaler.errors import ProtocolError
 from scaler.grammar import counted
 from scaler.net import transport as t
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
@@ -380,11 +380,14 @@ class ListenerCore:
             return
         self._refuse(link, header.session, refused, now)
 
-    def _answer(self, answer: m.Welcome | m.Refused, now: float) -> None:
-        """Welcome or refuse the peer that has just greeted."""
+    def _answer(self, answer: m.Welcome | m.Refused | TryAgain, now: float) -> None:
+        """Welcome or refuse the peer that has just greeted, or cut its connection."""
         assert self._greeting is not None, "the component answers greetings only"
         link, header, hello, identity = self._greeting
         self._greeting = None
+        if isinstance(answer, TryAgain):
+            self._give_up(link, answer.text)
+            return
         if isinstance(answer, m.Refused):
             self._refuse(link, header.session, answer, now)
             return

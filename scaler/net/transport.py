@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from scaler.errors import ProtocolError
-from scaler.net.connection import ConnectorEvent, ListenerEvent
+from scaler.net.connection import ConnectorEvent, ListenerEvent, TryAgain
 from scaler.net.identity import Identity
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import CARRIERS, Goodbye, Hello, Message, Refused, Welcome
@@ -135,7 +135,7 @@ class AccessEnded(NamedTuple):
 class Admitted(NamedTuple):
     """The component's answer to `Admit`."""
 
-    answer: Welcome | Refused
+    answer: Welcome | Refused | TryAgain
 
 
 class SessionEndRequested(NamedTuple):

@@ -23,7 +23,7 @@ from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.logs import RateLimitedLog, about
 from scaler.net.address import advertised, beside
-from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, Welcomed
+from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, TryAgain, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
@@ -267,14 +267,14 @@ class SchedulerServer:
 
     # -- admission
 
-    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
+    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused | TryAgain:
         answer = self._admitted(peer, hello, identity)
         if isinstance(answer, Refused):  # the listener logs it
             self._monitors.add([Incident("refused", f"{hello.role} {hello.hostname}|{hello.pid}", answer.text, {})])
         return answer
 
-    def _admitted(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
-        refused = check_versions(hello)
+    def _admitted(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused | TryAgain:
+        refused: Refused | TryAgain | None = check_versions(hello)
         if refused is not None:
             return refused
         if hello.role is Role.MONITOR:

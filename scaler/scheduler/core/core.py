@@ -16,8 +16,8 @@ from scaler.config.servers import SchedulerConfig
 from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
-from scaler.net.identity import NOBODY, Identity
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
+from scaler.net.identity import LOCAL, NOBODY, Identity
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
@@ -154,9 +154,12 @@ class SchedulerCore:
 
     # -- connections
 
-    def refusal(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> Refused | None:
+    def refusal(self, peer: bytes, hello: messages.Hello, identity: Identity, now: float) -> Refused | TryAgain | None:
         """Return why this peer may not come in, if it may not. now: as in `step`."""
         here = self.state.peer(peer)
+        owner = self.state.accounts.owners.get(peer, identity.key)
+        if owner != identity.key and LOCAL.key in (owner, identity.key):
+            return TryAgain(f"{identity.key} does not continue a session of {owner}")
         is_new = here is None or (isinstance(here, ClientRecord) and here.is_recovered)
         text = self.state.accounts.refusal(peer, identity, self.state.own_time(now)) if is_new else ""
         if text:

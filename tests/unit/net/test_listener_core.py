@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from scaler.net.connection import Received
+from scaler.net.connection import Received, TryAgain
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.listener_core import MAX_UNIDENTIFIED, ListenerCore
 from scaler.net.transport import (
@@ -254,6 +254,16 @@ def test_a_process_of_the_servers_user_resumes_the_session_that_it_had_with_a_ke
     assert welcome.resumed
     ((_, refused),) = sent(performed(core, [AccessEnded({ALICE: "the key alice was revoked"})]))
     assert refused == Refused(RefusalReason.CREDENTIAL, "the key alice was revoked")
+
+
+def test_a_peer_that_the_component_tells_to_try_again_is_cut_without_a_word(core: ListenerCore) -> None:
+    link = Link()
+    core.step([LinkOpened(link), envelope(link, own_hello(Role.CLIENT))], 0.0)
+    commands = core.step([Admitted(TryAgain("local does not continue a session of alice"))], 0.0)
+    assert sent(commands) == []
+    assert cuts(commands) == [link]
+    ((_, welcome),) = sent(performed(core, [LinkOpened(again := Link()), envelope(again, own_hello(Role.CLIENT))]))
+    assert isinstance(welcome, Welcome)
 
 
 def test_a_key_takes_over_no_session_of_another_key(core: ListenerCore) -> None:

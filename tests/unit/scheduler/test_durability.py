@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from scaler.ids import content_id, result_id
-from scaler.net.connection import Received
-from scaler.net.identity import LOCAL, Identity
+from scaler.net.connection import Received, TryAgain
+from scaler.net.identity import ANYONE, LOCAL, Identity
+from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     UNFINISHED,
     AcknowledgeResults,
@@ -21,6 +22,7 @@ from scaler.protocol.messages import (
     Notice,
     Outcome,
     Release,
+    Role,
     SessionTasks,
     Spec,
     Submit,
@@ -46,6 +48,7 @@ from scaler.scheduler.core.state import Ready, Waiting
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from tests.unit.scheduler.driver import CODE, FUNCTION, VALUE, Cluster
 
+ALICE = Identity("alice")
 AFTER = RECOVERY_SECONDS + 0.25
 
 
@@ -262,17 +265,29 @@ def test_a_client_that_does_not_come_back_within_its_lease_is_given_up(cluster: 
 
 
 def test_another_key_does_not_get_what_the_journal_has_of_a_client(cluster: JournaledCluster) -> None:
-    (task,) = cluster.submit("client")
+    cluster.client("alices", identity=ALICE)
+    (task,) = cluster.submit("alices")
     cluster.worker("worker")
     cluster.finish("worker", task)
     after = cluster.killed()
     assert (
-        after.refusal("client", Identity("another"))
-        == f"the peer id {after.peer('client').hex()} is that of another client"
+        after.refusal("alices", Identity("another"))
+        == f"the peer id {after.peer('alices').hex()} is that of another client"
     )
-    assert after.refusal("client", LOCAL) == ""
-    after.client(identity=Identity("another"))
-    assert not after.outcomes("client")
+    assert after.refusal("alices", ALICE) == ""
+    after.client("alices", identity=Identity("another"))
+    assert not after.outcomes("alices")
+
+
+@pytest.mark.parametrize(("first", "then"), [(LOCAL, ALICE), (ALICE, LOCAL), (LOCAL, ANYONE)])
+def test_a_client_that_comes_back_over_its_other_transport_is_not_let_in_and_may_try_again(
+    cluster: JournaledCluster, first: Identity, then: Identity
+) -> None:
+    cluster.client("again", identity=first)
+    after = cluster.killed()
+    answer = after.core.refusal(after.peer("again"), own_hello(Role.CLIENT), then, after.now)
+    assert answer == TryAgain(f"{then.key} does not continue a session of {first.key}")
+    assert after.refusal("again", first) == ""
 
 
 def test_the_object_of_a_stored_result_is_forgotten_when_its_client_releases_it(cluster: JournaledCluster) -> None:
