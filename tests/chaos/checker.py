@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.history import CallFailed, Cancelled, ClientGone, Delivered, Ended, Line, Started, Struck, Submitted
@@ -46,7 +46,7 @@ class Verdict:
     doubtful: int = 0
     """The same, where one attempt fewer shows than was needed: it may have died before its first line."""
     excused: int = 0
-    """Futures of clients that were killed or shut out on purpose."""
+    """Futures of clients that were killed or shut out on purpose, and did not end before."""
     refused: int = 0
     """Futures of tasks that never started, and calls, because a limit was reached, such as a full disk."""
     forgotten: int = 0
@@ -142,7 +142,7 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
     is_other_client = False
     """The next fault of a client strikes one that is gone for good, so not the program of a session."""
     tasks: dict[str, _Task] = defaultdict(_Task)
-    gone: set[str] = set()
+    gone: dict[str, float] = {}
     failed: list[CallFailed] = []
     for line in lines:
         match line:
@@ -155,7 +155,7 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
             case Cancelled(task=name):
                 tasks[name].cancels.append(line)
             case ClientGone(client=name):
-                gone.add(name)
+                gone.setdefault(name, line.at)
                 is_other_client = True
             case CallFailed():
                 failed.append(line)
@@ -177,7 +177,7 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
     for each in failed:
         if each.error.partition(":")[0] in REFUSALS:
             verdict.refused += 1
-        elif each.client not in gone:
+        elif each.at < gone.get(each.client, math.inf):
             verdict.lost.append(f"{each.call} of {each.client} raised {each.error}")
     return verdict
 
@@ -212,7 +212,7 @@ def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted
 
 
 def _check_outcome(
-    verdict: Verdict, name: str, task: _Task, submitted: Submitted, gone: set[str], owners: dict[str, str]
+    verdict: Verdict, name: str, task: _Task, submitted: Submitted, gone: Mapping[str, float], owners: dict[str, str]
 ) -> None:
     if len(task.outcomes) > 1:
         verdict.duplicated.append(f"{name} has {len(task.outcomes)} outcomes")
@@ -237,7 +237,7 @@ def _check_outcome(
         verdict.wrong.append(f"{name} has {'a wrong value' if whose is None else 'the value of ' + whose}")
     elif outcome.error in LOSSES:
         _check_loss(verdict, name, task, submitted, outcome)
-    elif submitted.client in gone:
+    elif outcome.at >= gone.get(submitted.client, math.inf):
         verdict.excused += 1
     elif outcome.error in REFUSALS and not task.starts:
         verdict.refused += 1

@@ -84,6 +84,14 @@ def test_a_history_in_which_all_promises_hold_has_no_violation() -> None:
         ([*GOOD[:-1], Delivered(5.1, "d", "", "value of d")], "d was cancelled, and then delivered a value"),
         ([*GOOD, Delivered(6.0, "e", "", "value of e")], "e was delivered and never submitted"),
         ([*GOOD, CallFailed(6.0, "bob", "shared", "OSError: away")], "shared of bob raised OSError: away"),
+        (
+            [*GOOD, CallFailed(6.0, "bob", "tiny", "ClientClosedError: refused"), ClientGone(7.0, "bob", "kill")],
+            "tiny of bob raised ClientClosedError: refused",
+        ),
+        (
+            [*lost("e", "RefusedError", 0, 3), ClientGone(9.5, "bob", "kill")],
+            "e ended after 0 starts with RefusedError: some words",
+        ),
         ([*GOOD[:-2], GOOD[-1]], "d ended after 0 starts with CancelledError: "),
         (lost("e", "SchedulerLostError", 1, 0), "e ended after 1 starts with SchedulerLostError: some words"),
         (lost("e", "LimitError", 1, 3), "e ended after 1 starts with LimitError: some words"),
