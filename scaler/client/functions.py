@@ -115,6 +115,13 @@ class CachedFunction(NamedTuple):
     carried: Carried
     templates: dict[tuple[Options, bytes], TaskTemplate]
 
+    def has_changed(self) -> bool:
+        """Tell whether anything that it carried is something else now."""
+        for holder, name, value in self.carried:  # noqa: SIM110 (any takes longer)
+            if _read(holder, name) is not value:
+                return True
+        return False
+
 
 class TemplateTable:
     """The functions of one client that were submitted lately, and the templates of their tasks."""
@@ -136,11 +143,7 @@ class TemplateTable:
             self._by_value = by_value
             self._cached.clear()
         cached = self._cached.get((id(function), options.is_plain))
-        if (
-            cached is None
-            or cached.function is not function
-            or (cached.carried and any(_read(holder, name) is not value for holder, name, value in cached.carried))
-        ):
+        if cached is None or cached.function is not function or (cached.carried and cached.has_changed()):
             cached = self._cache(function, options.is_plain)
         template = cached.templates.get((options, parent))
         if template is None:

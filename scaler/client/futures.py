@@ -304,7 +304,7 @@ def load_outcome(
     The error of a payload that cannot be loaded is the future's exception. Raises KeyboardInterrupt alone, when Ctrl-C
     interrupts the main thread: the next reader loads the value again.
     """
-    if outcome != Outcome.SUCCESS:
+    if outcome != _SUCCESS:
         return None, _exception(Outcome(outcome), bytes(payload))
     if not payload:
         return None, None
@@ -319,6 +319,7 @@ def load_outcome(
         return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
 
 
+_SUCCESS = Outcome.SUCCESS
 _ERRORS: dict[Outcome, type[TaskError]] = {
     Outcome.TIMED_OUT: TaskTimeoutError,
     Outcome.REJECTED: TaskRejectedError,

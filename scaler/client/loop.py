@@ -553,12 +553,13 @@ class ClientLoop:
     def _load(self, message: Finished) -> list[Resolved]:
         """Return the futures that a Finished resolves, with their values; begin to fetch stored ones."""
         resolved: list[Resolved] = []
-        pending = self.futures.session.pending
+        pending = cast("dict[bytes, TaskFuture]", self.futures.session.pending)
+        to_cache = self.cached.wanted
         outcomes, payloads, durations = message.outcomes, message.payloads, message.duration_us
         has_profiles = bool(message.cpu_us)
         for index, identifier in enumerate(message.ids):
             payload = payloads[index]
-            future = cast("TaskFuture | None", pending.get(identifier))
+            future = pending.get(identifier)
             template = future.template if future is not None else None
             if future is None or template is None:
                 if is_stored(payload):  # of a cancelled task: released at once
@@ -574,7 +575,7 @@ class ClientLoop:
                 fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
-            if self.cached.wanted and (digest := self.cached.take(identifier, outcomes[index])):
+            if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
                 self.cached.put_soon(digest, [*parts_of(payload)])
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):

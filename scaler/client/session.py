@@ -46,6 +46,7 @@ MAX_IDS_PER_MESSAGE = 32 * 1024
 """Control messages have at most 1 MiB."""
 ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
+_SUCCESS = Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
 
 _Gate = tuple[int, set[ObjectUpload]]
@@ -308,7 +309,7 @@ class TaskSession:
                 continue
             del pending[identifier]
             template = task.template
-            if template is not None and (template.spec.deliver or outcome != Outcome.SUCCESS):
+            if template is not None and (template.spec.deliver or outcome != _SUCCESS):
                 _forget(task)
         self.resolved = message.number or self.resolved
         if self.cancelling:
@@ -411,17 +412,18 @@ class TaskSession:
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
     def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
-        unsent, gated, epoch, sent, has_labels = self._unsent, self._gated, self._epoch, Stage.SENT, self.has_labels
+        unsent, gated, epoch, has_labels = self._unsent, self._gated, self._epoch, self.has_labels
+        sent, again = Stage.SENT, Stage.AGAIN
         while unsent and free_bytes > 0:
             size = 0
             acknowledged = self._acknowledgeable() if gated else unsent[0][0]
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
-            again = unsent[0][1].stage is Stage.AGAIN
+            is_again = unsent[0][1].stage is again
             while unsent and size < SPLIT_BATCH_BYTES:
                 _, task = unsent[0]
                 template = task.template
-                if (task.stage is Stage.AGAIN) is not again and template is not None:
+                if (task.stage is again) is not is_again and template is not None:
                     break
                 unsent.popleft()
                 if template is None or (self._dropped and self._is_orphan(task, commands)):
@@ -460,7 +462,7 @@ class TaskSession:
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
                 submitted = list(groups.values())
-                commands.append(Submit(functions, submitted, acknowledged, self._epoch - 1 if again else 0))
+                commands.append(Submit(functions, submitted, acknowledged, self._epoch - 1 if is_again else 0))
             free_bytes -= size
         if not unsent and not gated:
             self._dropped.clear()
