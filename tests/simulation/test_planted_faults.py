@@ -60,7 +60,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     ),
     "a dependent becomes ready one dependency too early": (
         Tasks,
-        "end",
+        "_end_dependents",
         "if not state.missing:",
         "if state.missing <= 1:",
         "^b['\"]|counted as waiting|beyond waiting|is not once in its queue|counts 0 uses",

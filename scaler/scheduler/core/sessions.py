@@ -229,7 +229,7 @@ class Sessions:
                 if not label or result is None or message.again or result.outcome == Outcome.SUCCESS or result.uses:
                     continue
                 if not is_full and label[0] and not self._collision(client, task, label[0]):
-                    self._tasks.drop_result(client, task)
+                    self._tasks.drop_results(client, [task])
         return wrong
 
     def repeated(self, client: ClientRecord, columns: TaskGroup, row: int) -> None:

@@ -297,9 +297,9 @@ class RetainedResult:
 
     outcome: int
     payload: bytes
+    batch: ResultBatch = NO_BATCH
     unacknowledged: bool = True
     uses: int = 0
-    batch: ResultBatch = NO_BATCH
     failed_input: tuple[str, bytes] = field(init=False)
     """What those that need it name as the failed input: function and id. Set unless it succeeded."""
 

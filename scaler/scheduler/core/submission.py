@@ -103,25 +103,25 @@ class Submission:
         capacity = self._capacity(client, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
-        tasks = client.tasks
-        retained = client.retained
+        tasks, retained = client.tasks, client.retained
         ready: list[Task] = []
         rejected: list[int] = []
         references = columns.references
         departed = self._state.departed and [each for each in self._state.departed if each.id == client.id]
         before = len(tasks)
-        for index, identifier in enumerate(columns.ids):
+        own = client.id + TASK_KIND
+        for index, (identifier, payload) in enumerate(zip(columns.ids, columns.payloads, strict=True)):
             if identifier in tasks or identifier in retained:
                 self._sessions.repeated(client, columns, index)
                 continue  # a repetition: one execution, one answer
-            if identifier[:8] != client.id or identifier[8:10] != TASK_KIND:
+            if identifier[:10] != own:
                 _note(wrong, f"task id {identifier.hex()} is not this client's")
                 continue
-            payload = columns.payloads[index]
-            if len(payload) == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
+            size = len(payload)
+            if size == STORED_REFERENCE_BYTES and is_stored(payload) and payload[1:9] != client.id:
                 _note(wrong, f"the stored arguments of task {identifier.hex()} are not this client's")
                 continue
-            size = len(payload) + (REFERENCE_BYTES * len(references[index]) if references else 0)
+            size += REFERENCE_BYTES * len(references[index]) if references else 0
             if capacity <= 0 or size > left:
                 rejected.append(index)
                 continue

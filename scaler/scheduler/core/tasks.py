@@ -26,6 +26,7 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, is_task, owner_of, result_id, show
 from scaler.needs import Needs
 from scaler.protocol.messages import (
+    STORED_REFERENCE_BYTES,
     Done,
     ObjectsRestored,
     Outcome,
@@ -311,7 +312,7 @@ class Tasks:
                 healthy = True
                 group.timing.observe(duration_us * 1e-6)
             if outcome in _FINAL:
-                self.end(
+                self._end_one(
                     task,
                     outcome,
                     payload,
@@ -319,6 +320,8 @@ class Tasks:
                     cpu_us[index] if cpu_us else 0,
                     peak_bytes[index] if peak_bytes else 0,
                 )
+                if task.dependents is not None:
+                    self._end_dependents(task, outcome, payload)
             else:
                 costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
@@ -588,8 +591,11 @@ class Tasks:
     ) -> None:
         """End a task that is on no worker, send its outcome to its client, and settle its dependents, however many."""
         self._end_one(task, outcome, payload, duration_us, cpu_us, peak_bytes)
-        if task.dependents is None:
-            return
+        if task.dependents is not None:
+            self._end_dependents(task, outcome, payload)
+
+    def _end_dependents(self, task: Task, outcome: int, payload: bytes) -> None:
+        """Settle the dependents of a task that has ended: with a value they may run, otherwise they end, too."""
         failed_input = _failed_input_of(task)
         ended = [task]
         while ended:
@@ -644,13 +650,13 @@ class Tasks:
         group.live -= 1
         account = client.account
         account.tasks -= 1
-        account.size_bytes -= len(task.payload)
         self._state.ended[outcome] += 1
         if outcome and outcome != _CANCELLED:
             self._failed(task, is_kept, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.references:
             self._drop_references(task)
         if client.terminated:
+            account.size_bytes -= len(task.payload)
             if task.attempt:
                 self._outbox.finish(task, outcome, payload, duration_us, 0, 0)
             self.drop_late(payload)
@@ -659,10 +665,11 @@ class Tasks:
         else:
             if client.session is not None:
                 client.session.ended(task.id, task.attempt, self._state.own_time(self._state.now))
-            retained = client.retained[task.id] = RetainedResult(outcome, payload)
-            batch = retained.batch = self._batch
+            batch = self._batch
             batch.left += 1
-            account.size_bytes += ENTRY_BYTES + len(payload)
+            retained = client.retained[task.id] = RetainedResult(outcome, payload, batch)
+            size_bytes = len(payload)
+            account.size_bytes += ENTRY_BYTES + size_bytes - len(task.payload)
             if outcome:
                 retained.failed_input = _failed_input_of(task)
             if self._state.changes is not None:
@@ -670,7 +677,7 @@ class Tasks:
             if task.dependents is not None:  # one use per reference in a dependent that lives
                 retained.uses = sum([type(dependent.state) is not Terminated for dependent in task.dependents])
             deliver = group.spec.deliver or outcome != _SUCCESS
-            if is_stored(payload):
+            if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
         if not group.live:
@@ -732,22 +739,27 @@ class Tasks:
     def _drop_retained(self, client: ClientRecord, identifier: bytes, retained: RetainedResult) -> None:
         if retained.uses or retained.unacknowledged:
             return
-        self.drop_result(client, identifier)
+        self.drop_results(client, [identifier])
 
-    def drop_result(self, client: ClientRecord, identifier: bytes) -> None:
-        """Forget how a task ended."""
-        retained = client.retained.pop(identifier)
+    def drop_results(self, client: ClientRecord, ids: Sequence[bytes]) -> None:
+        """Forget how tasks ended."""
         if self._state.changes is not None and client.via is None:
-            self._state.changes.dropped((identifier,))
-        self.settle(retained.batch)
-        client.account.size_bytes -= ENTRY_BYTES + len(retained.payload)
-        if is_stored(retained.payload):
-            self._objects.unuse(retained.payload[1:17])
+            self._state.changes.dropped(ids)
+        dropped_bytes = 0
+        for identifier in ids:
+            retained = client.retained.pop(identifier)
+            self.settle(retained.batch)
+            size_bytes = len(retained.payload)
+            dropped_bytes += ENTRY_BYTES + size_bytes
+            if size_bytes == STORED_REFERENCE_BYTES and is_stored(retained.payload):
+                self._objects.unuse(retained.payload[1:17])
+        client.account.size_bytes -= dropped_bytes
 
     def acknowledge(self, client: ClientRecord, number: int) -> None:
         """Note that a client has resolved all Finished up to this number: they need not be retained for it."""
         unacknowledged = client.unacknowledged
         while unacknowledged and unacknowledged[0].number <= number:
+            unused: list[bytes] = []
             for identifier in unacknowledged.popleft().ids:
                 retained = client.retained.get(identifier)
                 if retained is None:
@@ -755,10 +767,12 @@ class Tasks:
                 if client.session is None:
                     retained.unacknowledged = False
                     if not retained.uses:
-                        self.drop_result(client, identifier)
+                        unused.append(identifier)
                 else:  # it stays here, and its worker need not keep it, too
                     self.settle(retained.batch)
                     retained.batch = NO_BATCH
+            if unused:
+                self.drop_results(client, unused)
 
     def recover(self, client: ClientRecord, found: Recovered) -> None:
         """Retain the results that the journal has of a client. Its tasks are submitted again afterwards."""
