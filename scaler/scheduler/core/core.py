@@ -147,7 +147,8 @@ class SchedulerCore:
             return now
         soonest = now + TICK_SECONDS
         check_at = (self._placement.poll_again_at, self._placement.next_check) if self.state.overloaded else ()
-        for at in (self._tasks.next_wake, self._elastic.next_plan, self._recovery.next_at, *check_at):
+        due_at = self._tasks.next_wake, self._elastic.next_plan, self._recovery.next_at, self.state.locality.again_at
+        for at in (*due_at, *check_at):
             if at is not None:
                 soonest = min(soonest, at + self.state.stalled_seconds)
         return max(now, soonest)

@@ -14,7 +14,7 @@ anywhere.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import NamedTuple
@@ -39,11 +39,14 @@ MAX_STORES_COMPARED = 8
 """Stores whose tasks are compared for workers of other stores, in one step and for one requirement."""
 MAX_SOURCES_COMPARED = 4
 MAX_MOVED = 16
-"""Workers that one pass asks to take tasks that prefer other stores, and tasks that are compared for one of them."""
+"""Workers that one pass asks to take tasks that prefer other stores."""
 MAX_AHEAD = 10_000
 """Tasks before another one that an explanation counts."""
 WORTH_MOVING_SECONDS = 0.003
 """A task that starts sooner than this is left where it is: moving it takes as long."""
+PERIOD_SECONDS = 0.005
+MAX_COMPARISONS = 48
+"""How often, in that time, waiting is compared with moving: each takes about 10 us."""
 MARGIN = 1.25
 """What was sent is asked back when waiting takes this much longer than moving: estimates vary."""
 
@@ -90,6 +93,10 @@ class Locality:
         self.due: dict[int, None] = {}
         """Stores whose queues may have tasks for workers of theirs with credit."""
         self._ready = ready
+        self.again_at: float | None = None
+        """When to go on with comparisons; None: there was time for all."""
+        self._period_ends_at = -math.inf
+        self._comparisons_left = 0
         self._compared: dict[ReadyQueue, list[tuple[int, float]]] = {}
         """Of this pass: see `_waits`."""
 
@@ -113,6 +120,7 @@ class Locality:
             del self.stores[store.number]
             self.due.pop(store.number, None)
             self.is_spread = len(self.stores) > 1
+            self.again_at = None
         for queue in self._ready.queues.values():
             if store.number in queue.stores and not store.fits(queue.needs):
                 queue.forget_store(store.number)
@@ -180,6 +188,16 @@ class Locality:
 
     # -- waiting and moving
 
+    def may_compare(self, task: Task, now: float) -> bool:
+        """Return whether there is time to compare, for a task, waiting with moving."""
+        if now >= self._period_ends_at:
+            self._period_ends_at, self._comparisons_left, self.again_at = now + PERIOD_SECONDS, MAX_COMPARISONS, None
+        if self._comparisons_left <= 0:
+            self.again_at = self._period_ends_at
+            return False
+        self._comparisons_left -= 1 + len(task.references) // 8
+        return True
+
     def _wait(self, number: int, needs: Needs, now: float) -> float:
         """Return how long a store's workers take until one has a free slot, about; infinite: none takes tasks."""
         soonest = math.inf
@@ -199,13 +217,17 @@ class Locality:
         rate = max(self._rates.between(store, each) for each in islice(held.holders, MAX_SOURCES_COMPARED))
         return held.size_bytes / rate
 
+    def nearest(self, workers: Sequence[Worker], idle: Worker) -> list[Worker]:
+        """Return the same workers, those of an idle worker's store first."""
+        return sorted(workers, key=lambda worker: worker.store != idle.store) if self.is_spread else list(workers)
+
     def may_move(self, task: Task, worker: Worker, idle: Worker, behind: int, now: float) -> bool:
         """Return whether a task that waits at a worker should go to an idle one. behind: how many wait after it."""
+        there = _until_free(worker, now, behind + 1)
         more = self._moving(task, idle.store, worker.store)
-        if more <= 0:
-            return True
-        there = min(_until_free(worker, now, behind + 1), self._wait(worker.store, task.needs, now))
-        return there > MARGIN * more + WORTH_MOVING_SECONDS
+        if more > 0 and there > MARGIN * more + WORTH_MOVING_SECONDS:
+            there = min(there, self._wait(worker.store, task.needs, now))
+        return more <= 0 or there > MARGIN * more + WORTH_MOVING_SECONDS
 
     def choice(self, task: Task, now: float) -> Choice | None:
         """Return what a ready task that prefers a store has to choose between; None: it prefers none."""
@@ -267,7 +289,7 @@ class Locality:
         is_kept = worker.reserved is queue or any(stock.kept_for is queue for stock in worker.stocks.values())
         for number, wait in self._waits(queue, now):
             last = queue.stores[number].last() if number in queue.stores and number != worker.store else None
-            if last is None:
+            if last is None or not self.may_compare(last, now):
                 continue
             first, there = queue.stores[number].first(), math.inf if is_kept else wait - here
             behind = (queue.stores[number].count - 1) * last.group.timing.seconds / self.stores[number].total_slots
@@ -291,9 +313,11 @@ class Locality:
             found = self._compared[queue] = sorted(waits, key=lambda row: -row[1])
         return found
 
-    def end_pass(self) -> None:
+    def end_pass(self, now: float) -> None:
         """Note that all queues were offered: only stores with tasks and with workers that have credit stay due."""
         self._compared.clear()
+        if now >= self._period_ends_at:
+            self.again_at = None
         queues = [queue for queue in self._ready.queues.values() if queue.preferred]
         for number in list(self.due):
             store = self.stores.get(number)

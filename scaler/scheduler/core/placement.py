@@ -51,6 +51,8 @@ MAX_OVERLOADED_COMPARED = 64
 """How many idle and overloaded workers one step compares: keeps a step short in a large cluster."""
 MAX_TASKS_COMPARED = 512
 """How many tasks of an overloaded worker are compared for an idle one."""
+MAX_TRIED = 256
+"""Pairs of idle and overloaded workers that one step looks at."""
 POLL_AGAIN_SECONDS = 0.005
 
 
@@ -157,7 +159,7 @@ class Placement:
             if budget <= 0:
                 break
         if self._locality.is_spread:
-            self._locality.end_pass()
+            self._locality.end_pass(now)
         self.has_backlog = any(queue.count or queue.preferred for queue in waiting)
         return budget <= 0
 
@@ -209,12 +211,15 @@ class Placement:
         """Offer tasks to workers of other stores than they prefer. Returns how many were placed."""
         sides = [pool.prefetching if prefetch else pool.idle for pool in pools]
         placed = 0
+        in_vain: set[int] = set()
         for side, worker in [(pool, worker) for pool in sides for worker in islice(pool, MAX_MOVED)][:MAX_MOVED]:
-            given = 1
+            given = worker.store not in in_vain
             while given and placed < budget and queue.preferred and worker.side is side:
-                given = self._give(worker, queue, 1, is_only_worker, now)
+                given = self._give(worker, queue, 1, is_only_worker, now) > 0
                 self.update(worker)
                 placed += given
+            if not given:
+                in_vain.add(worker.store)
             if worker.side is side:
                 side.move_to_end(worker)
         return placed
@@ -339,20 +344,22 @@ class Placement:
             return
         overloaded = list(islice(self._overloaded, MAX_OVERLOADED_COMPARED))
         busiest = self._busiest(overloaded, now)
-        served = 0
+        served = tried = 0
         for pool in pools:
             # What no worker with these offers and this store should run is compared once for all of them.
             candidates: dict[int, Iterator[Worker]] = {}
-            for idle in islice(pool.idle, MAX_IDLE_SERVED - served):
+            for idle in list(islice(pool.idle, MAX_IDLE_SERVED - served)):
                 served += 1
                 if idle.reserved is not None:
                     continue
                 if idle.store not in candidates:
-                    candidates[idle.store] = (worker for worker in list(busiest) if not worker.recalled)
-                found = candidates[idle.store]
-                relieved = next((worker for worker in found if self._recall_last(worker, idle, now)), None)
-                if relieved is not None:
-                    busiest.remove(relieved)
+                    candidates[idle.store] = iter(self._locality.nearest(busiest, idle))
+                for worker in candidates[idle.store]:
+                    tried += 1
+                    if tried > MAX_TRIED or (not worker.recalled and self._recall_last(worker, idle, now)):
+                        break
+                if self._locality.is_spread:
+                    pool.idle.move_to_end(idle)
         if len(self._overloaded) > MAX_OVERLOADED_COMPARED:
             # Those compared go to the back, so that the next step compares others.
             for worker in overloaded:
@@ -378,18 +385,19 @@ class Placement:
             wanted = max(1, wanted * idle.slots // (idle.slots + worker.slots))
             last = islice(last, MAX_TASKS_COMPARED)
         is_far = idle is not None and idle.store != worker.store
-        in_vain = 0
         chosen: list[Task] = []
-        for task in last:
-            if len(chosen) >= wanted or in_vain >= MAX_MOVED:
+        for behind, task in enumerate(last):
+            if len(chosen) >= wanted or (is_far and behind >= worker.busy - worker.slots):
                 break
             if task.id in worker.blocked or task.id in worker.started:
                 continue
             if idle is not None and (not task.needs.fits(idle.offers) or task.avoids(idle, now)):
                 continue
-            if idle is not None and is_far and not self._locality.may_move(task, worker, idle, len(chosen), now):
-                in_vain += 1
-                continue
+            if idle is not None and is_far and task.references:
+                if not self._locality.may_compare(task, now):
+                    break
+                if not self._locality.may_move(task, worker, idle, behind, now):
+                    continue
             if idle is not None and task.needs.is_counted:
                 if not idle.count(task.needs):
                     continue
