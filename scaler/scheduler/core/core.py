@@ -126,7 +126,7 @@ class SchedulerCore:
             self._expire(time)
         if time >= self._recovery.next_at:
             self._recovery.tick(time)
-        if time >= self._stores.next_at:
+        if time >= state.tracker.next_at:
             self._stores.tick(time)
         self._tasks.wake(time)
         if state.objects.withdrawn:

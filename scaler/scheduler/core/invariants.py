@@ -29,7 +29,7 @@ def check(state: ClusterState) -> None:
     _check_accounts(state, clients)
     _check_objects(state, clients)
     state.failures.check()
-    state.directory.check(state.tracker.stores | state.tracker.awaited)
+    state.directory.check(state.tracker.links.keys() | state.tracker.awaited)
     state.tracker.check()
 
 

@@ -259,9 +259,9 @@ class Outbox:
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
             tracker.forget(forgotten)
-        if tracker.mail:
+        if tracker.has_news:
             peers = {record.number: record.id for record in self._state.stores.values()}
-            for store, message in tracker.mail.take():
+            for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))
         if self._facts:
             commands.append(Publish(self._facts))

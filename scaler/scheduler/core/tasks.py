@@ -40,7 +40,6 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -482,8 +481,8 @@ class Tasks:
             for identifier in identifiers:
                 if owner_of(identifier) != client.id:
                     continue
-                if not is_lost and self._directory.find(identifier) is not None:  # no store named there has it
-                    self._state.tracker.held(OBJECT_STORAGE, identifier, 0)
+                if self._directory.is_used and not is_lost:
+                    self._state.tracker.restored(identifier)
                 for task in reversed(self._state.missing.pop(identifier, [])):  # each goes ahead of those before
                     if type(task.state) is not Waiting:
                         continue  # it was cancelled

@@ -39,7 +39,8 @@ from scaler.security.keys import Entry
 from tests.unit.scheduler.driver import Cluster
 
 MB = 1_000_000
-SIZE = 100 * MB
+SIZE = 4 * MB
+"""One run, when a lone store fetches it."""
 
 _Kind = TypeVar("_Kind", bound=Message)
 
@@ -80,7 +81,7 @@ class Hosts(Cluster):
 
 
 def hosts_with_result(count: int = 3, **settings: Any) -> tuple[Hosts, bytes]:
-    """Return a cluster, and the id of a result of 100 MB that only the store s1 has."""
+    """Return a cluster, and the id of a result of 4 MB that only the store s1 has."""
     cluster = Hosts(1, **settings)
     result = cluster.made("w1")
     for number in range(2, count + 1):

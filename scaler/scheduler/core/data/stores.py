@@ -17,13 +17,12 @@ from scaler.protocol.messages import (
     ForgetOwner,
     HeartbeatEcho,
     Message,
-    SoleCopies,
     StoreAddress,
     StoreDetails,
     StoresChanged,
 )
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import StoreRecord, Worker
@@ -33,8 +32,6 @@ class Stores:
     """The stores of hosts, and the object storage. lease_seconds: how long a store that a worker names is awaited."""
 
     def __init__(self, state: ClusterState, outbox: Outbox, lease_seconds: float) -> None:
-        self.next_at = math.inf
-        """When `tick` is due."""
         self._state = state
         self._tracker = state.tracker
         self._outbox = outbox
@@ -57,7 +54,8 @@ class Stores:
         others = list(self._state.stores.values())
         record = self._state.stores[peer] = StoreRecord(peer, name, now, number, details)
         if is_back and now < self._opens_at:
-            self._tracker.unknown_from = self.next_at = self._opens_at
+            self._tracker.unknown_from = self._opens_at
+            self._tracker.wake_by(self._opens_at)
         self._tracker.came(number)
         for worker, store in self._used_by.items():
             if store == peer:
@@ -66,7 +64,6 @@ class Stores:
         mail.send(number, StoresChanged(list(map(_address, others)), []))
         for other in (OBJECT_STORAGE, *(each.number for each in others)):
             mail.send(other, StoresChanged([_address(record)], []))
-        self._tracker.retry()
         return record
 
     def left(self, record: StoreRecord) -> None:
@@ -92,8 +89,6 @@ class Stores:
         """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
         if self._state.directory.is_used:
             self._tracker.gone(OBJECT_STORAGE, is_back=True)
-            for identifier, copies in self._state.directory.drop_store(OBJECT_STORAGE).items():
-                self._note_sole(identifier, copies)
             addresses = list(map(_address, self._state.stores.values()))
             self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(addresses, []))
 
@@ -106,25 +101,19 @@ class Stores:
             self._state.directory.is_used = True
             self._tracker.awaited.add(number)
             self._awaited[peer] = now + self._lease_seconds
-            self.next_at = min(self.next_at, self._awaited[peer])
+            self._tracker.wake_by(self._awaited[peer])
         return number
 
     def _forget(self, peer: bytes) -> None:
-        number = self._numbers.pop(peer)
-        for identifier, copies in self._state.directory.drop_store(number).items():
-            self._note_sole(identifier, copies)
-        self._tracker.gone(number)
-        self._tracker.retry()
+        self._tracker.gone(self._numbers.pop(peer))
 
     def tick(self, now: float) -> None:
-        """Give up stores that were awaited for too long; look again for what other stores may have named meanwhile."""
+        """Give up stores that were awaited for too long, and have the tracker do what is due."""
         for peer in [peer for peer, until in self._awaited.items() if until <= now]:
             del self._awaited[peer]
             self._forget(peer)
-        self._tracker.retry()
-        self.next_at = min(self._awaited.values(), default=math.inf)
-        if now < self._tracker.unknown_from:
-            self.next_at = min(self.next_at, self._tracker.unknown_from)
+        self._tracker.sweep()
+        self._tracker.wake_by(min(self._awaited.values(), default=math.inf))
 
     # -- messages
 
@@ -142,14 +131,14 @@ class Stores:
 
     def said(self, store: int, message: Message) -> bool:
         """Take in what a store, or the object storage, says of objects. Returns False for anything else."""
-        tracker, directory = self._tracker, self._state.directory
+        tracker = self._tracker
         match message:
             case messages.ObjectsHeld(ids, sizes):
                 for identifier, size_bytes in zip(ids, sizes, strict=True):
                     tracker.held(store, identifier, size_bytes)
             case messages.ObjectsDropped(ids):
                 for identifier in ids:
-                    self._note_sole(identifier, directory.discard(identifier, store))
+                    tracker.dropped(store, identifier)
             case messages.ObjectsWanted(ids):
                 tracker.wanted(store, ids)
             case messages.ObjectsUnwanted(ids):
@@ -158,8 +147,8 @@ class Stores:
                 for row in zip(ids, firsts, counts, sizes, strict=True):
                     tracker.fetched(store, *row)
             case messages.FetchesFailed(ids, firsts, sources, unreachable):
-                for identifier, _, source, is_unreachable in zip(ids, firsts, sources, unreachable, strict=True):
-                    tracker.failed(store, identifier, source, is_unreachable=is_unreachable)
+                for identifier, first, source, flag in zip(ids, firsts, sources, unreachable, strict=True):
+                    tracker.failed(store, identifier, first, source, is_unreachable=flag)
             case _:
                 return False
         return True
@@ -169,13 +158,6 @@ class Stores:
         self._tracker.forget_owner(owner)
         for store in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
             self._tracker.mail.send(store, ForgetOwner(owner))
-
-    def _note_sole(self, identifier: bytes, left: Copies | None) -> None:
-        """Tell a store that it has the only copy left."""
-        if left is not None and len(left.holders) == 1:
-            [holder] = left.holders
-            if holder in self._tracker.stores:
-                self._tracker.mail.name(SoleCopies, holder, identifier)
 
 
 def _address(record: StoreRecord) -> StoreAddress:

@@ -1,7 +1,14 @@
-"""Which store fetches which object from which other one. Pure.
+"""Which store fetches which pieces from which other one. Pure.
 
-Laws: a fetch waits, is under way from one source, or has ended; its source is a store that is here, and none from which
-it has failed; it waits only for a store that is to say what it has, or to push the object into the object storage.
+A *transfer* is an object that some stores fetch. Each *fetch* of a store gets *runs* of pieces, one after another, from
+stores that have them: whole holders, and other fetchers, which pass on what has come. A lone fetcher gets few long
+runs; among several, each run is one piece, one of the rarest that its source has. A fetch that finds no source with
+room waits until one has room, or has more: then sources go round robin over the objects, and over the fetches.
+
+Laws: what a fetch has, what is on its way to it, and what it misses are disjoint; a run comes from a source that is
+here; the limits below hold; a fetch without a run waits, and for something: a source with what it misses, a store that
+is to come, or a push into the object storage. A choice looks at MAX_LOOKS sources or fetches, so that its cost does
+not grow with the cluster.
 """
 
 from __future__ import annotations
@@ -9,126 +16,352 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import islice
 
-from scaler.protocol.messages import ForgetObjects, ObjectsUnavailable, PushObjects
-from scaler.protocol.pieces import LARGE_BYTES, piece_count
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
+from scaler.ids import owner_of
+from scaler.protocol.messages import ForgetObjects, Message, ObjectsUnavailable, PushObjects, SoleCopies
+from scaler.protocol.pieces import LARGE_BYTES, piece_bytes, piece_count
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.rates import Rates
+
+MAX_RUNS_OF_FETCH = 2
+"""Runs under way of one fetch: while one comes, the next is asked for."""
+MAX_RUNS_OF_SOURCE = 4
+"""Runs under way of large objects that one store serves."""
+MAX_SHARED_RUNS = 2
+"""Those of objects that several stores fetch: the fewer pieces share a link, the sooner the first is passed on."""
+MAX_RUNS_OF_FETCHER = 4
+"""Runs under way of large objects that one store gets. With as many as a source serves, all links have work."""
+MAX_SMALL_RUNS = 64
+"""The same of objects below LARGE_BYTES, or of an unknown size. They never wait for large ones."""
+FIRST_RUN_BYTES = 4 * 1024 * 1024
+"""First run of a lone fetcher. Later ones are as large as what it has already,"""
+MAX_RUN_BYTES = 64 * 1024 * 1024
+"""up to this: other objects at the same source do not wait longer than for such a run."""
+MAX_LOOKS = 16
+MAX_FAILURES = 8
+"""Runs of one fetch that may fail before the object is taken to be unavailable to its store."""
+SWEEP_SECONDS = 0.25
+"""How often all sources are looked at for fetches without a run, which a bounded look may have missed."""
+UNREACHABLE_SECONDS = 60.0
+"""How long a store is not asked again to fetch from one to which it has found no way."""
+
+
+class Kind(IntEnum):
+    """Of a run, by its object."""
+
+    SMALL = 0
+    """Below LARGE_BYTES, or of an unknown size."""
+    LONE = 1
+    """One store fetches it."""
+    SHARED = 2
+    """Several stores fetch it."""
+
+
+_SMALL, _LONE, _SHARED = Kind
+
+
+@dataclass(slots=True, eq=False)
+class PieceRun:
+    """Pieces that a store fetches at a time from one source. pieces: a mask of those that have not come."""
+
+    fetch: Fetch
+    source: int
+    first: int
+    pieces: int
+    size_bytes: int
+    """Of all its pieces; 0 when the object's size is not known."""
+    kind: Kind
+    began_at: float
 
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """One store fetches one object. source: None while it waits for a source."""
+    """One store fetches one object. have, asked: masks of the pieces that have come, and that are under way."""
 
-    id: bytes
+    transfer: Transfer
     store: int
-    source: int | None = None
-    began_at: float = 0.0
+    have: int = 0
+    asked: int = 0
+    runs: list[PieceRun] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
-    """Sources from which the object did not come."""
-    is_pushed: bool = False
-    """A store without a way to it was asked to push the object into the object storage."""
+    """Sources that did not have what they were asked for."""
+    failures: int = 0
+
+    @property
+    def missing(self) -> int:
+        """The mask of the pieces that are to be asked for."""
+        return self.transfer.full & ~(self.have | self.asked)
+
+
+class Transfer:
+    """An object that stores fetch. size_bytes: 0 when it is not known; then it is one piece."""
+
+    def __init__(self, identifier: bytes, size_bytes: int) -> None:
+        self.id = identifier
+        self.fetches: dict[int, Fetch] = {}
+        """By the number of the store."""
+        self.sources: list[int] = []
+        """Stores that have pieces: fetchers, and some of the holders."""
+        self.waiting: dict[Fetch, None] = {}
+        """Fetches that may have another run, and found no source with room."""
+        self.assumes_storage = False
+        """No store is known to have it: the object storage is taken to."""
+        self.pushed_by: int | None = None
+        """The store that was asked to push it into the object storage."""
+        self.resize(size_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self.piece_bytes = piece_bytes(size_bytes)
+        self.full = (1 << piece_count(size_bytes)) - 1
+        self.counts = [0] * piece_count(size_bytes)
+        """Of each piece, how many fetches have it or have asked for it."""
+        self.ranks = [self.full]
+        """Masks of the pieces with no copy, one, 2 to 3, 4 to 7, and so on."""
+        self.classify()
+
+    def classify(self) -> None:
+        """Set the kind of its next runs. Call when its size or the number of its fetches changes."""
+        self.kind = _SMALL if self.size_bytes < LARGE_BYTES else _LONE if len(self.fetches) < 2 else _SHARED
+
+    def count(self, pieces: int, change: int) -> None:
+        """Count copies of some pieces."""
+        while pieces:
+            lowest = pieces & -pieces
+            pieces ^= lowest
+            piece = lowest.bit_length() - 1
+            before = self.counts[piece]
+            self.counts[piece] = before + change
+            old, new = before.bit_length(), (before + change).bit_length()
+            if old != new:
+                self.ranks[old] ^= lowest
+                if new == len(self.ranks):
+                    self.ranks.append(0)
+                self.ranks[new] |= lowest
+
+    def rarest(self, pieces: int, turn: int) -> int:
+        """Return the mask of one of the rarest of some pieces. turn: a number that differs each time."""
+        for rank in self.ranks:
+            found = rank & pieces
+            if found:
+                shift = turn % len(self.counts)
+                found = found >> shift << shift or found
+                return found & -found
+        raise AssertionError("each piece has a rank")
+
+
+@dataclass(slots=True, eq=False)
+class StoreLink:
+    """What a store that is here serves and gets."""
+
+    serves: dict[PieceRun, None] = field(default_factory=dict)
+    serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
+    """How many of each kind."""
+    gets: int = 0
+    gets_small: int = 0
+    fetches: dict[bytes, Fetch] = field(default_factory=dict)
+    offers: dict[Transfer, None] = field(default_factory=dict)
+    """Transfers for which it is a source; that which it served last is at the end."""
+
+    def may_serve(self, kind: Kind) -> bool:
+        small, lone, shared = self.serves_of
+        if kind is Kind.SMALL:
+            return small < MAX_SMALL_RUNS
+        return lone + shared < MAX_RUNS_OF_SOURCE and (kind is Kind.LONE or shared < MAX_SHARED_RUNS)
+
+    def may_get(self, kind: Kind) -> bool:
+        if kind is Kind.SMALL:
+            return self.gets_small < MAX_SMALL_RUNS
+        return self.gets - self.gets_small < MAX_RUNS_OF_FETCHER
 
 
 class Tracker:
-    """The fetches of all stores. `mail` has what they are to be told."""
+    """The transfers of all stores. `take` returns what they are to be told."""
 
     def __init__(self, directory: Directory) -> None:
         self.now = -math.inf
         """The core's own time of the present step."""
         self.mail = StoreMail()
         self.rates = Rates()
-        self.stores = {OBJECT_STORAGE}
-        """Numbers of the stores that are here."""
+        self.links = {OBJECT_STORAGE: StoreLink()}
+        """By number: the stores that are here."""
         self.awaited: set[int] = set()
         """Numbers of stores that workers use, and that have not come yet."""
         self.unknown_from = -math.inf
         """Until then, objects without an entry wait: after a restart, the stores first say what they have."""
-        self.unreachable: set[tuple[int, int]] = set()
-        """Fetcher and source: there is no way from the one to the other."""
+        self.unreachable: dict[tuple[int, int], float] = {}
+        """Fetcher and source: there was no way from the one to the other, and until when that is taken for granted."""
+        self.transfers: dict[bytes, Transfer] = {}
         self._directory = directory
-        self._fetches: dict[bytes, dict[int, Fetch]] = {}
-        self._load: dict[int, int] = {}
-        """Fetches under way from each source."""
+        self.next_at = math.inf
+        """When `sweep` is due."""
+        self._unsettled: dict[Transfer, None] = {}
+        """Transfers that have lost something: those that wait may wait for nothing."""
+        self._turn = 0
+
+    @property
+    def has_news(self) -> bool:
+        return bool(self._unsettled or self.mail)
+
+    def take(self) -> list[tuple[int, Message]]:
+        """Return all messages, with the numbers of their stores."""
+        while self._unsettled:
+            transfer = next(iter(self._unsettled))
+            del self._unsettled[transfer]
+            for fetch in list(transfer.waiting):
+                if fetch in transfer.waiting:
+                    self._request(fetch, MAX_LOOKS if fetch.runs else len(transfer.sources))
+        return self.mail.take()
 
     # -- what stores say
 
     def wanted(self, store: int, identifiers: Iterable[bytes]) -> None:
+        link = self.links[store]
         for identifier in identifiers:
-            fetches = self._fetches.setdefault(identifier, {})
-            if store not in fetches:
-                fetch = fetches[store] = Fetch(identifier, store)
-                self._start(fetch)
+            if identifier in link.fetches:
+                continue
+            self.dropped(store, identifier)
+            transfer = self.transfers.get(identifier) or self._begin(identifier)
+            fetch = transfer.fetches[store] = link.fetches[identifier] = Fetch(transfer, store)
+            transfer.classify()
+            self._wait(fetch)  # until all that want it now are known
 
     def unwanted(self, store: int, identifiers: Iterable[bytes]) -> None:
         for identifier in identifiers:
-            fetch = self._fetches.get(identifier, {}).get(store)
+            fetch = self.links[store].fetches.get(identifier)
             if fetch is not None:
-                self._end(fetch)
+                self._drop(fetch)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int) -> None:
         """Note that a task has stored its result. A small one in the object storage needs no entry."""
-        is_known = store in self.stores or store in self.awaited
+        is_known = store in self.links or store in self.awaited
         if is_known and (store != OBJECT_STORAGE or size_bytes >= LARGE_BYTES):
             self.held(store, identifier, size_bytes)
 
     def held(self, store: int, identifier: bytes, size_bytes: int) -> None:
-        """Note that a store has an object: it fetches it no more, and others that wait may fetch it there."""
-        self._directory.add(identifier, size_bytes, store)
-        self.unwanted(store, (identifier,))
-        for fetch in self._waiting(identifier):
-            self._start(fetch)
+        """Note that a store has an object: others that wait may fetch it there."""
+        copies = self._directory.add(identifier, size_bytes, store)
+        transfer = self.transfers.get(identifier)
+        if transfer is None:
+            return
+        if not transfer.size_bytes and copies.size_bytes:
+            self._resize(transfer, copies.size_bytes)
+        fetch = transfer.fetches.get(store)
+        if fetch is not None:
+            self._has(fetch, transfer.full)
+        elif store in self.links:
+            self._add_source(transfer, store)
+            self._offer(store)
+
+    def dropped(self, store: int, identifier: bytes) -> None:
+        """Note that a store does not have an object any more."""
+        left = self._directory.discard(identifier, store)
+        transfer = self.transfers.get(identifier)
+        if transfer is not None and store in transfer.sources and store not in transfer.fetches:
+            self._remove_source(transfer, store)
+        if left is not None:
+            self._note_sole(identifier, left)
 
     def fetched(self, store: int, identifier: bytes, first: int, count: int, size_bytes: int) -> None:
-        """Note that a run of pieces has come."""
-        fetch = self._fetches.get(identifier, {}).get(store)
-        if fetch is not None and fetch.source is not None:
-            self.rates.note(store, fetch.source, size_bytes, self.now - fetch.began_at)
-        if fetch is not None and first == 0 and count in (piece_count(size_bytes), 1):
-            self.held(store, identifier, size_bytes)
+        """Note that pieces have come. Of an object whose size was not known, all of it."""
+        fetch = self.links[store].fetches.get(identifier)
+        if fetch is None:
+            return
+        transfer = fetch.transfer
+        is_all = any(not run.size_bytes for run in fetch.runs)
+        if not transfer.size_bytes:
+            self._resize(transfer, size_bytes)
+        self._has(fetch, transfer.full if is_all else ((1 << count) - 1) << first & transfer.full)
 
-    def failed(self, store: int, identifier: bytes, source: int, *, is_unreachable: bool) -> None:
+    def failed(self, store: int, identifier: bytes, first: int, source: int, *, is_unreachable: bool) -> None:
         """Note that a run did not come from this source."""
         if is_unreachable:
-            self.unreachable.add((store, source))
-        fetch = self._fetches.get(identifier, {}).get(store)
-        if fetch is None or fetch.source != source:
+            self.unreachable[store, source] = self.now + UNREACHABLE_SECONDS
+            self.wake_by(self.now + UNREACHABLE_SECONDS)
+        fetch = self.links[store].fetches.get(identifier)
+        found = [] if fetch is None else [each for each in fetch.runs if (each.first, each.source) == (first, source)]
+        if fetch is None or not found:
             return
-        self._stop(fetch)
+        self._lose(found[0])
+        transfer = fetch.transfer
         if not is_unreachable:
             fetch.failed.add(source)
-            self._directory.discard(identifier, source)
-        self._start(fetch)
+            fetch.failures += 1
+            if source not in transfer.fetches:
+                self.dropped(source, identifier)
+        self._offer(source)
+
+    def restored(self, identifier: bytes) -> None:
+        """Note that a client has put an object into the object storage again: what named other holders was wrong."""
+        if identifier in self.transfers or self._directory.find(identifier) is not None:
+            self.held(OBJECT_STORAGE, identifier, 0)
 
     # -- stores come and go
 
     def came(self, store: int) -> None:
-        self.stores.add(store)
+        self.links[store] = StoreLink()
         self.awaited.discard(store)
+        self.retry()
 
     def gone(self, store: int, *, is_back: bool = False) -> None:
-        """Forget a store, and what it fetches; what others fetch from it, `retry` has them fetch from elsewhere.
+        """Forget a store with all that it has and fetches.
 
         is_back: it is here again, with nothing, and the others find out by themselves what they still get from it.
         """
-        self.unreachable = {pair for pair in self.unreachable if store not in pair}
-        for fetch in self._all():
-            if fetch.store == store:
-                self._end(fetch)
-            elif fetch.source == store and not is_back:
-                self._stop(fetch)
-        if not is_back:
-            self.mail.drop(store)
-            self.rates.drop(store)
-            self.stores.discard(store)
-            self.awaited.discard(store)
+        for identifier, copies in self._directory.drop_store(store).items():
+            self._note_sole(identifier, copies)
+        self.awaited.discard(store)
+        link = self.links.get(store)
+        if link is None:
+            self.retry()
+            return
+        for fetch in list(link.fetches.values()):
+            self._drop(fetch)
+        for transfer in list(link.offers):
+            self._remove_source(transfer, store)
+        if is_back:
+            for transfer in self.transfers.values():
+                transfer.assumes_storage = False
+            return
+        for run in list(link.serves):
+            self._lose(run)
+        del self.links[store]
+        for transfer in self.transfers.values():
+            if transfer.pushed_by == store:
+                transfer.pushed_by = None
+                self._unsettled[transfer] = None
+        self.mail.drop(store)
+        self.rates.drop(store)
+        self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
     def retry(self) -> None:
-        """Look again for sources of the fetches that wait."""
-        for fetch in self._all():
-            if fetch.source is None:
-                self._start(fetch)
+        """Look again for sources of all fetches that wait."""
+        for transfer in self.transfers.values():
+            if transfer.waiting:
+                self._add_holders(transfer)
+                self._unsettled[transfer] = None
+
+    def wake_by(self, at: float) -> None:
+        self.next_at = min(self.next_at, at)
+
+    def sweep(self) -> None:
+        """Do what is due: see `next_at`."""
+        self.next_at = self.unknown_from if self.now < self.unknown_from else math.inf
+        if self.unreachable:
+            self.unreachable = {pair: until for pair, until in self.unreachable.items() if until > self.now}
+            self.wake_by(min(self.unreachable.values(), default=math.inf))
+            self.retry()
+        if self.now >= self.unknown_from > -math.inf:
+            self.unknown_from = -math.inf
+            self.retry()
+        if self.transfers:
+            self.wake_by(self.now + SWEEP_SECONDS)
+            for link in self.links.values():
+                for fetch in link.fetches.values() if not link.gets else ():
+                    self._wait(fetch)
 
     def forget(self, identifiers: list[bytes]) -> None:
         """Have objects forgotten: by the object storage, and by all stores that have them, or fetch them."""
@@ -136,77 +369,395 @@ class Tracker:
         if not self._directory.is_used:
             return
         for identifier in identifiers:
-            fetches = list(self._fetches.get(identifier, {}).values())
-            stores = self._directory.forget(identifier) | {fetch.store for fetch in fetches}
-            for fetch in fetches:
-                self._end(fetch)
-            for store in sorted(stores & self.stores - {OBJECT_STORAGE}):
+            stores = self._directory.forget(identifier)
+            if identifier in self.transfers:
+                stores = stores | self.transfers[identifier].fetches.keys()
+                self._end(self.transfers[identifier])
+            for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE}):
                 self.mail.name(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
         """Forget the objects of a client, and who fetches them."""
         self._directory.forget_owner(owner)
-        for fetch in self._all():
-            if fetch.id.startswith(owner):
-                self._end(fetch)
+        for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
+            self._end(transfer)
 
-    # -- sources
+    # -- transfers
 
-    def _start(self, fetch: Fetch) -> None:
-        """Choose a source for a fetch without one; end it when there is none."""
-        copies = self._directory.find(fetch.id)
-        if copies is None:
-            if self.now < self.unknown_from:
+    def _begin(self, identifier: bytes) -> Transfer:
+        copies = self._directory.find(identifier)
+        transfer = self.transfers[identifier] = Transfer(identifier, 0 if copies is None else copies.size_bytes)
+        self._add_holders(transfer)
+        self.wake_by(self.now + SWEEP_SECONDS)
+        return transfer
+
+    def _end(self, transfer: Transfer) -> None:
+        """Forget a transfer, whose fetches are not answered."""
+        served = [run.source for fetch in transfer.fetches.values() for run in fetch.runs]
+        for fetch in transfer.fetches.values():
+            for run in list(fetch.runs):
+                self._stop(run)
+            del self.links[fetch.store].fetches[transfer.id]
+        for source in transfer.sources:
+            self.links[source].offers.pop(transfer, None)
+        del self.transfers[transfer.id]
+        self._unsettled.pop(transfer, None)
+        for source in served:
+            self._offer(source)
+
+    def _resize(self, transfer: Transfer, size_bytes: int) -> None:
+        """Note the size of an object, of which each run so far is all of it."""
+        transfer.resize(size_bytes)
+        for fetch in transfer.fetches.values():
+            fetch.asked = transfer.full if fetch.runs else 0
+            for run in fetch.runs:
+                run.pieces = transfer.full
+            transfer.count(fetch.asked, 1)
+
+    def _add_holders(self, transfer: Transfer) -> None:
+        """Make some of the holders sources; without an entry, the object storage."""
+        copies = self._directory.find(transfer.id)
+        if copies is not None:
+            for store in self._some(copies):
+                self._add_source(transfer, store)
+        elif self.now >= self.unknown_from and not transfer.assumes_storage:
+            transfer.assumes_storage = True
+            self._add_source(transfer, OBJECT_STORAGE)
+
+    def _some(self, copies: Copies) -> list[int]:
+        """Return the holders that are here; some of many, not always the same ones."""
+        here = sorted(copies.holders & self.links.keys())
+        if len(here) > MAX_LOOKS:
+            self._turn += 1
+            first = self._turn * MAX_LOOKS % len(here)
+            here = (here[first:] + here[:first])[:MAX_LOOKS]
+        return here
+
+    def _add_source(self, transfer: Transfer, store: int) -> None:
+        offers = self.links[store].offers
+        if transfer not in offers:
+            offers[transfer] = None
+            transfer.sources.append(store)
+
+    def _remove_source(self, transfer: Transfer, store: int) -> None:
+        self.links[store].offers.pop(transfer, None)
+        if store in transfer.sources:
+            transfer.sources.remove(store)
+        self._unsettled[transfer] = None
+
+    # -- fetches
+
+    def _has(self, fetch: Fetch, pieces: int) -> None:
+        """Note that a fetch has these pieces, and look for what comes next."""
+        transfer, store = fetch.transfer, fetch.store
+        new = pieces & ~fetch.have
+        transfer.count(new & ~fetch.asked, 1)
+        fetch.have |= pieces
+        fetch.asked &= ~pieces
+        freed = []
+        for run in list(fetch.runs):
+            run.pieces &= ~pieces
+            if not run.pieces:
+                self.rates.note(store, run.source, run.size_bytes or transfer.size_bytes, run.began_at, self.now)
+                self._stop(run)
+                freed.append(run.source)
+        if fetch.have:
+            self._add_source(transfer, store)
+        if fetch.have == transfer.full:
+            self._directory.add(transfer.id, transfer.size_bytes, store)
+            self._leave(fetch)
+        for source in freed:  # those that have waited longer come first, so that pieces spread
+            self._offer(source)
+        if transfer.waiting:
+            self._offer(store)
+        if fetch.have != transfer.full:
+            self._request(fetch)
+        elif freed:
+            self._continue(self.links[store])
+
+    def _continue(self, link: StoreLink) -> None:
+        """Have a store that gets less now get something else: of some objects, that whose source serves the least."""
+        may_get = [link.may_get(kind) for kind in Kind]
+        fetches = list(link.fetches.values()) if any(may_get) else []
+        self._turn += 1
+        first = self._turn * 7919 % max(1, len(fetches))
+        best, best_source, fewest, looks = None, 0, math.inf, 0
+        for fetch in fetches[first:] + fetches[:first]:
+            if fetch.runs or not may_get[fetch.transfer.kind]:
+                continue
+            source = self._choose(fetch, MAX_LOOKS)
+            if source is not None and len(self.links[source].serves) < fewest:
+                best, best_source, fewest = fetch, source, len(self.links[source].serves)
+            looks += 1
+            if not fewest or looks == MAX_LOOKS:
+                break
+        if best is not None:
+            self._start(best, best_source)
+            if not best.missing:
+                del best.transfer.waiting[best]
+
+    def _leave(self, fetch: Fetch) -> None:
+        """Take a fetch without runs out of its transfer, which ends with its last one."""
+        transfer = fetch.transfer
+        del transfer.fetches[fetch.store]
+        transfer.waiting.pop(fetch, None)
+        link = self.links[fetch.store]
+        del link.fetches[transfer.id]
+        transfer.classify()
+        if not transfer.fetches:
+            self._end(transfer)
+
+    def _drop(self, fetch: Fetch) -> None:
+        """End a fetch that did not get all of its object: what has come is not passed on any more."""
+        transfer = fetch.transfer
+        served = [run.source for run in fetch.runs]
+        for run in list(fetch.runs):
+            self._stop(run)
+        transfer.count(fetch.have, -1)
+        fetch.have = 0
+        if fetch.store in transfer.sources:
+            self._remove_source(transfer, fetch.store)
+        self._leave(fetch)
+        if transfer.fetches:
+            self._unsettled[transfer] = None
+        for source in served:
+            self._offer(source)
+
+    def _stop(self, run: PieceRun) -> None:
+        """Take a run away from its fetch and its source. What has not come of it is missing again."""
+        fetch = run.fetch
+        fetch.runs.remove(run)
+        fetch.asked &= ~run.pieces
+        fetch.transfer.count(run.pieces, -1)
+        link = self.links[run.source]
+        del link.serves[run]
+        link.serves_of[run.kind] -= 1
+        link = self.links[fetch.store]
+        link.gets -= 1
+        link.gets_small -= run.kind is Kind.SMALL
+
+    def _lose(self, run: PieceRun) -> None:
+        """Take a run away that does not come."""
+        self._stop(run)
+        self._wait(run.fetch)
+
+    def _wait(self, fetch: Fetch) -> None:
+        """Have a fetch look for a source at the end of the step."""
+        fetch.transfer.waiting[fetch] = None
+        self._unsettled[fetch.transfer] = None
+
+    def _request(self, fetch: Fetch, looks: int = MAX_LOOKS) -> None:
+        """Have a fetch get further runs, as far as there are sources with room; otherwise it waits."""
+        transfer, link = fetch.transfer, self.links[fetch.store]
+        while len(fetch.runs) < MAX_RUNS_OF_FETCH and fetch.missing:
+            if not link.may_get(transfer.kind):
+                transfer.waiting[fetch] = None
                 return
-            holders, size_bytes = {OBJECT_STORAGE}, 0
+            source = self._choose(fetch, looks)
+            if source is None:
+                transfer.waiting[fetch] = None
+                if not fetch.runs and not self._is_hopeful(fetch):
+                    self._despair(fetch)
+                return
+            self._start(fetch, source)
+        transfer.waiting.pop(fetch, None)
+
+    def _choose(self, fetch: Fetch, looks: int) -> int | None:
+        """Return the source with the fewest runs, among some that have room and what the fetch misses."""
+        sources, missing, kind = fetch.transfer.sources, fetch.missing, fetch.transfer.kind
+        count = len(sources)
+        self._turn += 1
+        best, fewest = None, MAX_SMALL_RUNS + MAX_RUNS_OF_SOURCE
+        for look in range(min(count, looks)):
+            source = sources[(self._turn * (MAX_LOOKS + 1) + look) % count]
+            link = self.links[source]
+            runs = len(link.serves)
+            if runs < fewest and link.may_serve(kind) and self._useful(fetch, source, missing):
+                best, fewest = source, runs
+                if not runs:
+                    break
+        return best
+
+    def _useful(self, fetch: Fetch, source: int, missing: int) -> int:
+        """Return the mask of the missing pieces that a fetch may get from this source."""
+        if not self._may_use(fetch, source):
+            return 0
+        other = fetch.transfer.fetches.get(source)
+        return missing if other is None else missing & other.have
+
+    def _may_use(self, fetch: Fetch, source: int) -> bool:
+        """Tell whether a fetch may ever get something from this source."""
+        if source == fetch.store or source in fetch.failed:
+            return False
+        return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.now
+
+    def _start(self, fetch: Fetch, source: int) -> None:
+        """Have a fetch get its next run from this source, which has room, and something that is missing."""
+        transfer = fetch.transfer
+        pieces = self._useful(fetch, source, fetch.missing)
+        kind = transfer.kind
+        if kind is Kind.SHARED:
+            self._turn += 1
+            pieces = transfer.rarest(pieces, self._turn * 7919)
+            count, first = 1, pieces.bit_length() - 1
         else:
-            holders, size_bytes = copies.holders, copies.size_bytes
-        others = holders - fetch.failed - {fetch.store}
-        sources = [each for each in others & self.stores if (fetch.store, each) not in self.unreachable]
-        if sources:
-            source = fetch.source = min(sources, key=lambda each: (self._load.get(each, 0), each))
-            fetch.began_at = self.now
-            self._load[source] = self._load.get(source, 0) + 1
-            count = piece_count(size_bytes) if size_bytes else 1
-            self.mail.fetch(fetch.store, fetch.id, size_bytes, 0, count, source)
-        elif pushing := others & self.stores - {OBJECT_STORAGE}:
-            if not fetch.is_pushed:
-                fetch.is_pushed = True
-                self.mail.name(PushObjects, min(pushing), fetch.id)
-        elif not others & self.awaited:
-            self.mail.name(ObjectsUnavailable, fetch.store, fetch.id)
-            self._end(fetch)
+            had = fetch.have.bit_count() * transfer.piece_bytes
+            most = max(FIRST_RUN_BYTES, min(had, MAX_RUN_BYTES)) // transfer.piece_bytes
+            first = (pieces & -pieces).bit_length() - 1
+            along = pieces >> first
+            count = min(max(most, 1), (~along & along + 1).bit_length() - 1)
+            pieces = ((1 << count) - 1) << first
+        size_bytes = min((first + count) * transfer.piece_bytes, transfer.size_bytes) - first * transfer.piece_bytes
+        run = PieceRun(fetch, source, first, pieces, size_bytes, kind, self.now)
+        link = self.links[source]
+        fetch.runs.append(run)
+        fetch.asked |= pieces
+        transfer.count(pieces, 1)
+        link.serves[run] = None
+        link.serves_of[kind] += 1
+        own = self.links[fetch.store]
+        own.gets += 1
+        own.gets_small += kind is Kind.SMALL
+        self.mail.fetch(fetch.store, transfer.id, transfer.size_bytes, first, count, source)
 
-    def _stop(self, fetch: Fetch) -> None:
-        if fetch.source is not None:
-            self._load[fetch.source] -= 1
-            if not self._load[fetch.source]:
-                del self._load[fetch.source]
-            fetch.source = None
+    def _offer(self, source: int) -> None:
+        """Have a source serve fetches that wait, as far as it has room: round robin over objects, then over stores."""
+        link = self.links.get(source)
+        while link is not None and (fetch := self._next_of(source, link)) is not None:
+            transfer = fetch.transfer
+            self._start(fetch, source)
+            if len(fetch.runs) == MAX_RUNS_OF_FETCH or not fetch.missing:
+                del transfer.waiting[fetch]
+            link.offers[transfer] = link.offers.pop(transfer)
 
-    def _end(self, fetch: Fetch) -> None:
-        self._stop(fetch)
-        fetches = self._fetches[fetch.id]
-        del fetches[fetch.store]
-        if not fetches:
-            del self._fetches[fetch.id]
+    def _next_of(self, source: int, link: StoreLink) -> Fetch | None:
+        """Return the fetch that a source serves next, of some that it may serve that of the store that gets the least.
 
-    def _all(self) -> list[Fetch]:
-        return [fetch for fetches in self._fetches.values() for fetch in fetches.values()]
+        None when it has no room, or nothing that one waits for.
+        """
+        may_serve = [link.may_serve(kind) for kind in Kind]
+        if not any(may_serve):
+            return None
+        best, least, looks = None, math.inf, 0
+        passed: list[Transfer] = []
+        for transfer in link.offers:
+            if transfer.waiting and may_serve[transfer.kind]:
+                fetch = self._waiting_for(transfer, source)
+                if fetch is None:
+                    passed.append(transfer)
+                elif self.links[fetch.store].gets < least:
+                    best, least = fetch, self.links[fetch.store].gets
+                looks += 1
+                if not least or looks == MAX_LOOKS:
+                    break
+        for transfer in passed:
+            link.offers[transfer] = link.offers.pop(transfer)
+        return best
 
-    def _waiting(self, identifier: bytes) -> list[Fetch]:
-        return [fetch for fetch in self._fetches.get(identifier, {}).values() if fetch.source is None]
+    def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
+        """Return a fetch that waits for what this source has, one without a run if there is any.
+
+        Those that wait for something else go to the end.
+        """
+        second = None
+        for fetch in list(islice(transfer.waiting, MAX_LOOKS)):
+            if self.links[fetch.store].may_get(transfer.kind) and self._useful(fetch, source, fetch.missing):
+                if not fetch.runs:
+                    return fetch
+                second = second or fetch
+            else:
+                del transfer.waiting[fetch]
+                transfer.waiting[fetch] = None
+        return second
+
+    # -- without a source
+
+    def _is_hopeful(self, fetch: Fetch) -> bool:
+        """Tell whether some sources have, or will have, all that a fetch misses."""
+        transfer, missing = fetch.transfer, fetch.missing
+        left = missing
+        for source in transfer.sources:
+            left &= ~self._useful(fetch, source, missing)
+            if not left:
+                return True
+        for other in transfer.fetches.values():
+            if self._may_use(fetch, other.store):
+                left &= ~other.asked
+        return not left
+
+    def _despair(self, fetch: Fetch) -> None:
+        """Find another way for a fetch that no source can serve; without one, its object is not available to it."""
+        transfer, copies = fetch.transfer, self._directory.find(fetch.transfer.id)
+        known = len(transfer.sources)
+        if fetch.failures < MAX_FAILURES:
+            self._add_holders(transfer)
+            if copies is None and self.now < self.unknown_from:
+                return
+            if len(transfer.sources) > known:
+                self._unsettled[transfer] = None
+                return
+            holders = set() if copies is None else copies.holders - fetch.failed
+            if holders & self.awaited:
+                return
+            pushing = holders & self.links.keys() - {OBJECT_STORAGE, fetch.store}
+            if pushing and OBJECT_STORAGE not in holders:
+                if transfer.pushed_by is None:
+                    transfer.pushed_by = min(pushing)
+                    self.mail.name(PushObjects, transfer.pushed_by, transfer.id)
+                return
+        self.mail.name(ObjectsUnavailable, fetch.store, transfer.id)
+        self._drop(fetch)
+
+    def _note_sole(self, identifier: bytes, left: Copies) -> None:
+        """Tell a store that it has the only copy left."""
+        if len(left.holders) == 1:
+            [holder] = left.holders
+            if holder in self.links:
+                self.mail.name(SoleCopies, holder, identifier)
+
+    # -- laws
 
     def check(self) -> None:
-        """Assert the laws on top. O(everything): for tests."""
-        load: dict[int, int] = {}
-        for identifier, fetches in self._fetches.items():
-            assert fetches, f"object {identifier.hex()} is fetched by no store and is listed"
-            for store, fetch in fetches.items():
-                assert (fetch.id, fetch.store) == (identifier, store), "a fetch is filed under its object and store"
-                assert store in self.stores, "a store that is not here fetches nothing"
-                if fetch.source is not None:
-                    sources = self.stores - fetch.failed - {store}
-                    assert fetch.source in sources, "a fetch has a source that may serve it"
-                    load[fetch.source] = load.get(fetch.source, 0) + 1
-        assert load == self._load, f"sources serve {load}, and {self._load} are counted"
+        """Assert the laws on top, after `take`. O(everything): for tests."""
+        assert not self._unsettled, "all is settled at the end of a step"
+        runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
+        served = [(run, source) for source, link in self.links.items() for run in link.serves]
+        assert {(run, run.source) for run in runs} == set(served), "a source serves the runs of its fetchers"
+        for number, link in self.links.items():
+            kinds = [sum(run.kind is kind for run in link.serves) for kind in Kind]
+            small, lone, shared = kinds
+            assert link.serves_of == kinds, f"store {number} counts the runs that it serves"
+            assert small <= MAX_SMALL_RUNS, f"store {number} serves {small} small runs"
+            assert lone + shared <= MAX_RUNS_OF_SOURCE, f"store {number} serves {lone + shared} large runs"
+            assert shared <= MAX_SHARED_RUNS, f"store {number} serves {shared} runs of shared objects"
+            own = [run for run in runs if run.fetch.store == number]
+            small = sum(run.kind is Kind.SMALL for run in own)
+            assert (link.gets, link.gets_small) == (len(own), small), f"store {number} counts the runs that it gets"
+            assert link.gets - small <= MAX_RUNS_OF_FETCHER, f"store {number} gets {link.gets} runs"
+            fetches = {each.id: each.fetches[number] for each in self.transfers.values() if number in each.fetches}
+            assert link.fetches == fetches, f"the fetches of store {number} are listed"
+            assert all(transfer.id in self.transfers for transfer in link.offers), "a transfer that ended is offered"
+        for identifier, transfer in self.transfers.items():
+            self._check_transfer(identifier, transfer)
+
+    def _check_transfer(self, identifier: bytes, transfer: Transfer) -> None:
+        name = f"the transfer of {identifier.hex()}"
+        assert transfer.id == identifier, f"{name} is filed under its object"
+        assert transfer.fetches, f"{name} has no fetch and is listed"
+        assert {*transfer.waiting} <= {*transfer.fetches.values()}, f"{name} has a fetch that waits and has ended"
+        assert len(set(transfer.sources)) == len(transfer.sources), f"{name} lists a source twice"
+        sources = {number for number, link in self.links.items() if transfer in link.offers}
+        assert set(transfer.sources) == sources, f"{name} is offered by its sources"
+        counts = [0] * len(transfer.counts)
+        for fetch in transfer.fetches.values():
+            assert not fetch.have & fetch.asked, f"{name}: a piece that has come is under way"
+            assert fetch.asked == sum(run.pieces for run in fetch.runs), f"{name}: what is under way is in runs"
+            assert len(fetch.runs) <= MAX_RUNS_OF_FETCH, f"{name}: too many runs"
+            assert fetch.runs or fetch in transfer.waiting, f"{name}: a fetch that waits for nothing"
+            for piece in range(len(counts)):
+                counts[piece] += (fetch.have | fetch.asked) >> piece & 1
+        for counted, count in zip(transfer.counts, counts, strict=True):
+            assert count <= counted, f"{name} counts fewer copies of its pieces than there are"
+        for rank, mask in enumerate(transfer.ranks):
+            listed = [piece for piece, count in enumerate(transfer.counts) if count.bit_length() == rank]
+            assert mask == sum(1 << piece for piece in listed), f"{name} ranks its pieces wrong"
