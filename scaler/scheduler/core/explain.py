@@ -10,9 +10,9 @@ from itertools import takewhile
 from typing import assert_never
 
 from scaler.grammar import called, counted, listed
-from scaler.ids import ID_BYTES
+from scaler.ids import ID_BYTES, is_task
 from scaler.needs import CPUS, UNITS_PER_ONE, amount_text, bytes_text
-from scaler.protocol.messages import Outcome
+from scaler.protocol.messages import Outcome, is_stored
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import TasksEnded
 from scaler.scheduler.core.locality import Choice
@@ -61,7 +61,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
         case Delayed(until=until):
             return f"it runs again in {max(0.0, until - now):.1f} s, after {_last_error(task)}"
         case Assigned(worker=worker):
-            return _assigned(task, worker)
+            return _assigned(state, task, worker)
         case Recalled(worker=worker, cancel=True):
             return f"it is being cancelled on worker {worker.title}"
         case Recalled(worker=worker):
@@ -72,9 +72,11 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
             assert_never(never)
 
 
-def _assigned(task: Task, worker: Worker) -> str:
+def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
     if worker.broken_at is not None:
         return f"it was sent to worker {worker.title}, which is out of contact{_so_far(task)}"
+    if state.directory.is_used and (fetched := _fetched(state, task, worker)):
+        return f"it was sent to worker {worker.title}, whose host waits for {fetched}{_so_far(task)}"
     heartbeat = worker.heartbeat
     processors = heartbeat.processors if heartbeat is not None else ()
     if waits_for := next((each.waits_for for each in processors if each.running == task.id), ""):
@@ -89,6 +91,27 @@ def _assigned(task: Task, worker: Worker) -> str:
         return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1
     return f"it waits on worker {worker.title} behind {counted(behind, 'task')}{_so_far(task)}"
+
+
+def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
+    """Return how far an object has come that a task needs and the store of its worker fetches; empty for none."""
+    retained = task.group.client.retained
+    payloads = [retained[each].payload for each in task.references if is_task(each) and each in retained]
+    named = [each[1:17] for each in (task.payload, *payloads) if is_stored(each)]
+    link = state.tracker.links.get(worker.store)
+    fetch = next((link.fetches[each] for each in (*task.references, *named) if link and each in link.fetches), None)
+    if fetch is None:
+        return ""
+    transfer, hosts = fetch.transfer, {record.number: record.host for record in state.stores.values()}
+    size = f"{bytes_text(transfer.size_bytes)} of input" if transfer.size_bytes else "an input"
+    sources = [f"host {hosts[run.source]}" if run.source in hosts else "the object storage" for run in fetch.runs]
+    if sources:
+        part = 100 * fetch.have.bit_count() // len(transfer.counts)
+        return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
+    if transfer.pushed_by is not None:
+        pushing = hosts[transfer.pushed_by]
+        return f"{size}, which comes through the object storage: it has found no way to host {pushing}"
+    return f"{size}, until a store that has it has time or comes back"
 
 
 def _so_far(task: Task) -> str:

@@ -259,7 +259,7 @@ class Outbox:
         if objects.forgotten:
             forgotten, objects.forgotten = objects.forgotten, []
             tracker.forget(forgotten)
-        if tracker.has_news:
+        if tracker.mail.messages or tracker.unsettled:
             peers = {record.number: record.id for record in self._state.stores.values()}
             for store, message in tracker.take():
                 commands.append(Send(peers[store], message) if store in peers else SendToStorage(message))

@@ -674,6 +674,10 @@ class StoreRecord(PeerRecord):
     details: StoreDetails
     report: StoreReport | None = None
 
+    @property
+    def host(self) -> str:
+        return self.name.rpartition("|")[0]
+
 
 @dataclass(frozen=True, slots=True)
 class ScalingInputs:

@@ -232,7 +232,7 @@ class Cluster:
     def store(self, name: str, *, is_back: bool = False) -> str:
         """The store of a host joins. is_back: an earlier scheduler knew it."""
         hello = self._hello(Role.STORE, StoreDetails(f"tcp://{name}:1", f"key of {name}", -1))
-        self.step(Opened(self.peer(name), replace(hello, resume=is_back)))
+        self.step(Opened(self.peer(name), replace(hello, resume=is_back, hostname=f"host-of-{name}")))
         return name
 
     @staticmethod

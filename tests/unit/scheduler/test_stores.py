@@ -35,6 +35,7 @@ from scaler.protocol.messages import (
 )
 from scaler.protocol.pieces import piece_count
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
+from scaler.scheduler.core.explain import explain
 from scaler.security.keys import Entry
 from tests.unit.scheduler.driver import Cluster
 
@@ -380,3 +381,42 @@ def test_what_an_attempt_may_have_stored_on_a_lost_host_is_forgotten_there() -> 
     [task] = cluster.submit("client")
     cluster.leave("w1")
     assert [each.ids for each in cluster.told("s1", ForgetObjects)] == [[result_id(task, 1)]]
+
+
+# -- what a task waits for
+
+
+def task_with_input(size_bytes: int) -> tuple[Hosts, bytes, bytes]:
+    """Return a cluster whose worker w2 has a task, that task, and its input, which the store s1 has."""
+    cluster = Hosts(1)
+    result = cluster.made("w1", size_bytes)
+    [made] = cluster.outcomes("client")
+    cluster.leave("w1")
+    cluster.store("s2")
+    cluster.worker("w2")
+    cluster.say("w2", UseStore(cluster.peer("s2")))
+    [task] = cluster.submit("client", references=[(made,)])
+    cluster.said.clear()
+    return cluster, task, result
+
+
+def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -> None:
+    cluster, task, result = task_with_input(80 * MB)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", PiecesFetched([result], [0], [3], [80 * MB]))
+    text = explain(cluster.state, task, cluster.now)
+    assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 4 % there")
+    for first in range(3, 64):
+        cluster.say("s2", PiecesFetched([result], [first], [1], [80 * MB]))
+    assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"
+
+
+def test_a_task_whose_input_comes_through_the_object_storage_says_why() -> None:
+    cluster, task, result = task_with_input(SIZE)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
+    assert explain(cluster.state, task, cluster.now).endswith(
+        "waits for 4 MB of input, which comes through the object storage: it has found no way to host host-of-s1"
+    )
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    assert "4 MB of input from the object storage, 0 % there" in explain(cluster.state, task, cluster.now)

@@ -22,7 +22,8 @@ class StoreMail:
     """Collects what the stores are to be sent, by their numbers."""
 
     def __init__(self) -> None:
-        self._messages: dict[int, list[Message]] = {}
+        self.messages: dict[int, list[Message]] = {}
+        """By store."""
 
     def fetch(self, store: int, identifier: bytes, size_bytes: int, first: int, count: int, source: int) -> None:
         """Have a store fetch a run of pieces from another one."""
@@ -45,23 +46,20 @@ class StoreMail:
         message.ids.append(identifier)
 
     def send(self, store: int, message: Message) -> None:
-        self._messages.setdefault(store, []).append(message)
+        self.messages.setdefault(store, []).append(message)
 
     def _last(self, store: int, kind: type[_Kind]) -> _Kind | None:
-        messages = self._messages.get(store)
+        messages = self.messages.get(store)
         last = messages[-1] if messages else None
         return last if isinstance(last, kind) else None
 
     def drop(self, store: int) -> None:
         """Drop what is meant for a store that has gone."""
-        self._messages.pop(store, None)
-
-    def __bool__(self) -> bool:
-        return bool(self._messages)
+        self.messages.pop(store, None)
 
     def take(self) -> list[tuple[int, Message]]:
         """Return all messages, each small enough to be sent, with the numbers of their stores."""
-        collected, self._messages = self._messages, {}
+        collected, self.messages = self.messages, {}
         return [
             (store, part)
             for store, messages in collected.items()

@@ -198,19 +198,15 @@ class Tracker:
         self._directory = directory
         self.next_at = math.inf
         """When `sweep` is due."""
-        self._unsettled: dict[Transfer, None] = {}
+        self.unsettled: dict[Transfer, None] = {}
         """Transfers that have lost something: those that wait may wait for nothing."""
         self._turn = 0
 
-    @property
-    def has_news(self) -> bool:
-        return bool(self._unsettled or self.mail)
-
     def take(self) -> list[tuple[int, Message]]:
         """Return all messages, with the numbers of their stores."""
-        while self._unsettled:
-            transfer = next(iter(self._unsettled))
-            del self._unsettled[transfer]
+        while self.unsettled:
+            transfer = next(iter(self.unsettled))
+            del self.unsettled[transfer]
             for fetch in list(transfer.waiting):
                 if fetch in transfer.waiting:
                     self._request(fetch, MAX_LOOKS if fetch.runs else len(transfer.sources))
@@ -332,7 +328,7 @@ class Tracker:
         for transfer in self.transfers.values():
             if transfer.pushed_by == store:
                 transfer.pushed_by = None
-                self._unsettled[transfer] = None
+                self.unsettled[transfer] = None
         self.mail.drop(store)
         self.rates.drop(store)
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
@@ -342,7 +338,7 @@ class Tracker:
         for transfer in self.transfers.values():
             if transfer.waiting:
                 self._add_holders(transfer)
-                self._unsettled[transfer] = None
+                self.unsettled[transfer] = None
 
     def wake_by(self, at: float) -> None:
         self.next_at = min(self.next_at, at)
@@ -401,7 +397,7 @@ class Tracker:
         for source in transfer.sources:
             self.links[source].offers.pop(transfer, None)
         del self.transfers[transfer.id]
-        self._unsettled.pop(transfer, None)
+        self.unsettled.pop(transfer, None)
         for source in served:
             self._offer(source)
 
@@ -443,7 +439,7 @@ class Tracker:
         self.links[store].offers.pop(transfer, None)
         if store in transfer.sources:
             transfer.sources.remove(store)
-        self._unsettled[transfer] = None
+        self.unsettled[transfer] = None
 
     # -- fetches
 
@@ -519,7 +515,7 @@ class Tracker:
             self._remove_source(transfer, fetch.store)
         self._leave(fetch)
         if transfer.fetches:
-            self._unsettled[transfer] = None
+            self.unsettled[transfer] = None
         for source in served:
             self._offer(source)
 
@@ -544,7 +540,7 @@ class Tracker:
     def _wait(self, fetch: Fetch) -> None:
         """Have a fetch look for a source at the end of the step."""
         fetch.transfer.waiting[fetch] = None
-        self._unsettled[fetch.transfer] = None
+        self.unsettled[fetch.transfer] = None
 
     def _request(self, fetch: Fetch, looks: int = MAX_LOOKS) -> None:
         """Have a fetch get further runs, as far as there are sources with room; otherwise it waits."""
@@ -694,7 +690,7 @@ class Tracker:
             if copies is None and self.now < self.unknown_from:
                 return
             if len(transfer.sources) > known:
-                self._unsettled[transfer] = None
+                self.unsettled[transfer] = None
                 return
             holders = set() if copies is None else copies.holders - fetch.failed
             if holders & self.awaited:
@@ -719,7 +715,7 @@ class Tracker:
 
     def check(self) -> None:
         """Assert the laws on top, after `take`. O(everything): for tests."""
-        assert not self._unsettled, "all is settled at the end of a step"
+        assert not self.unsettled, "all is settled at the end of a step"
         runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
         served = [(run, source) for source, link in self.links.items() for run in link.serves]
         assert {(run, run.source) for run in runs} == set(served), "a source serves the runs of its fetchers"
