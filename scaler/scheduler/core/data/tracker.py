@@ -64,7 +64,7 @@ _SMALL, _LONE, _SHARED = Kind
 
 
 @dataclass(slots=True, eq=False)
-class PieceRun:
+class FetchRun:
     """Pieces that a store fetches at a time from one source. pieces: a mask of those that have not come."""
 
     fetch: Fetch
@@ -85,7 +85,7 @@ class Fetch:
     store: int
     have: int = 0
     asked: int = 0
-    runs: list[PieceRun] = field(default_factory=list)
+    runs: list[FetchRun] = field(default_factory=list)
     failed: set[int] = field(default_factory=set)
     """Sources that did not have what they were asked for."""
     failures: int = 0
@@ -154,10 +154,10 @@ class Transfer:
 
 
 @dataclass(slots=True, eq=False)
-class StoreLink:
+class Traffic:
     """What a store that is here serves and gets."""
 
-    serves: dict[PieceRun, None] = field(default_factory=dict)
+    serves: dict[FetchRun, None] = field(default_factory=dict)
     serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How many of each kind."""
     gets: int = 0
@@ -186,7 +186,7 @@ class Tracker:
         """The core's own time of the present step."""
         self.mail = StoreMail()
         self.rates = Rates()
-        self.links = {OBJECT_STORAGE: StoreLink()}
+        self.links = {OBJECT_STORAGE: Traffic()}
         """By number: the stores that are here."""
         self.awaited: set[int] = set()
         """Numbers of stores that workers use, and that have not come yet."""
@@ -298,7 +298,7 @@ class Tracker:
     # -- stores come and go
 
     def came(self, store: int) -> None:
-        self.links[store] = StoreLink()
+        self.links[store] = Traffic()
         self.awaited.discard(store)
         self.retry()
 
@@ -471,7 +471,7 @@ class Tracker:
         elif freed:
             self._continue(self.links[store])
 
-    def _continue(self, link: StoreLink) -> None:
+    def _continue(self, link: Traffic) -> None:
         """Have a store that gets less now get something else: of some objects, that whose source serves the least."""
         may_get = [link.may_get(kind) for kind in Kind]
         fetches = list(link.fetches.values()) if any(may_get) else []
@@ -519,7 +519,7 @@ class Tracker:
         for source in served:
             self._offer(source)
 
-    def _stop(self, run: PieceRun) -> None:
+    def _stop(self, run: FetchRun) -> None:
         """Take a run away from its fetch and its source. What has not come of it is missing again."""
         fetch = run.fetch
         fetch.runs.remove(run)
@@ -532,7 +532,7 @@ class Tracker:
         link.gets -= 1
         link.gets_small -= run.kind is Kind.SMALL
 
-    def _lose(self, run: PieceRun) -> None:
+    def _lose(self, run: FetchRun) -> None:
         """Take a run away that does not come."""
         self._stop(run)
         self._wait(run.fetch)
@@ -604,7 +604,7 @@ class Tracker:
             count = min(max(most, 1), (~along & along + 1).bit_length() - 1)
             pieces = ((1 << count) - 1) << first
         size_bytes = min((first + count) * transfer.piece_bytes, transfer.size_bytes) - first * transfer.piece_bytes
-        run = PieceRun(fetch, source, first, pieces, size_bytes, kind, self.now)
+        run = FetchRun(fetch, source, first, pieces, size_bytes, kind, self.now)
         link = self.links[source]
         fetch.runs.append(run)
         fetch.asked |= pieces
@@ -626,7 +626,7 @@ class Tracker:
                 del transfer.waiting[fetch]
             link.offers[transfer] = link.offers.pop(transfer)
 
-    def _next_of(self, source: int, link: StoreLink) -> Fetch | None:
+    def _next_of(self, source: int, link: Traffic) -> Fetch | None:
         """Return the fetch that a source serves next, of some that it may serve that of the store that gets the least.
 
         None when it has no room, or nothing that one waits for.
