@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
-from scaler.protocol.session import HEADER_BYTES, Buffer, Envelope
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
 
 ZSTD = "zstd"
 """What Hello and Welcome call this way of compression."""
@@ -26,7 +26,7 @@ MIN_FRAME_BYTES = 4 * 1024
 SAMPLE_BYTES = 16 * 1024
 """A larger frame is tried with a sample of this size from its middle."""
 PACKED_BYTES_PER_ITERATION = 1024 * 1024
-"""Packing pauses after this, so that timers and other connections are served."""
+"""Packing pauses after this, so that timers and other connections are served, and what is packed is on its way."""
 LANES = (1, 8, 4)
 """Numbers of 8 and 4 bytes compress better when all their first bytes come first, then all second ones, and so on."""
 GOOD_SHARE = 1 / 3
@@ -47,6 +47,8 @@ _FRAME = struct.Struct("<IB")
 """Behind the header of a compressed envelope, for the body and each attachment: the size when expanded, and the number
 of lanes; both 0 for a frame that travels as it is."""
 _PLAIN = _FRAME.pack(0, 0)
+_MORE = b"\1"
+"""Behind that: more frames of the envelope follow, behind the same header."""
 
 
 class Packed(NamedTuple):
@@ -95,39 +97,44 @@ class Packer:
         self._measured_bytes = REMEMBERED_BYTES // 8
         self._measured_seconds = self._measured_bytes * FIRST_COST
         self._left = 0
-        self._frames: list[Buffer] = []
-        """Those of the envelope under way that are packed already."""
-        self._table: list[bytes] = []
+        self._packed_frames = 0
+        """Of the envelope under way."""
         self._rate = 0.0
+
+    @property
+    def is_used_up(self) -> bool:
+        """True when the rest has to wait for the next iteration."""
+        return self._left <= 0
 
     def begin(self) -> None:
         """Begin an iteration."""
         self._left = PACKED_BYTES_PER_ITERATION
 
-    def pack(self, envelope: Envelope) -> Envelope | None:
-        """Return what to send for an envelope; None when the iteration is used up: to be called with it again."""
+    def pack(self, envelope: Envelope) -> tuple[Envelope, bool]:
+        """Return what to send next of an envelope, and whether that is all: else this is to be called with it again."""
         header, body, attachments, descriptors = envelope
         frames = (body, *attachments)
-        if not self._frames:
+        if not self._packed_frames:
             if max(map(_size_of, frames)) < MIN_FRAME_BYTES:
-                return envelope
+                return envelope, True
             self._rate = self._link_bytes_per_second()
-        for frame in frames[len(self._frames) :]:
+        packed: list[Buffer] = []
+        table = b""
+        for frame in frames[self._packed_frames :]:
+            if packed and self.is_used_up:
+                break
             size = _size_of(frame)
-            packed = None
-            if size >= MIN_FRAME_BYTES and self._pays(0.0):
-                if self._left <= 0:
-                    return None
-                self._left -= size
-                packed = self._packed(frame, size)
-            self._frames.append(frame if packed is None else packed.data)
-            self._table.append(_PLAIN if packed is None else _FRAME.pack(size, packed.lanes))
-        packed_body, *packed_attachments = self._frames
-        table = b"".join(self._table)
-        self._frames, self._table = [], []
-        if not any(table):
-            return envelope
-        return Envelope(header + table, bytes(packed_body), packed_attachments, descriptors)
+            found = self._packed(frame, size) if size >= MIN_FRAME_BYTES and self._pays(0.0) else None
+            packed.append(frame if found is None else found.data)
+            table += _PLAIN if found is None else _FRAME.pack(size, found.lanes)
+        self._packed_frames += len(packed)
+        is_whole = self._packed_frames == len(frames)
+        if is_whole:
+            self._packed_frames = 0
+            if len(packed) == len(frames) and not any(table):
+                return envelope, True
+        more = b"" if is_whole else _MORE
+        return Envelope(header + table + more, bytes(packed[0]), packed[1:], descriptors), is_whole
 
     def _pays(self, share: float) -> bool:
         """Return whether to compress to this share of the size."""
@@ -141,6 +148,7 @@ class Packer:
         if size > 2 * SAMPLE_BYTES:
             start = (size - SAMPLE_BYTES) // 2 & -8
             sample = bytes(data[start : start + SAMPLE_BYTES])
+            self._left -= SAMPLE_BYTES
             for lanes in LANES:
                 found = len(compress(to_lanes(sample, lanes))) / SAMPLE_BYTES
                 if found < share:
@@ -149,6 +157,7 @@ class Packer:
                     break
             if share == MAX_SHARE or not self._pays(share):
                 return None
+        self._left -= size
         begun = self._used_seconds()
         packed = compress(to_lanes(bytes(data), best) if best > 1 else data)
         seconds = self._used_seconds() - begun
@@ -160,25 +169,72 @@ class Packer:
         return Packed(packed, best) if len(packed) < MAX_SHARE * size else None
 
 
-def expanded(received: Input) -> tuple[Input, int]:
-    """Return an envelope with plain frames only, or `MalformedReceived`, and how many bytes it has grown by."""
-    if type(received) is not EnvelopeReceived or len(received.header) <= HEADER_BYTES:
-        return received, 0
-    header = received.header
+class Expander:
+    """Makes plain envelopes of what one connection brings."""
+
+    def __init__(self) -> None:
+        self._begun: EnvelopeReceived | None = None
+        """The pieces of an envelope that have come, joined, and still compressed."""
+
+    def take(self, received: Input) -> tuple[Input | None, int]:
+        """Return an envelope with plain frames only, or `MalformedReceived`, and how many bytes it has grown by.
+
+        None: it was a piece, and others follow.
+        """
+        if type(received) is not EnvelopeReceived or (len(received.header) <= HEADER_BYTES and self._begun is None):
+            return received, 0
+        begun, self._begun = self._begun, None
+        try:
+            is_whole, joined = _joined(begun, received)
+            if is_whole:
+                return _expanded(joined)
+            _table_of(joined)
+        except (ValueError, struct.error) as error:
+            return MalformedReceived(received.link, f"a compressed envelope cannot be read: {error}"), 0
+        self._begun = joined
+        return None, 0
+
+
+def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bool, EnvelopeReceived]:
+    """Return whether an envelope is whole with this piece, and what has come of it. Raises ValueError."""
+    header = piece.header
+    is_whole = (len(header) - HEADER_BYTES) % _FRAME.size == 0
+    if not is_whole:
+        if header[-1:] != _MORE:
+            raise ValueError("its header has no table of frames")
+        header = header[:-1]
+    if begun is None:
+        return is_whole, piece._replace(header=header)
+    if header[:HEADER_BYTES] != begun.header[:HEADER_BYTES] or len(header) == HEADER_BYTES:
+        raise ValueError("another envelope came before the rest of it")
+    attachments = [*begun.attachments, memoryview(piece.body), *piece.attachments]
+    return is_whole, begun._replace(header=begun.header + header[HEADER_BYTES:], attachments=attachments)
+
+
+def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
+    """Return size and lanes of each frame. Raises ValueError when it may not have that."""
     frames: list[Buffer] = [received.body, *received.attachments]
-    try:
-        table = list(_FRAME.iter_unpack(header[HEADER_BYTES:]))
-        if len(table) != len(frames):
-            raise ValueError(f"{len(frames)} frames, and a header about {len(table)}")
-        sizes = [size or _size_of(frame) for (size, _), frame in zip(table, frames, strict=True)]
-        if sizes[0] > MAX_BATCH_BYTES or sum(sizes[1:]) > MAX_CHUNK_BYTES:
-            raise ValueError(f"frames of {sum(sizes)} bytes are larger than a message may be")
-        plain = [_expand(frame, size, lanes) for frame, (size, lanes) in zip(frames, table, strict=True)]
-    except (ValueError, struct.error) as error:
-        return MalformedReceived(received.link, f"a compressed envelope cannot be read: {error}"), 0
-    growth = sum(sizes) - sum(map(_size_of, frames))
-    attachments = [memoryview(each).toreadonly() for each in plain[1:]]
-    return received._replace(header=header[:HEADER_BYTES], body=bytes(plain[0]), attachments=attachments), growth
+    table = []
+    for (announced, lanes), frame in zip(_FRAME.iter_unpack(received.header[HEADER_BYTES:]), frames, strict=True):
+        size = _size_of(frame)
+        if announced and size > announced:
+            raise ValueError(f"a frame is larger than the size that its header announces, {announced}")
+        table.append((announced or size, lanes))
+    if len(table) > 1 + MAX_ATTACHMENTS:
+        raise ValueError(f"it has more frames than {1 + MAX_ATTACHMENTS}")
+    total = sum(size for size, _ in table)
+    if table[0][0] > MAX_BATCH_BYTES or total - table[0][0] > MAX_CHUNK_BYTES:
+        raise ValueError(f"it would be larger than a message may be: {total}")
+    return table
+
+
+def _expanded(received: EnvelopeReceived) -> tuple[EnvelopeReceived, int]:
+    frames: list[Buffer] = [received.body, *received.attachments]
+    table = _table_of(received)
+    body, *attachments = (_expand(frame, size, lanes) for frame, (size, lanes) in zip(frames, table, strict=True))
+    views = [memoryview(each).toreadonly() for each in attachments]
+    growth = sum(size for size, _ in table) - sum(map(_size_of, frames))
+    return received._replace(header=received.header[:HEADER_BYTES], body=bytes(body), attachments=views), growth
 
 
 def to_lanes(data: bytes, lanes: int) -> bytes:
@@ -203,6 +259,8 @@ def from_lanes(data: bytes, lanes: int) -> Buffer:
 def _expand(frame: Buffer, size: int, lanes: int) -> Buffer:
     """Return a frame as it was. Raises ValueError when it has another size, or cannot be read."""
     if not lanes:
+        if size != _size_of(frame):
+            raise ValueError(f"a frame that is not compressed has not the size that its header announces, {size}")
         return frame
     from scaler.net.zstd import decompress  # noqa: PLC0415 (see the module)
 

@@ -10,7 +10,7 @@ import zmq
 
 from scaler.net import transport as t
 from scaler.net.checksum import checked
-from scaler.net.compression import PackingLoad, expanded
+from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
@@ -83,6 +83,7 @@ class ZmqConnection(ZmqEnd):
         self._descriptor = -1
         self._compression = compression
         self._outgoing = Outgoing(has_checksums=keys is None)
+        self._expander = Expander()
         self._is_blocked = False
         self._broken = ""
         self._address = address
@@ -127,8 +128,9 @@ class ZmqConnection(ZmqEnd):
 
         def read_one() -> int:
             envelope, size = receive_envelope(self._socket, self, self._socket.recv(LAST, copy=False))
-            plain, growth = expanded(checked(envelope) if self._keys is None else envelope)
-            inputs.append(plain)
+            plain, growth = self._expander.take(checked(envelope) if self._keys is None else envelope)
+            if plain is not None:
+                inputs.append(plain)
             return size + growth
 
         if not self._read(read_one):

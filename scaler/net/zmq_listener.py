@@ -16,7 +16,7 @@ from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
 from scaler.net.checksum import checked
-from scaler.net.compression import PackingLoad, expanded
+from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE, NOBODY, Identity
 from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_bytes
 from scaler.net.keys import ServerKeys
@@ -77,8 +77,8 @@ class ZmqLink:
         self.route = b""
         """What ROUTER calls it; empty until it has brought a message."""
         self.outgoing = Outgoing(has_checksums=not listener.is_encrypted)
-        self.is_compressed = False
-        """Its peer may send compressed frames."""
+        self.expander: Expander | None = None
+        """None: its peer may send plain frames only."""
         self._listener = listener
         self.is_limited = True
         self.read_bytes = 0
@@ -103,7 +103,7 @@ class ZmqLink:
         self._listener.welcome(self)
 
     def compress(self) -> None:
-        self.is_compressed = True
+        self.expander = Expander()
         self.outgoing.packer = packer_of(self.descriptor, self._listener.compression, self._listener.load)
 
     def cut(self) -> None:
@@ -293,10 +293,10 @@ class ZmqListener(ZmqEnd):
             return 0
         envelope, size = receive_envelope(self._socket, link, header)
         link.read_bytes += size
-        plain, growth = envelope if self.is_encrypted else checked(envelope), 0
-        if link.is_compressed:
-            plain, growth = expanded(plain)
-        self._inputs.append(plain)
+        received = envelope if self.is_encrypted else checked(envelope)
+        plain, growth = (received, 0) if link.expander is None else link.expander.take(received)
+        if plain is not None:
+            self._inputs.append(plain)
         return size + growth
 
     def _link_of(self, route: bytes, frame: zmq.Frame) -> ZmqLink | None:

@@ -217,11 +217,12 @@ class Outgoing:
         while send_envelopes(socket, route, self._unsent):
             if self.packer is None or not self._unpacked:
                 return True
-            packed = self.packer.pack(self._unpacked[0])
-            if packed is None:
+            if self.packer.is_used_up:
                 self.is_packing = True
                 return False
-            self._unpacked.popleft()
+            packed, is_whole = self.packer.pack(self._unpacked[0])
+            if is_whole:
+                self._unpacked.popleft()
             self._unsent.append(with_checksum(packed) if self._has_checksums else packed)
         return False
 

@@ -6,7 +6,7 @@ import json
 import math
 import random
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 import pytest
@@ -15,16 +15,16 @@ from scaler.net.checksum import checked, with_checksum
 from scaler.net.compression import (
     MIN_FRAME_BYTES,
     PACKED_BYTES_PER_ITERATION,
+    Expander,
     Packer,
     PackingLoad,
-    expanded,
     from_lanes,
     to_lanes,
 )
-from scaler.net.transport import EnvelopeReceived, MalformedReceived
+from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.zstd import compress
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
-from scaler.protocol.session import HEADER_BYTES, Buffer, Envelope, Header
+from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope, Header
 from tests.contracts.memory_network import WireEnd
 
 LINK = WireEnd.__new__(WireEnd)
@@ -51,22 +51,35 @@ def packer(
     return made
 
 
-def sent(envelope: Envelope, by: Packer) -> Envelope:
-    """Pack an envelope in as many iterations as that takes."""
-    while (packed := by.pack(envelope)) is None:
+def sent(envelope: Envelope, by: Packer) -> list[Envelope]:
+    """Pack an envelope; return its pieces, each of one iteration."""
+    pieces, is_whole = [], False
+    while not is_whole:
         by.begin()
-    return packed
+        piece, is_whole = by.pack(envelope)
+        pieces.append(piece)
+    return pieces
 
 
-def size(envelope: Envelope) -> int:
-    return sum(len(frame) for frame in (envelope.body, *envelope.attachments))
+def came(pieces: Sequence[Envelope], by: Expander | None = None) -> tuple[Input, int]:
+    """Return what becomes of the last piece on the other side, and all growth; the others become nothing."""
+    by = by or Expander()
+    *others, last = (by.take(checked(received(piece))) for piece in pieces)
+    assert others == [(None, 0)] * len(others)
+    found, growth = last
+    assert found is not None
+    return found, growth
+
+
+def size(*pieces: Envelope) -> int:
+    return sum(len(frame) for piece in pieces for frame in (piece.body, *piece.attachments))
 
 
 def ratio(by: Packer, frames: int = 20) -> float:
     """Return how much smaller the last one of frames of text becomes."""
     for _ in range(frames):
         last = sent(Envelope(HEADER, b"", [TEXT]), by)
-    return len(TEXT) / size(last)
+    return len(TEXT) / size(*last)
 
 
 def received(envelope: Envelope) -> EnvelopeReceived:
@@ -79,7 +92,7 @@ def table(*entries: tuple[int, int]) -> bytes:
 
 
 def problem(envelope: Envelope) -> str:
-    found, growth = expanded(received(envelope))
+    found, growth = came([envelope])
     assert isinstance(found, MalformedReceived)
     assert not growth
     return found.reason
@@ -89,25 +102,25 @@ def problem(envelope: Envelope) -> str:
 def test_what_was_compressed_comes_out_as_it_went_in(attachments: list[Buffer]) -> None:
     envelope = Envelope(HEADER, TEXT[:100_000], attachments)
     packed = sent(envelope, packer(0.0))
-    found, growth = expanded(checked(received(with_checksum(packed))))
+    found, growth = came([with_checksum(piece) for piece in packed])
     assert isinstance(found, EnvelopeReceived)
     assert found.header == HEADER
     assert found.body == envelope.body
     assert [bytes(each) for each in found.attachments] == [bytes(each) for each in attachments]
     assert all(each.readonly for each in found.attachments)
-    assert growth == size(envelope) - size(packed) > 0
+    assert growth == size(envelope) - size(*packed) > 0
 
 
 def test_text_and_numbers_become_less_than_a_third() -> None:
     for frame in (TEXT, FLOATS):
-        assert size(sent(Envelope(HEADER, b"body", [frame]), packer(25 * MB))) < len(frame) / 3
+        assert size(*sent(Envelope(HEADER, b"body", [frame]), packer(25 * MB))) < len(frame) / 3
 
 
 def test_what_cannot_be_compressed_travels_as_it_is() -> None:
     noise = Envelope(HEADER, NOISE[:10_000], [NOISE, memoryview(NOISE)[:MIN_FRAME_BYTES]])
-    assert sent(noise, packer(0.0)) is noise
+    assert sent(noise, packer(0.0)) == [noise]
     small = Envelope(HEADER, bytes(MIN_FRAME_BYTES - 1))
-    assert sent(small, packer(0.0)) is small
+    assert sent(small, packer(0.0)) == [small]
 
 
 def test_a_fast_link_or_a_slow_processor_gets_plain_frames() -> None:
@@ -128,7 +141,7 @@ def test_a_thread_compresses_less_for_each_connection_the_more_of_its_time_that_
     assert ratio(packer(0.0, 0.002, busy, rest_seconds=0.0)) > 3, "the user wants it"
 
 
-def test_a_large_message_is_packed_in_several_iterations_and_asks_for_the_speed_once() -> None:
+def test_a_large_message_travels_in_pieces_of_an_iteration_and_asks_for_the_speed_once() -> None:
     asked = 0
 
     def speed() -> float:
@@ -136,18 +149,35 @@ def test_a_large_message_is_packed_in_several_iterations_and_asks_for_the_speed_
         asked += 1
         return 0.0
 
-    by = Packer(speed, PackingLoad(), lambda: 0.0, lambda: 0.0)
-    frames, iterations = 10, 1
-    envelope = Envelope(HEADER, b"body", [TEXT] * frames)
-    by.begin()
-    while (packed := by.pack(envelope)) is None:
-        iterations += 1
-        by.begin()
-    assert iterations == math.ceil(frames / math.ceil(PACKED_BYTES_PER_ITERATION / len(TEXT)))
+    frames = [TEXT] * 10
+    pieces = sent(Envelope(HEADER, b"body", frames), Packer(speed, PackingLoad(), lambda: 0.0, lambda: 0.0))
+    assert len(pieces) == math.ceil(len(frames) / math.ceil(PACKED_BYTES_PER_ITERATION / len(TEXT))) > 2
     assert asked == 1
-    found, _ = expanded(received(packed))
-    assert isinstance(found, EnvelopeReceived)
-    assert [bytes(each) for each in found.attachments] == [TEXT] * frames
+    expander = Expander()
+    for _ in range(2):  # nothing is left of the first
+        found, _ = came(pieces, expander)
+        assert isinstance(found, EnvelopeReceived)
+        assert (found.header, found.body) == (HEADER, b"body")
+        assert [bytes(each) for each in found.attachments] == frames
+
+
+def test_pieces_that_do_not_fit_together_are_malformed_and_forgotten() -> None:
+    first, *_, last = sent(Envelope(HEADER, b"body", [TEXT] * 10), packer(0.0))
+    other = Envelope(Header(3, 0, bytes(16), 2, 0).pack(), b"other")
+    bomb = compress(bytes(MAX_CHUNK_BYTES))
+    for next_one in (
+        other,
+        last._replace(header=other.header + last.header[HEADER_BYTES:]),
+        first._replace(header=first.header[:-1] + b"\2"),
+        Envelope(table((MAX_CHUNK_BYTES, 1)) + b"\1", bomb),
+        Envelope(table(*[(0, 0)] * MAX_ATTACHMENTS) + b"\1", b"", [b""] * (MAX_ATTACHMENTS - 1)),
+    ):
+        expander = Expander()
+        assert expander.take(received(first)) == (None, 0)
+        found, growth = expander.take(received(next_one))
+        assert isinstance(found, MalformedReceived), next_one
+        assert not growth
+        assert expander.take(received(other)) == (received(other), 0)
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 4, 8, 255])
@@ -178,6 +208,8 @@ def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_
         Envelope(table((0, 1)), compress(TEXT)),
         Envelope(table((len(TEXT), 1), (0, 0)), compress(TEXT)),
         Envelope(table((len(TEXT), 1))[:-1], compress(TEXT)),
+        Envelope(table((10, 1)), compress(b"0123456789")),
+        Envelope(table((100, 0)), b"body"),
         Envelope(HEADER + b"\0", b"body"),
     ],
 )
@@ -186,12 +218,12 @@ def test_a_compressed_envelope_that_cannot_be_read_is_malformed(envelope: Envelo
 
 
 def test_damage_on_the_way_is_found_before_anything_is_expanded() -> None:
-    packed = with_checksum(sent(Envelope(HEADER, TEXT), packer(0.0)))
+    (packed,) = map(with_checksum, sent(Envelope(HEADER, TEXT), packer(0.0)))
     places: list[Callable[[Envelope], Envelope]] = [
         lambda e: e._replace(header=e.header[: HEADER_BYTES + 1] + b"\xff" + e.header[HEADER_BYTES + 2 :]),
         lambda e: e._replace(body=e.body[:50] + b"\xff\x00" + e.body[52:]),
     ]
     for damage in places:
-        found, _ = expanded(checked(received(damage(packed))))
+        found, _ = came([damage(packed)])
         assert isinstance(found, MalformedReceived)
         assert found.is_damaged
