@@ -41,7 +41,10 @@ _BREAKS: dict[int, str] = {
 UNPROVEN_ATTEMPTS = 2
 """Any program that took the port of a server that has ended can say so: it ends no peer that was welcomed before."""
 WRONG_SERVER_ATTEMPTS = 3
-"""A server that ends in the middle of a handshake looks like one that has another key; not so often in a row."""
+"""A server that ends in the middle of a handshake looks like one that asks for keys; not so often in a row."""
+WRONG_KEY_ATTEMPTS = 12
+"""The same of one that has another key than the credential says. A server that has no descriptor left, or more
+connections without a session than it keeps, cuts new ones in the middle of the handshake, too: so many take 5 s."""
 _GIVE_ONE = (
     "give the file that `scaler keys add` wrote on the server's side as --credentials, credentials= or "
     "SCALER_CREDENTIALS"
@@ -237,6 +240,9 @@ def _meaning(kind: int, value: int, keys: PeerKeys | None) -> tuple[str, int]:
             return f"the program that listens there does not speak ZeroMQ, or {ASKS_FOR_KEYS}", WRONG_SERVER_ATTEMPTS
         if not key:
             return NO_CREDENTIAL, WRONG_SERVER_ATTEMPTS
-        text = f"the server there is not the one of the credential {key}: it is another cluster's, or none of scaler"
-        return text, WRONG_SERVER_ATTEMPTS
+        text = (
+            f"the server there is not the one of the credential {key}: it is another cluster's, or none of scaler, or "
+            "has no file descriptor left"
+        )
+        return text, WRONG_KEY_ATTEMPTS
     return _BREAKS.get(kind, ""), 0

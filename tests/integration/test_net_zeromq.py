@@ -17,7 +17,7 @@ import pytest
 import zmq
 
 from scaler.errors import UsageError
-from scaler.net import transport
+from scaler.net import transport, zmq_listener
 from scaler.net.connection import Broken, Closed, ConnectionRefused, Opened, Received
 from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
@@ -526,6 +526,20 @@ def test_a_program_on_the_port_of_a_server_that_has_ended_ends_no_peer_that_was_
         Servant(server.address, keys=admits)
         await until(lambda: client.connector.connected)
         await client.ask(2)
+
+    run(test)
+
+
+def test_a_newcomer_with_a_key_waits_for_a_server_that_has_no_descriptor_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server cuts its connections in the handshake, as one does that has another key."""
+    scarce = iter([True] * 10)  # a plain connection follows each that ZeroMQ makes
+    monkeypatch.setattr(zmq_listener, "is_scarce", lambda _descriptor: next(scarce, False))
+
+    async def test() -> None:
+        pair, own = new_key_pair(), new_key_pair()
+        server = Servant("tcp://127.0.0.1:0", keys=ServerKeys(pair, Admitted({own.public: Entry("alice", "client")})))
+        await Asker(server.address, PeerKeys(pair.public, own, "alice")).ask(1)
+        assert next(scarce, None) is None
 
     run(test)
 
