@@ -129,11 +129,11 @@ def split(batch: _Batch, size_bytes: int = SPLIT_BATCH_BYTES, max_rows: int = f.
     A task is never cut in two. What fits stays as it is. Sizes are estimates, a little above the truth. Submit, Run and
     Finished need no cutting: their makers begin a new one when the last has grown to SPLIT_BATCH_BYTES.
     """
-    columns = {name: getattr(batch, name) for name in batch.__match_args__}
-    count = len(columns["ids"])
-    sizes = [ROW_BYTES + len(payload) for payload in columns.get("payloads", ())]
-    if sum(sizes) <= size_bytes and count <= max_rows:
+    count, payloads = len(getattr(batch, "ids", ())), getattr(batch, "payloads", ())
+    if ROW_BYTES * len(payloads) + sum(map(len, payloads)) <= size_bytes and count <= max_rows:
         return [batch]
+    columns = {name: getattr(batch, name) for name in batch.__match_args__}
+    sizes = [ROW_BYTES + len(payload) for payload in payloads]
     parts = []
     start = used = 0
     for row, size in enumerate(sizes or [0] * count):
