@@ -49,7 +49,7 @@ FAULTS: dict[str, Fault] = {
         "no task or client needs|once|wait",
     ),
     "an agent reports another attempt": Fault(
-        ExecutorBase, "ended", "done.attempts.append(item.attempt)", "done.attempts.append(item.attempt + 1)", "wait"
+        ExecutorBase, "ended", "item.attempt, outcome, payload", "item.attempt + 1, outcome, payload", "wait"
     ),
     "an agent does not answer a recall": Fault(
         AgentCore,
