@@ -71,5 +71,17 @@ class Access(NamedTuple):
         return keys
 
 
+class StoreAccess(NamedTuple):
+    """How a store proves itself to another one, whose key the scheduler told it. keys: None without encryption."""
+
+    keys: PeerKeys | None
+    uses_local: bool = True
+    compression: str = "auto"
+
+    def to(self, _server: Server, _address: str) -> Callable[[], PeerKeys | None]:
+        """Return what finds the keys for each connection."""
+        return lambda: self.keys
+
+
 LOCAL_ACCESS = Access()
 """Of a process of the server's user on its machine."""

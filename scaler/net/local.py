@@ -65,6 +65,19 @@ def local_name(address: str) -> str | None:
     return f"\0scaler-{os.geteuid()}-{blake2b(where, digest_size=16).hexdigest()}"
 
 
+def has_local_listener(address: str) -> bool:
+    """Tell whether a server of this user on this host listens at an address."""
+    name = local_name(address)
+    if name is None:
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        try:
+            connection.connect(name)
+        except OSError:
+            return False
+    return True
+
+
 def connect_local(address: str, watcher: t.Watcher) -> LocalTransport | None:
     """Return a connection to the local listener of an address, or None when there is none of the same user.
 

@@ -19,6 +19,17 @@ class Memory(Protocol):
         """Return the bytes as frames for messages."""
 
 
+class PartialObject(Protocol):
+    """An object of which some pieces have come."""
+
+    @property
+    def parts(self) -> list[int]:
+        """Sizes of the parts of the object."""
+
+    def frames(self, offset: int, size: int) -> list[memoryview] | None:
+        """Return a range of its bytes as frames for messages; None when not all of it has come."""
+
+
 @dataclass(slots=True, eq=False)
 class Segment:
     """A file on disk with several bodies. bodies: how many are left of them; at zero its space is free."""

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from scaler.errors import ClientClosedError, LimitError, ScalerError
-from scaler.net.access import LOCAL_ACCESS, Access
+from scaler.net.access import LOCAL_ACCESS, Access, StoreAccess
 from scaler.net.connection import ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.connector import LoopThread, SocketConnector
 from scaler.net.versions import own_hello
 from scaler.object_storage.layout import views_of
 from scaler.object_storage.requests import (
+    ByteRange,
     CallEnded,
     GetCall,
     PutCall,
@@ -62,7 +63,7 @@ class StorageClient:
         address: str,
         peer: bytes,
         role: Role,
-        access: Access = LOCAL_ACCESS,
+        access: Access | StoreAccess = LOCAL_ACCESS,
         *,
         owner_token: bytes = b"",
         timeout_seconds: float = TIMEOUT_SECONDS,
@@ -83,6 +84,8 @@ class StorageClient:
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._heard_at = self._loop.time()
+        self.was_connected = False
+        """Whether the storage has ever welcomed this peer."""
         self._connector = SocketConnector(
             address,
             peer=peer,
@@ -123,6 +126,10 @@ class StorageClient:
         They are read-only, except parts in shared memory, which is mapped for this call alone.
         """
         return self._begin(GetCall(object_id, deadline_seconds))
+
+    def get_range(self, object_id: bytes, offset: int, size: int) -> asyncio.Future[ByteRange]:
+        """Get a range of an object's bytes; size 0: all from offset on. It must be there."""
+        return self._begin(GetCall(object_id, 0.0, True, offset, size))
 
     def stat(self) -> asyncio.Future[StorageStatus]:
         """Ask how much the storage holds."""
@@ -185,6 +192,7 @@ class StorageClient:
         for event in events:
             self._inputs.append(_with_parts(event))
             if isinstance(event, Welcomed | Resumed):
+                self.was_connected = True
                 self._is_sharing = is_supported() and self._connector.passes_descriptors
                 self._inputs.append(SharingChanged(self._is_sharing))
         self._step()

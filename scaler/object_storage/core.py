@@ -14,9 +14,9 @@ from typing import assert_never
 
 from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.object_storage.body import Body, Memory
+from scaler.object_storage.body import Body, Memory, PartialObject
 from scaler.object_storage.cache import ResultCache
-from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE
+from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import (
@@ -33,6 +33,7 @@ from scaler.protocol.messages import (
     StorageResult,
     StorageStatus,
 )
+from scaler.protocol.pieces import LARGE_BYTES
 
 MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
@@ -130,14 +131,65 @@ class ObjectNotPersisted:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchObject:
+    """Command: get this object from another store; answered with ObjectFetched or ObjectNotFetched."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StopFetching:
+    """Command: no reader waits for this object any more."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDropped:
+    """Command: tell the scheduler that copies of these objects are not here any more."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPut:
+    """Command: tell the scheduler that this object was put here."""
+
+    id: bytes
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectFetched:
+    """Input: a copy of an object has come from other stores."""
+
+    id: bytes
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectNotFetched:
+    """Input: no other store has this object, or none can give it."""
+
+    id: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class DiskChanged:
     """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
 
     failure: str
 
 
-StorageInput = ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged | BodiesMoved
-StorageCommand = SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies
+StorageInput = (
+    ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged | BodiesMoved | ObjectFetched | ObjectNotFetched
+)
+ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
+"""Commands for `exchange.Exchange`."""
+StorageCommand = (
+    SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies | ToExchange
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -151,14 +203,15 @@ class WaitingPut:
 class StorageCore:
     """The state of one storage.
 
-    limit_bytes: memory for all objects. cache_limit_bytes: for cached results, as a part of it. max_object_bytes: the
-    largest one. spill_limit_bytes: disk space for those that are not used (0: none). -1 is no limit, for each.
+    limit_bytes: memory for all objects; limit_name: its setting. cache_limit_bytes: for cached results, as a part of
+    it. max_object_bytes: the largest one. spill_limit_bytes: disk space for those that are not used (0: none). -1 is no
+    limit, for each.
     put_wait_seconds: how long a put waits for room before it is refused. lease_seconds: how long a silent peer keeps
     its session. tick_seconds: the shell steps at least this often; a longer pause was a stall of the storage itself,
     and does not count against leases.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 (its settings)
         self,
         limit_bytes: int,
         max_object_bytes: int = -1,
@@ -169,6 +222,7 @@ class StorageCore:
         put_wait_seconds: float = 0.0,
         is_durable: bool = False,
         cache_limit_bytes: int = 0,
+        limit_name: str = "memory_limit_bytes",
     ) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -176,7 +230,7 @@ class StorageCore:
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
         self._put_wait_seconds = put_wait_seconds
-        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes)
+        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name)
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
@@ -188,6 +242,15 @@ class StorageCore:
         self._commands: list[StorageCommand] = []
         self._is_durable = is_durable
         self._cached = ResultCache(cache_limit_bytes)
+        self.fetches = False
+        """Whether there are other stores, from which it gets what it does not have."""
+        self.hits = self.misses = 0
+        """Gets of readers of this host: of objects that were here, and that were fetched."""
+        self._fetched: dict[bytes, int] = {}
+        """Objects that are fetched now, with the memory that is reserved for each."""
+        self._partial: dict[bytes, PartialObject] = {}
+        self._copies: OrderedDict[bytes, None] = OrderedDict()
+        """Objects that other stores have, too: the longest unused one is dropped first."""
 
     def restore(self, object_id: bytes, body: Body, putter: bytes, key: str) -> None:
         """Add an object that was kept on disk. key: name of the key of its owner, empty without one."""
@@ -207,44 +270,25 @@ class StorageCore:
         """Disk space that objects use."""
         return self._objects.spilling.used_bytes
 
-    def step(self, inputs: Iterable[StorageInput], now: float) -> list[StorageCommand]:
+    def step(self, inputs: Sequence[StorageInput], now: float) -> list[StorageCommand]:
         """Take in what has happened and return what to do, in this order."""
         if self._peers:
             self._stalled_seconds += max(0.0, now - self._last_step - 2 * self._tick_seconds)
         self._last_step = now
         clock = now - self._stalled_seconds
-        measured: set[bytes] = set()
+        measured = {item.peer for item in inputs if isinstance(item, OutboxMeasured)}
         for item in inputs:
-            match item:
-                case Received(name):
-                    peer = self._seen(name, clock)
-                    if peer is not None:
-                        self._received(peer, item, now)
-                case Opened(name, hello, identity):
-                    self._drop_peer(name)
-                    self._peers[name] = StoragePeer(name, hello.role, identity, clock)
-                    if hello.role is Role.CLIENT and identity.has_key:
-                        self._owner_keys[name] = self._owner_keys[cache_owner(identity.key)] = identity.key
-                case Resumed(name) | Broken(name):
-                    self._seen(name, clock)
-                case Closed(name):
-                    self._drop_peer(name)
-                case OutboxMeasured(name, size_bytes):
-                    measured.add(name)
-                    if name in self._peers:
-                        self._peers[name].unacknowledged_bytes = size_bytes
-                case ObjectNotPersisted() | DiskChanged():
-                    self._disk_failed(item)
-                case BodiesMoved():
-                    self._objects.moved(item, now)
-                case _:
-                    assert_never(item)
+            self._take(item, clock, now)
         self._miss(self._objects.take_expired(now), "it was not put before the deadline")
+        if self._fetched:
+            self._stop_fetches()
         self._objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
         if self._waiting_puts:
             self._retry_puts(clock, now)
-        spill = self._objects.next_spill(max(map(_wanted_bytes, self._waiting_puts.values()), default=0), now)
+        wanted_bytes = max(map(_wanted_bytes, self._waiting_puts.values()), default=0)
+        self._drop_copies(wanted_bytes)
+        spill = self._objects.next_spill(wanted_bytes, now)
         if spill is not None:
             self._commands.append(spill)
         for peer in list(self._senders):
@@ -262,6 +306,42 @@ class StorageCore:
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
         )
         return commands
+
+    def _take(self, item: StorageInput, clock: float, now: float) -> None:
+        match item:
+            case Received(name):
+                peer = self._seen(name, clock)
+                if peer is not None:
+                    self._received(peer, item, now)
+            case Opened(name, hello, identity):
+                self._drop_peer(name)
+                self._peers[name] = StoragePeer(name, hello.role, identity, clock)
+                if hello.role is Role.CLIENT and identity.has_key:
+                    self._owner_keys[name] = self._owner_keys[cache_owner(identity.key)] = identity.key
+            case Resumed(name) | Broken(name):
+                peer = self._seen(name, clock)
+                if peer is not None:
+                    peer.is_connected = isinstance(item, Resumed)
+            case Closed(name):
+                self._drop_peer(name)
+            case OutboxMeasured(name, size_bytes):
+                if name in self._peers:
+                    self._peers[name].unacknowledged_bytes = size_bytes
+            case ObjectNotPersisted() | DiskChanged():
+                self._disk_failed(item)
+            case BodiesMoved():
+                self._objects.moved(item, now)
+            case ObjectFetched(object_id, body):
+                self._end_fetch(object_id)
+                if self._objects.body(object_id) is None and self._make_room(body.size_bytes):
+                    self._objects.restore(object_id, body, b"")
+                    self._copies[object_id] = None
+                    self._serve_waiting(object_id)
+            case ObjectNotFetched(object_id, text):
+                self._end_fetch(object_id)
+                self._miss(self._objects.take_gets(object_id), text)
+            case _:
+                assert_never(item)
 
     def _received(self, peer: StoragePeer, event: Received, now: float) -> None:
         match event.message:
@@ -287,12 +367,14 @@ class StorageCore:
                 allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
                 self._forget_persisted(allowed)
                 for object_id in allowed:
+                    self._copies.pop(object_id, None)
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 self._forget_persisted(self._objects.owned_by(owner))
                 for object_id in self._objects.owned_by(owner):
+                    self._copies.pop(object_id, None)
                     self._miss(self._objects.drop(object_id), "it was forgotten")
                 if owner not in self._peers:
                     self._owner_keys.pop(owner, None)
@@ -313,7 +395,11 @@ class StorageCore:
             return
         answer = self._objects.put(peer, put, event.attachments, memory)
         may_go = is_cached(put.id)
-        body = self._objects.body(put.id) if answer is DONE and (self._is_durable or may_go) else None
+        may_report = self.fetches and (not is_result(put.id) or peer.role is Role.STORE)
+        is_needed = answer is DONE and (self._is_durable or may_go or may_report)
+        body = self._objects.body(put.id) if is_needed else None
+        if body is not None and may_report and (peer.role is Role.STORE or body.size_bytes >= LARGE_BYTES):
+            self._commands.append(ReportPut(put.id, body.size_bytes))
         if body is not None and may_go and not self._cache(put.id, body):
             self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
         elif body is None or not self._is_durable:
@@ -386,10 +472,23 @@ class StorageCore:
             answer = StorageResult.FULL, f"a peer has at most {MAX_GETS_PER_PEER} gets at a time"
         elif body is not None:
             self._cached.used(message.id)
-            self._send_later(peer, Sending(message, body))
+            self.hits += peer.role is not Role.STORE
+            if message.id in self._copies:
+                self._copies.move_to_end(message.id)
+            self._send_later(peer, message, body)
+            return
+        elif peer.role is Role.STORE and message.id in self._partial:
+            self._send_pieces(peer, message, self._partial[message.id])
             return
         elif self._objects.is_forgotten(message.id):
             answer = StorageResult.MISSING, "it was forgotten"
+        elif self.fetches and peer.role is not Role.STORE:
+            self.misses += 1
+            self._objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
+            if message.id not in self._fetched:
+                self._fetched[message.id] = 0
+                self._commands.append(FetchObject(message.id))
+            return
         elif 0 < message.deadline_seconds < math.inf:
             self._objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
             return
@@ -416,7 +515,7 @@ class StorageCore:
             or owner_of(object_id) == peer.id
             or (is_cached(object_id) and owner_of(object_id) == peer.cache_owner)
             or peer.role is Role.SCHEDULER
-            or (peer.role is Role.WORKER and is_result(object_id))
+            or (peer.role in {Role.WORKER, Role.STORE} and is_result(object_id))
         )
 
     def _may_forget(self, peer: StoragePeer, object_id: bytes) -> bool:
@@ -469,21 +568,38 @@ class StorageCore:
         body = self._objects.body(object_id)
         if body is not None:
             for get in self._objects.take_gets(object_id):
-                self._send_later(get.peer, Sending(get.message, body))
+                self._send_later(get.peer, get.message, body)
 
-    def _send_later(self, peer: StoragePeer, sending: Sending) -> None:
+    def _send_later(self, peer: StoragePeer, message: GetObject, body: Body) -> None:
+        sending = Sending(message, body.parts, body, body.size_bytes)
+        if message.offset or message.size:
+            sending.size_bytes = message.size or body.size_bytes - message.offset
+            if sending.size_bytes < 0 or message.offset + sending.size_bytes > body.size_bytes:
+                answer = StorageResult.INVALID, f"the object has a size of {body.size_bytes}, and not such a range"
+                self._answer(peer, message.request, answer)
+                return
+            sending.frames = cut_out(body.all_frames(), message.offset, sending.size_bytes)
         peer.sending.append(sending)
         self._senders[peer] = None
+
+    def _send_pieces(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> None:
+        """Send a range of an object that is not whole, to another store."""
+        frames = partial.frames(message.offset, message.size)
+        if frames is None:
+            self._answer(peer, message.request, (StorageResult.MISSING, "these pieces have not come yet"))
+        else:
+            peer.sending.append(Sending(message, partial.parts, None, message.size, frames))
+            self._senders[peer] = None
 
     def _send_bodies(self, peer: StoragePeer, *, is_measured: bool) -> None:
         while peer.sending:
             sending = peer.sending[0]
             request, body = sending.message.request, sending.body
-            if not body.names:
+            if body is not None and not body.names:
                 self._answer(peer, request, (StorageResult.MISSING, "it was forgotten"))
                 peer.sending.popleft()
                 continue
-            if sending.message.shared and body.memory is not None:
+            if sending.message.shared and body is not None and body.memory is not None and sending.frames is None:
                 reply = StorageReply(request, StorageResult.OK, "", body.parts, shared=True)
                 self._commands.append(SendToPeer(peer.id, reply, memory=body.memory))
                 peer.sending.popleft()
@@ -495,14 +611,69 @@ class StorageCore:
                     self._commands.append(MeasureOutbox(peer.id))
                 return
             peer.unacknowledged_bytes += size
-            parts = [] if sending.offset else body.parts
-            reply = StorageReply(request, StorageResult.OK, "", parts, sending.offset)
+            parts = [] if sending.sent_bytes else sending.parts
+            reply = StorageReply(request, StorageResult.OK, "", parts, sending.message.offset + sending.sent_bytes)
             self._commands.append(SendToPeer(peer.id, reply, frames))
             sending.next_frame += len(frames)
-            sending.offset += size
-            if sending.offset == body.size_bytes:
+            sending.sent_bytes += size
+            if sending.sent_bytes == sending.size_bytes:
                 peer.sending.popleft()
         del self._senders[peer]
+
+    # -- what other stores have
+
+    def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
+        """Take memory for an object that is fetched; other stores may get its pieces from now on. False: no room."""
+        if object_id not in self._fetched or not self._make_room(size_bytes):
+            return False
+        self._objects.reserve(size_bytes)
+        self._fetched[object_id] = size_bytes
+        self._partial[object_id] = partial
+        return True
+
+    def keep(self, object_ids: Iterable[bytes]) -> None:
+        """Do not drop the copies of these objects: no other store has them any more."""
+        for object_id in object_ids:
+            self._copies.pop(object_id, None)
+
+    def held(self) -> list[tuple[bytes, int]]:
+        """Return the whole objects and their sizes."""
+        return self._objects.sizes()
+
+    def sole(self) -> list[bytes]:
+        """Return the objects that no other store is known to have."""
+        return [object_id for object_id, _ in self.held() if object_id not in self._copies]
+
+    def serves(self, role: Role) -> bool:
+        """Tell whether peers of this role are connected."""
+        return any(peer.role is role and peer.is_connected for peer in self._peers.values())
+
+    def body(self, object_id: bytes) -> Body | None:
+        """Return a whole object, None when it is not here."""
+        return self._objects.body(object_id)
+
+    def _end_fetch(self, object_id: bytes) -> None:
+        self._objects.reserve(-self._fetched.pop(object_id, 0))
+        self._partial.pop(object_id, None)
+
+    def _stop_fetches(self) -> None:
+        for object_id in [each for each in self._fetched if not self._objects.is_waited_for(each)]:
+            self._end_fetch(object_id)
+            self._commands.append(StopFetching(object_id))
+
+    def _make_room(self, size_bytes: int) -> bool:
+        self._drop_copies(size_bytes)
+        return self._objects.has_room(size_bytes)
+
+    def _drop_copies(self, wanted_bytes: int) -> None:
+        """Drop copies that other stores have, the longest unused first, while there is no room for as much."""
+        dropped = []
+        while self._copies and self._objects.surplus(wanted_bytes) > 0:
+            object_id, _ = self._copies.popitem(last=False)
+            self._miss(self._objects.drop(object_id), "its copy was dropped for others")
+            dropped.append(object_id)
+        if dropped:
+            self._commands.append(ReportDropped(dropped))
 
     def check(self) -> None:
         """Assert the laws at the top of this module and of `objects`. O(everything): for tests."""
@@ -531,7 +702,11 @@ def _next_frames(sending: Sending) -> list[memoryview]:
     """Return the frames of the next message of a body: as many as fit into one."""
     taken: list[memoryview] = []
     size = 0
-    for frame in sending.body.all_frames()[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
+    frames = sending.frames
+    if frames is None:
+        assert sending.body is not None, "pieces have frames"
+        frames = sending.body.all_frames()
+    for frame in frames[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
         if taken and size + frame.nbytes > MAX_CHUNK_BYTES:
             break
         taken.append(frame)

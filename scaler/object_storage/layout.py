@@ -77,6 +77,21 @@ def _joined(parts: Sequence[memoryview]) -> Iterator[memoryview]:
         yield small[0] if len(small) == 1 else memoryview(b"".join(small))
 
 
+def cut_out(frames: Sequence[memoryview], offset: int, size: int) -> list[memoryview]:
+    """Return frames with this range of the bytes of others. Ends with them when the range is longer."""
+    found: list[memoryview] = []
+    for frame in frames:
+        if not size:
+            break
+        if offset >= frame.nbytes:
+            offset -= frame.nbytes
+            continue
+        found.append(frame[offset : offset + size])
+        size -= found[-1].nbytes
+        offset = 0
+    return found
+
+
 def assemble(sizes: Sequence[int], frames: Sequence[memoryview]) -> list[memoryview]:
     """Return the parts, read-only: views of the frames where a part lies in one, joined once where it was cut.
 

@@ -20,7 +20,7 @@ from scaler.ids import cache_owner, owner_of
 from scaler.net.identity import Identity
 from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
-from scaler.object_storage.spilling import BodiesMoved, SpillBodies, Spilling
+from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, SpillBodies, Spilling
 from scaler.protocol.messages import MAX_CHUNK_BYTES, GetObject, PutObject, Role, StorageResult
 
 MAX_OBJECTS = 10_000_000
@@ -80,9 +80,15 @@ class Sending:
     """An object on its way to one reader."""
 
     message: GetObject
-    body: Body
+    parts: list[int]
+    body: Body | None
+    """None: some pieces of it, of a body that is not whole."""
+    size_bytes: int
+    """Of all that is wanted."""
+    frames: list[memoryview] | None = None
+    """Those of the range that is wanted; None: all of the body."""
     next_frame: int = 0
-    offset: int = 0
+    sent_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -100,6 +106,7 @@ class StoragePeer:
     waiting: dict[WaitingGet, None] = field(default_factory=dict)
     sending: deque[Sending] = field(default_factory=deque)
     unacknowledged_bytes: int = 0
+    is_connected: bool = True
     has_key: bool = field(init=False)
     cache_owner: bytes = field(init=False)
     """Owns the cached results that it may put; empty for peers without a key, and for others than clients."""
@@ -124,9 +131,19 @@ class UnfinishedObject:
 class StorageTable:
     """Every object, unfinished upload and waiting get, within limits; see `StorageCore` for those."""
 
-    def __init__(self, limit_bytes: int, max_object_bytes: int, spill_limit_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        limit_bytes: int,
+        max_object_bytes: int,
+        spill_limit_bytes: int = 0,
+        limit_name: str = "memory_limit_bytes",
+    ) -> None:
+        """limit_name: the setting of the limit."""
+        self._limit_name = limit_name
         self.used_bytes = 0
         """In memory: what is on disk does not count."""
+        self.fetched_bytes = 0
+        """Memory of objects that are fetched now, as part of it."""
         self.waiting_gets = 0
         self.disk_failure = ""
         """Why new objects cannot be kept on disk, and are refused; empty while they can."""
@@ -309,6 +326,28 @@ class StorageTable:
             expired += self._taken([self._deadlines[0][2]])
         return expired
 
+    def is_waited_for(self, object_id: bytes) -> bool:
+        """Tell whether a get waits for an object."""
+        unfinished = self._unfinished.get(object_id)
+        return unfinished is not None and bool(unfinished.gets)
+
+    def reserve(self, size: int) -> None:
+        """Count memory for an object that is fetched, or give it back with a negative size."""
+        self.used_bytes += size
+        self.fetched_bytes += size
+
+    def has_room(self, size: int) -> bool:
+        """Tell whether there is memory for as much."""
+        return self.used_bytes + size <= self._limit_bytes
+
+    def sizes(self) -> list[tuple[bytes, int]]:
+        """Return all whole objects with their sizes."""
+        return [(object_id, stored.body.size_bytes) for object_id, stored in self._objects.items()]
+
+    def surplus(self, wanted_bytes: int) -> float:
+        """Return how much is to be dropped or spilled so that there is room for as much."""
+        return self.used_bytes - min(SPILL_FROM * self._limit_bytes, self._limit_bytes - wanted_bytes)
+
     def next_deadline(self) -> float:
         """Return when the next get expires; inf when none waits."""
         while self._deadlines and self._deadlines[0][2].answered:
@@ -361,9 +400,9 @@ class StorageTable:
         if size > self._max_object_bytes:
             return StorageResult.TOO_LARGE, f"{size} bytes are more than max_object_bytes = {self._max_object_bytes}"
         if size > limit:
-            return StorageResult.TOO_LARGE, f"{size} bytes are more than memory_limit_bytes = {limit}"
+            return StorageResult.TOO_LARGE, f"{size} bytes are more than {self._limit_name} = {limit}"
         if not self._has_room(peer.account, size):
-            text = f"there is no room for size {size}: {self.used_bytes} of memory_limit_bytes = {limit} are used"
+            text = f"there is no room for size {size}: {self.used_bytes} of {self._limit_name} = {limit} are used"
             if self.used_bytes + size <= limit:
                 reserved = self._reserved[peer.account]
                 text = f"uploads that have not come yet reserve a size of {reserved} for this key already"
@@ -453,6 +492,7 @@ class StorageTable:
         assert all(sum(frame.nbytes for frame in body.frames) == body.size_bytes for body in names if not body.memory)
         uploads = [upload for peer in peers for upload in peer.uploads.values()]
         in_memory = sum(body.size_bytes for body in names if not body.is_on_disk)
+        in_memory += self.fetched_bytes
         assert self.used_bytes == in_memory + sum(upload.size_bytes for upload in uploads) <= self._limit_bytes
         reserved: Counter[str | bytes] = Counter()
         for upload in uploads:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from scaler.errors import LimitError, ObjectLostError, ProtocolError, RefusedError, ScalerError, UnreachableError
-from scaler.ids import show
+from scaler.ids import is_cached, show
 from scaler.net.connection import Broken, ConnectionRefused, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.object_storage.body import Memory
 from scaler.object_storage.layout import assemble, cut
@@ -36,7 +36,16 @@ MAX_ASKED = 10_000
 MAX_QUEUED_FORGETS = 10_000
 """Messages to forget that wait for a storage that is away; the oldest are dropped, and end with their owner."""
 
-Outcome = list[memoryview] | StorageStatus | ScalerError | None
+
+@dataclass(frozen=True, slots=True)
+class ByteRange:
+    """A range of an object's bytes. parts: the sizes of all parts of the object."""
+
+    parts: list[int]
+    frames: list[memoryview]
+
+
+Outcome = list[memoryview] | ByteRange | StorageStatus | ScalerError | None
 
 
 @dataclass(slots=True, eq=False)
@@ -64,15 +73,26 @@ class PutCall:
 
 @dataclass(slots=True, eq=False)
 class GetCall:
-    """Get an object, waiting for it for up to deadline_seconds."""
+    """Get an object, waiting for it for up to deadline_seconds.
+
+    offset, size: for a range of its bytes; size 0: all from offset on.
+    """
 
     id: bytes
     deadline_seconds: float
+    is_range: bool = False
+    offset: int = 0
+    size: int = 0
     begun: float = field(init=False, default=math.inf)
     sizes: list[int] = field(init=False, default_factory=list)
     frames: list[memoryview] = field(init=False, default_factory=list)
     received_bytes: int = field(init=False, default=0)
     uses_frames: bool = field(init=False, default=False)
+
+    @property
+    def is_whole(self) -> bool:
+        """True when all that was asked for has come."""
+        return self.received_bytes >= (self.size or sum(self.sizes) - self.offset)
 
 
 @dataclass(slots=True, eq=False)
@@ -181,13 +201,13 @@ class Requests:
         return commands
 
     def _begin(self, call: StorageCall) -> None:
-        """Queue a call, to be sent from its beginning."""
+        """Queue a call, to be sent from its beginning; of an object that was on its way, the rest is asked for."""
         if isinstance(call, PutCall):
             call.next_message = call.offset = call.answered = 0
             self._puts.append(call)
             return
-        if isinstance(call, GetCall):
-            call.frames, call.received_bytes = [], 0
+        if isinstance(call, GetCall) and is_cached(call.id):
+            call.frames, call.sizes, call.received_bytes = [], [], 0  # these ids alone may get other bytes
         self._asks.append(call)
 
     def _give_up(self, away_since: float, now: float) -> float:
@@ -230,8 +250,10 @@ class Requests:
                 question: Message = StatStorage(self._last_request)
                 if isinstance(ask, GetCall):
                     left = max(0.0, ask.begun + ask.deadline_seconds - now)
-                    is_sharing = self._is_sharing and not ask.uses_frames
-                    question = GetObject(self._last_request, ask.id, left, is_sharing)
+                    begun = ask.received_bytes
+                    is_sharing = self._is_sharing and not (ask.uses_frames or ask.is_range or begun)
+                    size = ask.size - begun if ask.size else 0
+                    question = GetObject(self._last_request, ask.id, left, is_sharing, ask.offset + begun, size)
                 self._commands.append(SendRequest(question))
         while self._puts:
             put = self._puts[0]
@@ -283,13 +305,15 @@ class Requests:
             get.uses_frames = True
             self._begin(get)
         else:
-            if not reply.offset:
-                get.sizes = reply.parts
+            get.sizes = get.sizes or reply.parts
             get.frames.extend(attachments)
             get.received_bytes += sum(frame.nbytes for frame in attachments)
-            if get.received_bytes < sum(get.sizes):
+            if not get.is_whole:
                 return
-            self._end(get, get.frames if reply.shared else assemble(get.sizes, get.frames))
+            if get.is_range:
+                self._end(get, ByteRange(get.sizes, get.frames))
+            else:
+                self._end(get, get.frames if reply.shared else assemble(get.sizes, get.frames))
         del self._sent_asks[reply.request]
 
 

@@ -18,35 +18,46 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.errors import UsageError
-from scaler.ids import SHARED_OWNER
+from scaler.ids import SHARED_OWNER, new_peer_id
 from scaler.logs import RateLimitedLog
-from scaler.net.connection import Received
+from scaler.net.access import StoreAccess
+from scaler.net.connection import Opened, Received
 from scaler.net.connector import LoopThread
 from scaler.net.identity import Identity
+from scaler.net.keys import PeerKeys
 from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
+from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
     DiskChanged,
     ExpirePeer,
+    FetchObject,
     ForgetPersisted,
     MeasureOutbox,
     ObjectNotPersisted,
     OutboxMeasured,
     PersistObject,
     ReceivedMemory,
+    ReportDropped,
     ReportIgnored,
+    ReportPut,
     SendToPeer,
+    StopFetching,
     StorageCore,
     StorageInput,
+    ToExchange,
 )
+from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
     Hello,
+    Message,
     PutObject,
     RefusalReason,
     Refused,
@@ -55,8 +66,11 @@ from scaler.protocol.messages import (
     StorageReply,
     StorageResult,
     StorageStatus,
+    StoreAddress,
+    StoresChanged,
     Welcome,
 )
+from scaler.protocol.pieces import LARGE_BYTES
 from scaler.protocol.session import Descriptor
 
 if TYPE_CHECKING:
@@ -89,11 +103,14 @@ class StorageServer:
         heartbeat_seconds: float = HEARTBEAT_SECONDS,
         state_directory: str = "",
         cache_limit_bytes: int = ObjectStorageServerConfig.cache_limit_bytes,
+        access: ServerAccess | None = None,
+        limit_name: str = "memory_limit_bytes",
     ) -> None:
         """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
 
         spill: where objects go for which memory has no room; None: nowhere.
         state_directory: objects are in its subdirectory `objects`, too, and outlive the process; empty: in none.
+        access, limit_name: of a server that is not the object storage.
         """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
@@ -108,6 +125,7 @@ class StorageServer:
             put_wait_seconds=PUT_WAIT_SECONDS,
             is_durable=bool(state_directory),
             cache_limit_bytes=cache_limit_bytes,
+            limit_name=limit_name,
         )
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
@@ -115,6 +133,11 @@ class StorageServer:
         self._disk_thread = ThreadPoolExecutor(1, "spill")
         self._durable = self._open_journal(state_directory) if state_directory else None
         self._ignored = RateLimitedLog(_log, logging.WARNING, self._loop)
+        self.transfers = Transfers(self._core, self._on_events, self._tell_scheduler, self._connect_to_store)
+        self._scheduler = b""
+        """The peer id of the scheduler, which has connected to this storage."""
+        self._is_known = False
+        """The scheduler has been told which large objects are here: it knows of other stores."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._peak_bytes = 0
@@ -124,7 +147,7 @@ class StorageServer:
         # Memory of forgotten objects lives on until slow readers have taken their descriptors.
         no_limit = memory_limit_bytes < 0
         self._max_memory_bytes = math.inf if no_limit else memory_limit_bytes + MAX_UNACKNOWLEDGED_BYTES_PER_PEER
-        self._access = ServerAccess(security, Server.OBJECT_STORAGE, [address])
+        self._access = access or ServerAccess(security, Server.OBJECT_STORAGE, [address])
         self._listener = SocketListener(
             [address],
             server_kind=Server.OBJECT_STORAGE,
@@ -163,6 +186,7 @@ class StorageServer:
                 timer.cancel()
         if self._durable is not None:
             self._durable.close()
+        self.transfers.close()
         self._listener.close()
         self._access.close()
         self._disk_thread.shutdown()
@@ -191,41 +215,76 @@ class StorageServer:
 
     def _on_events(self, events: Sequence[StorageInput]) -> None:
         inputs: list[StorageInput] = [self._with_memory(event) for event in events]
-        while True:
-            measured: list[StorageInput] = []
-            for command in self._core.step(inputs, self._loop.time()):
+        exchanged: list[ToExchange] = []
+        is_done = False
+        while not is_done:
+            commands = self._core.step(inputs, self._loop.time())
+            inputs = []
+            for command in commands:
                 match command:
-                    case SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
-                        failure = status.disk_failure or self._durable.why_refused()
-                        status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
-                        self._listener.send(peer, status)
-                    case SendToPeer(peer, message, attachments, memory):
-                        self._listener.send(peer, message, attachments, () if memory is None else (memory,))
-                    case PersistObject() if self._durable is not None:
-                        self._durable.put(command)
-                    case ForgetPersisted() if self._durable is not None:
-                        self._durable.forget(command)
                     case MeasureOutbox(peer):
-                        measured.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
-                    case ExpirePeer(peer, text):
-                        _log.warning("peer %s: %s", peer.hex(), text)
-                        self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
-                    case SpillBodies():
-                        self._spill(command)
-                    case ReportIgnored(peer, count):
-                        self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
-                    case PersistObject() | ForgetPersisted():
-                        raise AssertionError("the core was told that no disk keeps its objects")
+                        inputs.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
+                    case FetchObject() | StopFetching() | ReportDropped() | ReportPut():
+                        exchanged.append(command)
                     case _:
-                        assert_never(command)
-            if not measured:
-                break
-            inputs = measured
+                        self._perform(command)
+            is_done = not inputs
+        if exchanged:
+            self.transfers.take(exchanged)
+        for event in events:
+            match event:
+                case Received(_, message) if isinstance(message, FROM_SCHEDULER):
+                    self.scheduler_says(message)
+                case Opened(peer, Hello(role=Role.SCHEDULER)):
+                    self._scheduler, self._is_known = peer, False
         self._set_timer(self._core.wake_at)
         used_bytes = self._core.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
         if self._peak_bytes - used_bytes >= TRIM_BYTES and self._trim is None:
             self._trim = self._loop.call_later(TRIM_SECONDS, self._return_memory)
+
+    def _perform(
+        self, command: SendToPeer | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies
+    ) -> None:
+        match command:
+            case SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
+                failure = status.disk_failure or self._durable.why_refused()
+                status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
+                self._listener.send(peer, status)
+            case SendToPeer(peer, message, attachments, memory):
+                self._listener.send(peer, message, attachments, () if memory is None else (memory,))
+            case PersistObject() if self._durable is not None:
+                self._durable.put(command)
+            case ForgetPersisted() if self._durable is not None:
+                self._durable.forget(command)
+            case ExpirePeer(peer, text):
+                _log.warning("peer %s: %s", peer.hex(), text)
+                self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
+            case SpillBodies():
+                self._spill(command)
+            case ReportIgnored(peer, count):
+                self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
+            case PersistObject() | ForgetPersisted():
+                raise AssertionError("the core was told that no disk keeps its objects")
+            case _:
+                assert_never(command)
+
+    def scheduler_says(self, message: FromScheduler) -> None:
+        """Take in what the scheduler says about other stores."""
+        if isinstance(message, StoresChanged) and not self._is_known:
+            self._is_known = self._core.fetches = True
+            self.transfers.take([SchedulerOpened([row for row in self._core.held() if row[1] >= LARGE_BYTES])])
+        self.transfers.take([message])
+
+    def _tell_scheduler(self, message: Message) -> None:
+        self._listener.send(self._scheduler, message)
+
+    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
+        assert store is not None, "no store fetches from itself"
+        keys = self._access.keys
+        own = None if keys is None else PeerKeys(store.public_key, keys.pair, "the object storage")
+        access = StoreAccess(own if store.public_key else None)
+        return StorageClient(store.address, new_peer_id(), Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
 
     def _return_memory(self) -> None:
         self._trim = None

@@ -12,11 +12,15 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import accumulate
 
 from scaler.net.local import FileDescriptor
-from scaler.object_storage.layout import cut
+from scaler.object_storage.body import Body
+from scaler.object_storage.layout import cut, cut_out
 from scaler.object_storage.spill import map_file
+from scaler.protocol.pieces import piece_bytes
 from scaler.protocol.session import Descriptor
 
 if sys.platform == "linux":
@@ -63,7 +67,7 @@ class SharedMemory:
     @classmethod
     def written(cls, parts: Sequence[memoryview]) -> SharedMemory:
         """Return a copy of these parts. Raises OSError when there is no memory or no descriptor for it."""
-        descriptor = FileDescriptor(os.memfd_create("scaler-object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+        descriptor = _new_file()
         # Writing is nearly twice as fast as copying into a mapping, whose fresh pages would be zeroed first.
         with open(descriptor.fileno(), "wb", closefd=False) as file:
             end = 0
@@ -85,6 +89,73 @@ class SharedMemory:
     def frames(self) -> list[memoryview]:
         """Return the bytes as frames for messages, read-only."""
         return [frame for message in cut([part.toreadonly() for part in self.parts()]) for frame in message]
+
+
+class GrowingMemory:
+    """The parts of an object that comes in pieces, in any order: in a memory file, where there are such."""
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        """Raises OSError when there is no descriptor or no address space for it."""
+        self.parts = list(sizes)
+        self._offsets = _offsets(sizes)
+        self._descriptor = _new_file() if is_supported() else None
+        self._begins = [0, *accumulate(sizes)]
+        """Where each part begins in the bytes of the object, and where the last one ends."""
+        self._piece_bytes = piece_bytes(self._begins[-1])
+        self._have = 0
+        if self._descriptor is None:
+            self._memory = memoryview(mmap.mmap(-1, self._offsets[-1]))
+        else:
+            # A private mapping shows what is written to the file later, as long as nothing is written to the mapping.
+            os.ftruncate(self._descriptor.fileno(), self._offsets[-1])
+            self._memory = map_file(self._descriptor.fileno(), self._offsets[-1], mmap.MAP_PRIVATE | _MAP_NORESERVE)
+        ranges = zip(self._offsets[:-1], sizes, strict=True)
+        parts = [self._memory[at : at + size].toreadonly() for at, size in ranges]
+        self._frames = [frame for message in cut(parts) for frame in message]
+
+    def write(self, offset: int, frames: Sequence[memoryview]) -> None:
+        """Write frames at this offset of the object's bytes. Raises ValueError when they reach beyond its end."""
+        begins = self._begins
+        part = bisect_right(begins, offset) - 1
+        for frame in frames:
+            rest = frame
+            while rest.nbytes:
+                while part < len(self.parts) and offset >= begins[part + 1]:
+                    part += 1
+                if part == len(self.parts):
+                    raise ValueError(f"the object of size {begins[-1]} ends before {offset}")
+                at = self._offsets[part] + offset - begins[part]
+                written = self._write(rest[: begins[part + 1] - offset], at)
+                rest = rest[written:]
+                offset += written
+
+    def _write(self, frame: memoryview, at: int) -> int:
+        if self._descriptor is not None:
+            return os.pwrite(self._descriptor.fileno(), frame, at)
+        self._memory[at : at + frame.nbytes] = frame
+        return frame.nbytes
+
+    def add_piece(self, number: int) -> None:
+        """Note that all of a piece is there."""
+        self._have |= 1 << number
+
+    def frames(self, offset: int, size: int) -> list[memoryview] | None:
+        """Return the bytes of this range as frames for messages; None when not all of their pieces are there."""
+        first, end = offset // self._piece_bytes, -(-(offset + size) // self._piece_bytes)
+        wanted = ((1 << (end - first)) - 1) << first
+        is_here = size > 0 and offset + size <= self._begins[-1] and self._have & wanted == wanted
+        return cut_out(self._frames, offset, size) if is_here else None
+
+    def body(self) -> Body:
+        """Return the whole object. Raises ValueError or OSError when it cannot be shared."""
+        if self._descriptor is None:
+            return Body(self.parts, self._frames, self._begins[-1])
+        fcntl.fcntl(self._descriptor.fileno(), fcntl.F_ADD_SEALS, _SEALS)
+        return Body(self.parts, [], self._begins[-1], SharedMemory(self._descriptor, self.parts))
+
+
+def _new_file() -> FileDescriptor:
+    return FileDescriptor(os.memfd_create("scaler-object", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
 
 
 def _offsets(sizes: Sequence[int]) -> list[int]:

@@ -142,7 +142,9 @@ def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
     assert requests.step([Broken(SERVER), Resumed(SERVER)], 1.0) == []
 
 
-def test_a_storage_that_has_forgotten_the_session_gets_everything_again(requests: Requests) -> None:
+def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_what_has_come(
+    requests: Requests,
+) -> None:
     chunk = bytes(MAX_CHUNK_BYTES)
     put, get, stat = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), StatCall()
     requests.step([put, get, stat], 0.0)
@@ -154,13 +156,13 @@ def test_a_storage_that_has_forgotten_the_session_gets_everything_again(requests
         ("PutObject", 8),
         ("PutObject", 9),
     ]
-    assert (messages[0].deadline_seconds, messages[2].offset) == (5.0, 0)
+    assert (messages[0].deadline_seconds, messages[0].offset, messages[2].offset) == (5.0, 4, 0)
     late = [reply(4), content(1, b"late", parts=[], offset=4)]  # of the old session: counts for nothing
     assert ended(requests.step(late, 4.0)) == []
     status = StorageStatus(7, 1, 2, 3, 4)
-    answers = [content(6, b"12345678", parts=[8]), Received(SERVER, status), reply(8), reply(9)]
+    answers = [content(6, b"full", parts=[8], offset=4), Received(SERVER, status), reply(8), reply(9)]
     outcomes = ended(requests.step(answers, 5.0)) + ended(requests.step([reply(10)], 5.0))
-    assert outcomes == [(get, [b"12345678"]), (stat, status), (put, None)]
+    assert outcomes == [(get, [b"halffull"]), (stat, status), (put, None)]
 
 
 def test_calls_fail_when_the_storage_is_away_for_too_long(requests: Requests) -> None:

@@ -1,0 +1,286 @@
+"""What one store gets from others: the objects that its readers wait for, in runs of pieces that the scheduler chooses.
+
+Pure. Laws (see `check`): an object is fetched from FetchObject until StopFetching, Fetched or NotFetched; each run that
+the scheduler has named is answered with PiecesFetched or FetchesFailed once, unless its object is not fetched any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, assert_never
+
+from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
+from scaler.protocol.messages import (
+    FetchesFailed,
+    FetchPieces,
+    Message,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsUnwanted,
+    ObjectsWanted,
+    PiecesFetched,
+    PushObjects,
+    SoleCopies,
+    StoreAddress,
+    StoresChanged,
+)
+from scaler.protocol.pieces import piece_bytes, piece_count
+
+MAX_ROWS_PER_MESSAGE = 10_000
+"""Of a message to the scheduler, which is a control message."""
+UNAVAILABLE = "no store has it"
+
+_Row = TypeVar("_Row")
+FromScheduler = FetchPieces | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
+FROM_SCHEDULER = (FetchPieces, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerOpened:
+    """Input: the scheduler knows nothing of this store. held: its whole objects, with their sizes."""
+
+    held: list[tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PieceRun:
+    """Consecutive pieces of an object from one source. size_bytes: of the object, 0 when it is not known."""
+
+    id: bytes
+    size_bytes: int
+    first: int
+    count: int
+    source: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.wanted_bytes == self.size_bytes
+
+    @property
+    def offset(self) -> int:
+        return self.first * piece_bytes(self.size_bytes)
+
+    @property
+    def wanted_bytes(self) -> int:
+        """How many bytes they are; 0: all of the object."""
+        end = (self.first + self.count) * piece_bytes(self.size_bytes)
+        return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunCame:
+    """Input: the pieces of a run are here. size_bytes: of the whole object."""
+
+    run: PieceRun
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFailed:
+    """Input: the pieces of a run did not come. is_unreachable: there is no way from here to their source."""
+
+    run: PieceRun
+    is_unreachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Command: send this to the scheduler."""
+
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class GetRun:
+    """Command: get these pieces from their source; answered with RunCame or RunFailed."""
+
+    run: PieceRun
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Command: all pieces of this object have come: it becomes a copy."""
+
+    id: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class NotFetched:
+    """Command: let go of the pieces that have come. text: why there will be no copy, empty when none is wanted."""
+
+    id: bytes
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCopies:
+    """Command: these are the last copies."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """Command: put these objects into the object storage, too."""
+
+    ids: list[bytes]
+
+
+ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | RunCame | RunFailed
+ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
+
+
+@dataclass(slots=True)
+class WantedObject:
+    """An object that readers wait for. have: a bit for each piece that has come."""
+
+    size_bytes: int = 0
+    have: int = 0
+    runs: set[PieceRun] = field(default_factory=set)
+
+
+class Exchange:
+    """What is fetched now, and the other stores by their numbers."""
+
+    def __init__(self) -> None:
+        self.stores: dict[int, StoreAddress] = {}
+        self.received_bytes: dict[int, int] = {}
+        """What has come from each source."""
+        self._fetches: dict[bytes, WantedObject] = {}
+        self._wanted: list[bytes] = []
+        self._unwanted: list[bytes] = []
+        self._put: list[tuple[bytes, int]] = []
+        self._came: list[tuple[bytes, int, int, int]] = []
+        self._failed: list[tuple[bytes, int, int, bool]] = []
+        self._commands: list[ExchangeCommand] = []
+
+    def step(self, inputs: Iterable[ExchangeInput]) -> list[ExchangeCommand]:
+        """Take in what has happened and return what to do, in this order."""
+        for item in inputs:
+            if isinstance(item, FROM_SCHEDULER):
+                self._hear(item)
+            else:
+                self._take(item)
+        self._tell_each(self._came, lambda rows: PiecesFetched(*_columns(rows)))
+        self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
+        self._tell_each(self._put, lambda rows: ObjectsHeld(*_columns(rows)))
+        self._tell_each(self._wanted, ObjectsWanted)
+        self._tell_each(self._unwanted, ObjectsUnwanted)
+        commands, self._commands = self._commands, []
+        return commands
+
+    def _take(self, item: ToExchange | SchedulerOpened | RunCame | RunFailed) -> None:
+        match item:
+            case FetchObject(object_id):
+                self._fetches[object_id] = WantedObject()
+                self._wanted.append(object_id)
+            case StopFetching(object_id):
+                if self._fetches.pop(object_id, None) is not None:
+                    self._unwanted.append(object_id)
+                    self._commands.append(NotFetched(object_id, ""))
+            case ReportDropped(ids):
+                self._tell_each(ids, ObjectsDropped)
+            case ReportPut(object_id, size_bytes):
+                self._put.append((object_id, size_bytes))
+            case SchedulerOpened(held):
+                self._put += held
+                self._wanted += self._fetches
+                self.stores.clear()
+                self._tell_pieces()
+            case RunCame(run, size_bytes):
+                self._end(run, size_bytes)
+            case RunFailed(run, is_unreachable):
+                self._fail(run, is_unreachable=is_unreachable)
+            case _:
+                assert_never(item)
+
+    def _hear(self, message: FromScheduler) -> None:
+        match message:
+            case FetchPieces():
+                columns = message.ids, message.sizes, message.firsts, message.counts, message.sources
+                for row in zip(*columns, strict=True):
+                    self._begin(PieceRun(*row))
+            case ObjectsUnavailable(ids):
+                for object_id in ids:
+                    if self._fetches.pop(object_id, None) is not None:
+                        self._commands.append(NotFetched(object_id, UNAVAILABLE))
+            case StoresChanged(stores, gone):
+                self.stores.update((store.number, store) for store in stores)
+                for number in gone:
+                    self.stores.pop(number, None)
+            case SoleCopies(ids):
+                self._commands.append(KeepCopies(ids))
+            case PushObjects(ids):
+                self._commands.append(Push(ids))
+            case _:
+                assert_never(message)
+
+    def _begin(self, run: PieceRun) -> None:
+        fetch = self._fetches.get(run.id)
+        if fetch is None or run in fetch.runs:
+            return  # nothing waits for it any more, and the scheduler has been told
+        fetch.runs.add(run)
+        if run.source and run.source not in self.stores:
+            self._fail(run, is_unreachable=False)
+        else:
+            self._commands.append(GetRun(run))
+
+    def _end(self, run: PieceRun, size_bytes: int) -> None:
+        fetch = self._fetches.get(run.id)
+        if fetch is None or run not in fetch.runs:
+            return
+        fetch.runs.remove(run)
+        fetch.size_bytes = size_bytes
+        whole = piece_count(size_bytes)
+        count = run.count if run.size_bytes else whole
+        fetch.have |= ((1 << count) - 1) << run.first
+        came_bytes = run.wanted_bytes or size_bytes
+        self.received_bytes[run.source] = self.received_bytes.get(run.source, 0) + came_bytes
+        self._came.append((run.id, run.first, count, size_bytes))
+        if fetch.have == (1 << whole) - 1:
+            del self._fetches[run.id]
+            self._commands.append(Fetched(run.id))
+
+    def _fail(self, run: PieceRun, *, is_unreachable: bool) -> None:
+        fetch = self._fetches.get(run.id)
+        if fetch is not None and run in fetch.runs:
+            fetch.runs.remove(run)
+            self._failed.append((run.id, run.first, run.source, is_unreachable))
+
+    def _tell_pieces(self) -> None:
+        """Tell a scheduler that has been restarted which pieces are here; it names the others again."""
+        for object_id, fetch in self._fetches.items():
+            fetch.runs.clear()
+            self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
+
+    def _tell_each(self, rows: list[_Row], message: Callable[[list[_Row]], Message]) -> None:
+        """Tell the scheduler about all rows, in messages that are small enough, and empty the list."""
+        for start in range(0, len(rows), MAX_ROWS_PER_MESSAGE):
+            self._commands.append(Tell(message(rows[start : start + MAX_ROWS_PER_MESSAGE])))
+        rows.clear()
+
+    def check(self) -> None:
+        """Assert the laws that hold between steps. For tests."""
+        assert not any((self._commands, self._wanted, self._unwanted, self._put, self._came, self._failed))
+        for object_id, fetch in self._fetches.items():
+            assert all(run.id == object_id for run in fetch.runs)
+            assert not fetch.have or fetch.have < (1 << piece_count(fetch.size_bytes)) - 1
+
+
+def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _runs_of(have: int) -> Iterator[tuple[int, int]]:
+    """Yield the runs of ones in the bits of a number: the first bit and how many follow each other."""
+    first = 0
+    while have:
+        zeros = (have & -have).bit_length() - 1
+        have >>= zeros
+        first += zeros
+        count = (~have & (have + 1)).bit_length() - 1
+        yield first, count
+        have >>= count
+        first += count

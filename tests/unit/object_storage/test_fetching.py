@@ -1,0 +1,189 @@
+"""What the storage's core does with objects that other stores have, and memory that objects come into."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.ids import IdFactory, result_id
+from scaler.net.connection import Closed, Opened
+from scaler.object_storage.body import Body
+from scaler.object_storage.core import (
+    FetchObject,
+    ObjectFetched,
+    ObjectNotFetched,
+    ReportDropped,
+    ReportPut,
+    StopFetching,
+    StorageCommand,
+    StorageInput,
+)
+from scaler.object_storage.shared_memory import GrowingMemory
+from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, Role
+from scaler.protocol.pieces import LARGE_BYTES, MIN_PIECE_BYTES
+from tests.unit.object_storage.storage_story import (
+    CLIENT,
+    SCHEDULER,
+    WORKER,
+    Story,
+    contents,
+    hello,
+    messages,
+    replies,
+)
+
+STORE = b"store--3"
+MADE = IdFactory(CLIENT)
+OBJECT, OTHER = MADE.object(), MADE.object()
+RESULT = result_id(MADE.task(), 1)
+
+
+class HostStory(Story):
+    """The store of a host: there are others."""
+
+    def __init__(self, limit_bytes: int = 1000) -> None:
+        super().__init__(limit_bytes)
+        self.core.fetches = True
+        self.step(Opened(STORE, hello(Role.STORE)))
+        self.told: list[StorageCommand] = []
+        step = self.core.step
+
+        def note(inputs: list[StorageInput], now: float) -> list[StorageCommand]:
+            commands = step(inputs, now)
+            kinds = FetchObject | StopFetching | ReportDropped | ReportPut
+            self.told += [command for command in commands if isinstance(command, kinds)]
+            return commands
+
+        self.core.step = note  # type: ignore[method-assign,assignment]
+
+    def take_told(self) -> list[StorageCommand]:
+        told, self.told = self.told, []
+        return told
+
+
+class Pieces:
+    def __init__(self, have: bytes) -> None:
+        self.parts = [len(have)]
+        self._have = have
+
+    def frames(self, offset: int, size: int) -> list[memoryview] | None:
+        found = self._have[offset : offset + size]
+        return None if b"-" in found else [memoryview(found)]
+
+
+def body(content: bytes) -> Body:
+    return Body([len(content)], [memoryview(content)], len(content))
+
+
+@pytest.fixture
+def story() -> HostStory:
+    return HostStory()
+
+
+def test_what_is_not_here_is_fetched_once_for_all_who_wait_for_it(story: HostStory) -> None:
+    assert story.says(WORKER, GetObject(1, OBJECT, 0.0)) == []
+    assert story.says(WORKER, GetObject(2, OBJECT, 5.0)) == []
+    assert story.take_told() == [FetchObject(OBJECT)]
+    answers = story.step(ObjectFetched(OBJECT, body(b"content")))
+    assert contents(answers) == [(WORKER, 1, b"content"), (WORKER, 2, b"content")]
+    assert contents(story.says(WORKER, GetObject(3, OBJECT, 0.0))) == [(WORKER, 3, b"content")]
+    assert (story.core.hits, story.core.misses) == (1, 2)
+
+
+def test_what_no_store_has_is_missing(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    (answer,) = story.step(ObjectNotFetched(OBJECT, "no store has it"))
+    assert replies([answer]) == [(WORKER, 1, "missing")]
+    assert messages([answer])[0].text == "no store has it"
+    story.says(WORKER, GetObject(2, OBJECT, 0.0))
+    assert story.take_told() == [FetchObject(OBJECT)] * 2, "it may be there by now"
+
+
+def test_other_stores_are_not_made_to_wait(story: HostStory) -> None:
+    assert replies(story.says(STORE, GetObject(1, OBJECT, 0.0))) == [(STORE, 1, "missing")]
+    assert story.take_told() == []
+
+
+def test_nothing_is_fetched_when_no_reader_is_left(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    story.step(Closed(WORKER, is_orderly=True, text=""))
+    assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
+
+
+def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert replies(story.says(SCHEDULER, ForgetObjects([OBJECT]))) == [(WORKER, 1, "missing")]
+    assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
+
+
+def test_pieces_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert story.core.begin_fetch(OBJECT, Pieces(b"abcd--gh"), 8)
+    assert story.core.used_bytes == 8
+    assert contents(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=1, size=3))) == [(STORE, 5, b"bcd")]
+    assert replies(story.says(STORE, GetObject(6, OBJECT, 0.0, offset=3, size=3))) == [(STORE, 6, "missing")]
+    story.step(ObjectFetched(OBJECT, body(b"abcdefgh")))
+    assert story.core.used_bytes == 8
+    (answer,) = story.says(STORE, GetObject(7, OBJECT, 0.0, offset=3, size=3))
+    assert contents([answer]) == [(STORE, 7, b"def")]
+    assert (messages([answer])[0].parts, messages([answer])[0].offset) == ([8], 3)
+
+
+def test_a_range_beyond_the_end_is_refused(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, b"four")
+    assert replies(story.says(STORE, GetObject(1, RESULT, 0.0, offset=2, size=3))) == [(STORE, 1, "invalid")]
+    assert contents(story.says(STORE, GetObject(2, RESULT, 0.0, offset=2))) == [(STORE, 2, b"ur")]
+
+
+def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, bytes(300))
+    for object_id in (OBJECT, OTHER):
+        story.says(WORKER, GetObject(1, object_id, 0.0))
+        story.step(ObjectFetched(object_id, body(bytes(200))))
+    story.says(WORKER, GetObject(2, OBJECT, 0.0))  # used last
+    story.take_told()
+    late = result_id(MADE.task(), 1)
+    assert replies(story.puts(WORKER, late, bytes(300))) == [(WORKER, 1, "ok")]
+    assert story.take_told() == [ReportDropped([OTHER])]
+    assert dict(story.core.held()).keys() == {RESULT, OBJECT, late}
+    assert story.core.sole() == [RESULT, late]
+    story.core.keep([OBJECT])
+    assert story.core.sole() == [RESULT, OBJECT, late]
+    assert replies(story.puts(WORKER, result_id(MADE.task(), 1), bytes(300))) == [(WORKER, 1, "full")]
+    assert story.take_told() == []
+
+
+def test_an_object_without_room_is_not_fetched(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, bytes(900))
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert not story.core.begin_fetch(OBJECT, Pieces(bytes(101)), 101)
+    assert story.core.begin_fetch(OBJECT, Pieces(bytes(100)), 100)
+
+
+def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -> None:
+    story = HostStory(10 * LARGE_BYTES)
+    story.puts(CLIENT, OBJECT, bytes(LARGE_BYTES))
+    story.puts(CLIENT, OTHER, bytes(LARGE_BYTES - 1))
+    story.puts(WORKER, RESULT, bytes(LARGE_BYTES))  # its Done tells
+    late = result_id(MADE.task(), 1)
+    story.says(STORE, PutObject(1, late, [4], 0), [b"back"])
+    assert story.take_told() == [ReportPut(OBJECT, LARGE_BYTES), ReportPut(late, 4)]
+
+
+def test_an_object_grows_from_pieces_in_any_order_and_has_its_parts_then() -> None:
+    parts = [b"p" * 100, b"", b"x" * (2 * MIN_PIECE_BYTES), b"end"]
+    content = b"".join(parts)
+    memory = GrowingMemory([len(part) for part in parts])
+    size = MIN_PIECE_BYTES
+    for number in (2, 0, 1):
+        assert memory.frames(number * size, 10) is None
+        memory.write(number * size, [memoryview(content[number * size : (number + 1) * size])])
+        memory.add_piece(number)
+        assert b"".join(memory.frames(number * size, 10) or []) == content[number * size : number * size + 10]
+    assert memory.frames(0, len(content) + 1) is None
+    with pytest.raises(ValueError, match="ends before"):
+        memory.write(len(content) - 1, [memoryview(b"xy")])
+    memory.write(len(content) - 1, [memoryview(b"d")])
+    whole = memory.body()
+    assert whole.memory is not None
+    assert b"".join(whole.memory.frames()) == content
+    assert whole.parts == [len(part) for part in parts]
