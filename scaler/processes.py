@@ -120,9 +120,9 @@ def end_others_born_with(*names: str) -> None:
         _end_processes(lambda: _processes(marks.issubset))
 
 
-def end_descendants() -> None:
-    """Kill all descendants of this process, which has called `adopt_orphans`."""
-    _end_processes(_children, are_own=True)
+def end_descendants(spared: Collection[int] = ()) -> None:
+    """Kill all descendants of this process, which has called `adopt_orphans`. spared: pids of those that live on."""
+    _end_processes(lambda: _children(spared), are_own=True)
 
 
 def _end_processes(find: Callable[[], Iterator[int]], *, are_own: bool = False) -> None:
@@ -149,12 +149,13 @@ def _end_processes(find: Callable[[], Iterator[int]], *, are_own: bool = False) 
                     count -= 1
 
 
-def _children() -> Iterator[int]:
+def _children(spared: Collection[int] = ()) -> Iterator[int]:
     """Yield a pidfd of each child of this process. The caller closes it. None where the kernel does not list them."""
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
             for pid in (thread / "children").read_bytes().split():
-                yield os.pidfd_open(int(pid))
+                if int(pid) not in spared:
+                    yield os.pidfd_open(int(pid))
 
 
 def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:

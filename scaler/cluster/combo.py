@@ -95,6 +95,8 @@ class SchedulerClusterCombo:
         spill_directory: str = "",
         spill_limit_bytes: int = -1,
         worker_manager_id: str = "local",
+        host_name: str = "",
+        store_memory_limit_bytes: int = 0,
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,
         per_worker_queue_size: int | None = None,

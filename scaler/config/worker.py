@@ -41,6 +41,15 @@ class WorkerSettings(LoggingConfig):
         ServerAddress | None, Setting("-osa", default_text="what the scheduler advertises", metavar="ADDRESS")
     ] = None
     """Where the workers find the object storage."""
+    host_name: Annotated[str, Setting(default_text="the machine", metavar="NAME")] = ""
+    """Workers of one machine with the same name share an object store of their own, as if they were a host by
+    themselves. Without a name, the workers of a machine share one, or the object storage if that is on it. Not for
+    symphony and aws_hpc in mode offload.
+    """
+    store_memory_limit_bytes: Annotated[Bytes, Setting(default_text="a third of the memory", metavar="BYTES")] = 0
+    """Memory for objects in the store of a host; 0: a third of its memory. Not for symphony and aws_hpc in mode
+    offload.
+    """
     per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )

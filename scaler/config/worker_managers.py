@@ -15,6 +15,8 @@ from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = (
+    "host_name",
+    "store_memory_limit_bytes",
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
     "memory_limit_bytes",

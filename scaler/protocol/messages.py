@@ -1030,7 +1030,7 @@ class ReleaseResults(Message):
 class UseStore(Message):
     """From now on, the worker's tasks put their results into this store, and get their objects from it."""
 
-    store: f.OptionalPeerId  # the store of its host; empty: the object storage
+    store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
 
 @message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))

@@ -51,6 +51,11 @@ def pipe_with(text: str) -> int:
     return reader
 
 
+def credential_text() -> str:
+    """Return the text of this worker's credential for a process that it starts; empty without one."""
+    return _text
+
+
 def own_access(config: WorkerConfig) -> Access:
     """Return how this process authenticates. Raises ConfigError when the credential cannot be read."""
     from scaler.net.access import Access  # noqa: PLC0415 (most processors never connect)

@@ -64,6 +64,7 @@ COMPRESSED = (
     "integration/test_compression.py::test_compressible_values_are_small_on_the_way_unless_one_side_compresses_nothing"
 )
 MONITORS_COMPRESSED = "integration/test_compression.py::test_monitors_announce_compression_unless_they_are_told_not_to"
+HOST_STORE = "integration/test_host_store.py::"
 IN_TRANSIT = "integration/test_in_transit.py::"
 UNIT_CREDENTIALS = "integration/test_unit_credentials.py::"
 OF_CONTAINERS = UNIT_CREDENTIALS + "test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else"
@@ -83,6 +84,9 @@ OF_WORKERS = {
     "object_storage_address": (
         WORKERS + "test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_advertised_one"
     ),
+    "host_name": HOST_STORE + "test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_when_it_asks",
+    "store_memory_limit_bytes": HOST_STORE
+    + "test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_setting",
     "worker_manager_id": WHO_THEY_ARE,
     "per_worker_capabilities": CLUSTERS + "test_workers_offer_what_they_were_told_to_offer",
     "per_worker_task_queue_size": SCHEDULER + "test_no_more_tasks_wait_behind_a_worker_than_its_queue_size",

@@ -29,10 +29,19 @@ from scaler.protocol.messages import (
     ReleaseResults,
     Run,
     Shutdown,
+    UseStore,
     is_function_id,
 )
 from scaler.worker.agent.calls import ServiceCalls
-from scaler.worker.agent.events import AgentInput, Command, EndAgent, StopRequested, TimeElapsed
+from scaler.worker.agent.events import (
+    AgentInput,
+    Command,
+    EndAgent,
+    StopRequested,
+    StoreFound,
+    StoreSought,
+    TimeElapsed,
+)
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.state import CANCELLED, RECALLED, Attempt, KillReason
 
@@ -77,6 +86,9 @@ class AgentCore:
         self.incarnation = 0
         """Of the last scheduler that welcomed this agent; 0: none has."""
         self._has_ended = False
+        self._store: StoreFound | None = StoreFound("", b"")
+        """Where tasks put results; None before that is known: then none starts."""
+        self._object_storage_address = ""
         self._stage = LeaseStage.NORMAL
         self._lease_seconds = float("inf")
         """After this time without contact the scheduler gives this worker's tasks to others."""
@@ -97,6 +109,8 @@ class AgentCore:
             StopRequested: self._stop,
             Resumed: self._resumed,
             Broken: self._broke,
+            StoreSought: self._seek_store,
+            StoreFound: self._found_store,
             Run: self._run,
             Recall: self._recall,
             ReleaseResults: lambda message, _now: self.executor.retained.release(message.numbers),
@@ -136,9 +150,13 @@ class AgentCore:
             if not executor.queue.attempts and now >= self._drain_answer_until:
                 self._end(self._exit_code, executor.broken or self._drain_text)
         if not self._has_ended:
-            executor.settle(now, self._stage is LeaseStage.NORMAL)
+            executor.settle(now, self._may_start)
         self.wake_at = executor.wake_at
         return executor.take_commands()
+
+    @property
+    def _may_start(self) -> bool:
+        return self._stage is LeaseStage.NORMAL and self._store is not None
 
     @property
     def queued(self) -> int:
@@ -208,10 +226,32 @@ class AgentCore:
         self._lease_seconds = welcome.lease_seconds
         self._heard_at, self._broken_at = now, float("inf")
         self._stage = LeaseStage.NORMAL
-        address = self._config.object_storage_address or welcome.object_storage_address
-        if address != self.executor.storage_address:
-            self.executor.storage_address = address
-            self.executor.storage_moved()
+        self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
+        self._use_store(is_new_session=True)
+
+    def _seek_store(self, _event: StoreSought, _now: float) -> None:
+        self._store = None
+
+    def _found_store(self, event: StoreFound, _now: float) -> None:
+        is_new_session = self._store is None
+        self._store = event
+        self._use_store(is_new_session=is_new_session)
+
+    def _use_store(self, *, is_new_session: bool) -> None:
+        """Tell the scheduler and the processors which store tasks use, as soon as it is known."""
+        store = self._store
+        if store is None or not self.incarnation:
+            return
+        executor = self.executor
+        addresses = store.address or self._object_storage_address, self._object_storage_address
+        has_moved = addresses != (executor.storage_address, executor.object_storage_address)
+        if store.peer and (has_moved or is_new_session):
+            executor.send(UseStore(store.peer))
+        elif has_moved and executor.storage_address != executor.object_storage_address:
+            executor.send(UseStore())
+        if has_moved:
+            executor.storage_address, executor.object_storage_address = addresses
+            executor.storage_moved()
 
     def _broke(self, _event: Broken, now: float) -> None:
         self._broken_at = now
@@ -258,7 +298,7 @@ class AgentCore:
     def _tick(self, event: TimeElapsed, now: float) -> None:
         self.executor.wake_at = now + IDLE_TICK_SECONDS
         self._check_lease(now)
-        self.executor.tick(event.snapshots, now, self._stage is LeaseStage.NORMAL)
+        self.executor.tick(event.snapshots, now, self._may_start)
         if now >= self._drain_deadline:
             text = f"the worker was told to end ({self._drain_text}) while the task ran"
             self._end_running(KillReason(Outcome.NOT_STARTED, text))

@@ -105,7 +105,34 @@ class MemoryMeasured(NamedTuple):
 
 ProcessorInput = ResultsReceived | TasksReclaimed | ProcessorReported | MemoryMeasured
 CallInput = CallStarted | CallFinished | CallFailed | ExecutorDegraded | CallsAccepted | CallsRefused | CallCompleted
-AgentInput = Received | Welcomed | Resumed | Broken | StopRequested | TimeElapsed | ProcessorInput | CallInput
+
+
+class StoreSought(NamedTuple):
+    """Tasks start when StoreFound has come."""
+
+
+class StoreFound(NamedTuple):
+    """Tasks put results into the store at this address, which the scheduler knows under this peer id.
+
+    Both are empty when that is the object storage.
+    """
+
+    address: str
+    peer: bytes
+
+
+AgentInput = (
+    Received
+    | Welcomed
+    | Resumed
+    | Broken
+    | StopRequested
+    | StoreSought
+    | StoreFound
+    | TimeElapsed
+    | ProcessorInput
+    | CallInput
+)
 
 
 # -- commands ------------------------------------------------------------------------------------------------------

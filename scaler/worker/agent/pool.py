@@ -233,9 +233,9 @@ class ProcessorPool(ExecutorBase):
             self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
-        """Announce to all processors where the object storage is."""
+        """Announce to all processors where the store of this host and the object storage are."""
         for processor in self.processors.values():
-            self._announce(processor, ToProcessor.STORAGE, self.storage_address)
+            self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
 
     # -- once per step ---------------------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class ProcessorPool(ExecutorBase):
         )
         self._act(processor, Verb.SPAWN)
         if self.storage_address:
-            self._announce(processor, ToProcessor.STORAGE, self.storage_address)
+            self._announce(processor, ToProcessor.STORAGE, self.storage_address, self.object_storage_address)
         return processor
 
     def _suspend(self, processor: PooledProcessor, now: float) -> None:

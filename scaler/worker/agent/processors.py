@@ -31,6 +31,8 @@ from scaler.worker.agent.events import (
     ProcessorVerb,
     ResultsReceived,
     ShowDegradedReason,
+    StoreFound,
+    StoreSought,
     TasksReclaimed,
 )
 from scaler.worker.agent.limits import MemoryLimits
@@ -54,6 +56,7 @@ from scaler.worker.frames import (
     unpack_note,
     unpack_results,
 )
+from scaler.worker.store.link import StoreLink
 
 SOCKET_BUFFER_BYTES = 1024 * 1024
 """What a socket to or from a processor holds; more waits in the agent, or makes the processor wait."""
@@ -123,6 +126,7 @@ class ProcessorAgent(Agent):
             _log.warning("max_suspended_tasks is %d: open files are limited (ulimit -n)", possible)
             config = replace(config, max_suspended_tasks=possible)
         super().__init__(config, make_connector)
+        self._store = StoreLink(config, lambda *store: self.take_soon(StoreFound(*store)))
         self._fork_server = fork_server
         self._show_degraded = show_degraded
         self._processors: dict[int, _Processor] = {}
@@ -153,6 +157,7 @@ class ProcessorAgent(Agent):
         self._loop.add_reader(self._fork_server, self._on_fork_server)
         self.connect()
         super().start()
+        self.take([StoreSought()])
 
     def _perform(self, command: ProcessorCommand) -> None:
         """Perform a command. None of them fails because a processor is gone."""
@@ -175,6 +180,9 @@ class ProcessorAgent(Agent):
         else:
             self._relays.close_all()
 
+    def _use_stores(self, object_storage_address: str) -> None:
+        self._store.use(object_storage_address)
+
     def _relay(self, message: Relay) -> None:
         if not self._relays.deliver(message.client, message.body):
             super()._relay(message)
@@ -196,6 +204,7 @@ class ProcessorAgent(Agent):
         return {number: each.pid for number, each in self._processors.items() if each.pid}
 
     async def _end_tasks(self) -> None:
+        self._store.close()
         self._memory.close()
         self._kernel_kills.close()
         self._prints.close()

@@ -100,6 +100,9 @@ class Agent:
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
         """The scheduler opened a new session: it knows no nested clients. is_restarted: it was restarted."""
 
+    def _use_stores(self, object_storage_address: str) -> None:
+        """Find the store of this host. None is needed here: what runs tasks uses the object storage."""
+
     def _relay(self, message: Relay) -> None:
         """Pass a message to a nested client. None is here."""
         self.send(RelayClosed(message.client))
@@ -216,6 +219,7 @@ class Agent:
                 case Welcomed(welcome):
                     is_restarted = self._core.incarnation not in (0, welcome.incarnation)
                     self._session_opened(welcome, is_restarted=is_restarted)
+                    self._use_stores(self._config.object_storage_address or welcome.object_storage_address)
                     # The scheduler's lease may be short.
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                     self._clock = ClockOffset()

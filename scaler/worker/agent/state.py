@@ -226,6 +226,8 @@ class ExecutorBase:
         self._has_results = False
         """The commands of this step have a Done."""
         self.storage_address = ""
+        """Of the store that tasks use: that of the host, or the object storage."""
+        self.object_storage_address = ""
         self.degraded_reason = ""
         """What keeps tasks from running now; empty: nothing."""
         self.broken = ""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from scaler.errors import LimitError, ObjectLostError
+from scaler.errors import LimitError, ObjectLostError, UnreachableError
 from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import Buffer, Serializer, load_function, load_retry_on, load_serializer, parts_of, size_of
@@ -16,6 +16,8 @@ from scaler.serialization import Buffer, Serializer, load_function, load_retry_o
 if TYPE_CHECKING:  # most processors never need it
     from scaler.object_storage.client import BlockingStorage
 
+HOST_STORE_SECONDS = 2.0
+"""How long a result waits for the store of its host before it looks for another one."""
 GET_TIMEOUT_SECONDS = 1.0
 """A task whose input cannot be fetched, because the storage has been away for this long, frees its slot."""
 DISK_SECONDS = 300.0
@@ -33,19 +35,26 @@ class StoredObjects:
         self,
         connect: Callable[[str], BlockingStorage],
         report_wait: Callable[[str], None],
+        refresh: Callable[[], None] = lambda: None,
         cache_bytes: int = CACHE_BYTES,
     ) -> None:
-        """report_wait: is told what a result waits for, and with an empty text that it does no longer."""
+        """report_wait: is told what a result waits for, and with an empty text that it does no longer.
+
+        refresh: calls `move` if the storage has moved.
+        """
         self._connect = connect
+        self._refresh = refresh
         self._report_wait = report_wait
         self._storage: BlockingStorage | None = None
         self._cache: OrderedDict[bytes, list[memoryview]] = OrderedDict()
         self._cached_bytes = 0
         self._limit_bytes = cache_bytes
         self.address = ""
+        self.is_host_store = False
 
-    def move(self, address: str) -> None:
-        """Use the storage at this address from now on."""
+    def move(self, address: str, *, is_host_store: bool = False) -> None:
+        """Use the storage at this address from now on. is_host_store: another one takes its place when it ends."""
+        self.is_host_store = is_host_store
         if self._storage is not None and address != self.address:
             self._storage.close()
             self._storage = None
@@ -79,8 +88,8 @@ class StoredObjects:
     def put(self, identifier: bytes, parts: Sequence[Buffer]) -> bytes:
         """Store an object and return the payload that points to it. Raises what the storage's client raises.
 
-        Tries again for DISK_SECONDS while the storage's disk takes nothing: a task that has run must not lose its
-        result for that, and its processor makes no others meanwhile.
+        Tries again for DISK_SECONDS while the storage's disk takes nothing, or this host has no store: a task that has
+        run must not lose its result for that, and its processor makes no others meanwhile.
         """
         until = time.monotonic() + DISK_SECONDS
         failure = ""
@@ -95,6 +104,11 @@ class StoredObjects:
                     if failure != str(error):
                         failure = str(error)
                         self._report_wait(f"its result waits for up to {DISK_SECONDS:g} s: {failure}")
+                except UnreachableError:
+                    was_host_store = self.is_host_store
+                    self._refresh()
+                    if not was_host_store or time.monotonic() >= until:
+                        raise
                 time.sleep(DISK_PAUSE_SECONDS)
         finally:
             if failure:
@@ -106,6 +120,7 @@ class StoredObjects:
         self._cached_bytes = 0
 
     def _open(self) -> BlockingStorage:
+        self._refresh()
         if self._storage is None:
             if not self.address:
                 raise ObjectLostError(NO_STORAGE)

@@ -26,7 +26,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.processes import give_memory_back
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Outcome, Role
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
 from scaler.serialization import dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.worker.credential import own_access
@@ -34,7 +34,13 @@ from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProce
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
-from scaler.worker.processor.functions import GET_TIMEOUT_SECONDS, FunctionCache, LoadedSpec, StoredObjects
+from scaler.worker.processor.functions import (
+    GET_TIMEOUT_SECONDS,
+    HOST_STORE_SECONDS,
+    FunctionCache,
+    LoadedSpec,
+    StoredObjects,
+)
 from scaler.worker.processor.guard import ProcessGuard
 
 if TYPE_CHECKING:
@@ -76,8 +82,8 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     return 0
 
 
-def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
-    from scaler.object_storage.client import BlockingStorage  # noqa: PLC0415 (most processors never need it)
+def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> BlockingStorage:
+    from scaler.object_storage.client import TIMEOUT_SECONDS, BlockingStorage  # noqa: PLC0415 (most never need it)
 
     def away() -> contextlib.AbstractContextManager[None]:
         """Lend the slot of a task whose objects cannot be stored or fetched now."""
@@ -88,7 +94,13 @@ def _connect(config: WorkerConfig, address: str) -> BlockingStorage:
 
     access = own_access(config)
     return BlockingStorage(
-        address, new_peer_id(), Role.WORKER, access, get_timeout_seconds=GET_TIMEOUT_SECONDS, away=away
+        address,
+        new_peer_id(),
+        Role.WORKER,
+        access,
+        timeout_seconds=HOST_STORE_SECONDS if objects.is_host_store else TIMEOUT_SECONDS,
+        get_timeout_seconds=GET_TIMEOUT_SECONDS,
+        away=away,
     )
 
 
@@ -191,7 +203,9 @@ class _Processor:
         self._results = results
         self._context = context.ProcessorContext(control, results.flush, partial(own_access, config))
         context.enter(self._context)
-        self._objects = StoredObjects(partial(_connect, config), self._context.report_wait)
+        self._objects = StoredObjects(
+            lambda address: _connect(config, self._objects, address), self._context.report_wait, self._read_all
+        )
         self._functions = FunctionCache(self._objects)
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
@@ -256,12 +270,17 @@ class _Processor:
         self._announcements[kind](*values)
         return True
 
+    def _read_all(self) -> None:
+        """Take in all announcements that have come."""
+        while self._read_announcement():
+            pass
+
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
-    def _use_storage(self, address: str) -> None:
-        self._objects.move(address)
-        self._context.object_storage_address = address
+    def _use_storage(self, store_address: str, object_storage_address: str) -> None:
+        self._objects.move(store_address, is_host_store=store_address != object_storage_address)
+        self._context.object_storage_address = object_storage_address  # of clients in tasks, which are as any other
 
     def _run(self, values: tuple[Any, ...]) -> None:
         """Run the task of a TASK datagram, and add its result."""
@@ -306,8 +325,6 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
-            while outcome == Outcome.INPUT_MISSING and self._read_announcement():
-                pass  # the storage may have moved with a restarted scheduler
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns

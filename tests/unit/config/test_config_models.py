@@ -119,13 +119,14 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
         (SymphonyConfig, {"worker_manager_id": "m", "service_name": "app"}),
         (AwsHpcConfig, offload),
     ]
+    others = {bool: True, int: 7, float: 7.0, str: "other"}
     for model, values in elsewhere:
         told = {"scheduler_address": ADDRESS, **values}
         default = describe(model)[key].default
         assert getattr(model_of(model, {**told, key: default}), key) == default
         with pytest.raises(ConfigError, match=f"{key} is for the processors of workers, and tasks of .* have none"):
-            model_of(model, {**told, key: True if default is False else 7})
-    value = key == "hard_processor_suspend" or 1
+            model_of(model, {**told, key: others[type(default)]})
+    value = others[type(default)]
     with_workers = {"scheduler_address": ADDRESS, **offload, "mode": "worker", key: value}
     assert getattr(model_of(AwsHpcConfig, with_workers), key) == value
 

@@ -1,0 +1,47 @@
+"""`python -m scaler.worker.store`: be the store of this host, unless another process is."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from scaler.component import Component, report, run_component
+from scaler.config.worker import WorkerConfig
+from scaler.errors import ScalerError
+from scaler.processes import PARENT_PID_VARIABLE
+from scaler.worker.credential import take_credential
+from scaler.worker.store import place
+from scaler.worker.store.server import HostStoreServer
+
+
+def main() -> int:
+    """Run the store. Returns the exit code."""
+    take_credential()
+    os.environ.pop(PARENT_PID_VARIABLE, None)  # it serves other workers, too, and stays for them
+    try:
+        config = WorkerConfig.from_json(os.environ.pop(place.CONFIG_VARIABLE))
+        file = place.take(place.file_name(config))
+    except ScalerError as error:
+        return report("store", error)
+    if file is None:
+        return 0
+
+    async def work(component: Component) -> int:
+        store = HostStoreServer(config)
+        place.publish(file, place.RunningStore(store.addresses[0], store.peer.hex(), os.getpid()))
+        component.ready({"store": store.addresses[0]})
+        stop = asyncio.ensure_future(component.stop.wait())
+        try:
+            await asyncio.wait((stop, store.ended), return_when=asyncio.FIRST_COMPLETED)
+            await store.evacuate()
+            return await store.ended if store.ended.done() else 0
+        finally:
+            stop.cancel()
+            store.close()
+
+    return run_component("store", config, work, config.event_loop)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

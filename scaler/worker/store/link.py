@@ -1,0 +1,122 @@
+"""An agent's part: find the store of its host, or start it, and notice when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+
+from scaler.child_process import ChildProcess
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.errors import ScalerError
+from scaler.ids import new_peer_id
+from scaler.net.local import has_local_listener
+from scaler.object_storage.client import StorageClient
+from scaler.object_storage.shared_memory import is_supported
+from scaler.protocol.messages import Role
+from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, own_access, pipe_with
+from scaler.worker.store import place
+
+FIND_SECONDS = 10.0
+"""After this time without a store of its host, a worker uses the object storage directly."""
+RETRY_SECONDS = 30.0
+"""When a worker without one tries again."""
+_POLL_SECONDS = 0.05
+_log = logging.getLogger(__name__)
+
+OnFound = Callable[[str, bytes], None]
+"""Is called with the address of the store and its peer id at the scheduler; both empty for the object storage."""
+
+
+class StoreLink:
+    """Keeps one agent connected to the store of its host. Belongs to the running loop."""
+
+    def __init__(self, config: WorkerConfig, on_found: OnFound) -> None:
+        self._config = config
+        self._on_found = on_found
+        self._loop = asyncio.get_running_loop()
+        self._name = ""
+        self._task: asyncio.Task[None] | None = None
+        self._client: StorageClient | None = None
+        self._child: ChildProcess | None = None
+
+    def use(self, object_storage_address: str) -> None:
+        """Find the store for a cluster whose object storage is at this address. on_found is called soon."""
+        if self._task is not None:
+            return
+        self._task = self._loop.create_task(self._keep(object_storage_address))
+
+    def close(self) -> None:
+        """Leave the store: it ends when no worker of its host is left."""
+        if self._task is not None:
+            self._task.cancel()
+        if self._client is not None:
+            self._client.close()
+
+    async def _keep(self, object_storage_address: str) -> None:
+        """Use the store of this host for as long as the agent lives, and a new one after its end."""
+        is_here = not self._config.host_name and has_local_listener(object_storage_address)
+        if is_here or not object_storage_address or not is_supported():
+            self._on_found("", b"")
+            return
+        self._name = place.file_name(self._config)
+        while True:
+            store = await self._found()
+            if store is None:
+                self._on_found("", b"")
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            self._client = StorageClient(store.address, new_peer_id(), Role.WORKER, own_access(self._config))
+            self._on_found(store.address, bytes.fromhex(store.peer))
+            await self._end_of(store.pid)
+            _log.warning("the object store of this host (pid %d) has ended: what only it had is lost", store.pid)
+            self._client.close()
+
+    async def _found(self) -> place.RunningStore | None:
+        """Return the store of this host, started if need be; None when there can be none."""
+        until = self._loop.time() + FIND_SECONDS
+        try:
+            while self._loop.time() < until:
+                store = place.find(self._name)
+                if store is not None:
+                    return store
+                if self._child is None or self._child.popen.poll() is not None:
+                    self._start()
+                await asyncio.sleep(_POLL_SECONDS)
+        except (ScalerError, OSError) as error:
+            _log.warning("this host has no object store, so its workers use the object storage directly: %s", error)
+            return None
+        text = "this host has no object store after %g s, so its workers use the object storage directly"
+        _log.warning(text, FIND_SECONDS)
+        return None
+
+    def _start(self) -> None:
+        reader = None
+        environment = {place.CONFIG_VARIABLE: self._config.to_json(), WORKER_CONFIG_VARIABLE: ""}
+        with suppress(ScalerError):
+            if text := credential_text():
+                reader = pipe_with(text)
+                environment[CREDENTIAL_FD_VARIABLE] = str(reader)
+        try:
+            command = [sys.executable, "-m", "scaler.worker.store"]
+            self._child = ChildProcess(command, environment, pass_fds=() if reader is None else (reader,))
+        finally:
+            if reader is not None:
+                os.close(reader)
+
+    async def _end_of(self, pid: int) -> None:
+        """Wait for the end of a process."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        ended = self._loop.create_future()
+        self._loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
+        try:
+            await ended
+        finally:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)

@@ -1,0 +1,81 @@
+"""Which store serves a worker, and the file by which its agents find it: locked while the store runs."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from scaler.config.worker import WorkerConfig
+from scaler.errors import ScalerError
+from scaler.registry import FLAGS, lock, private_directory
+
+SUFFIX = ".store"
+CONFIG_VARIABLE = "SCALER_STORE_CONFIG"
+"""Has the document of the worker that starts a store."""
+
+
+class RunningStore(NamedTuple):
+    """A store of this host. peer: its peer id at the scheduler, in hex."""
+
+    address: str
+    peer: str
+    pid: int
+
+
+def file_name(config: WorkerConfig) -> str:
+    """Return the name of the file of the store that serves workers with these settings on this host.
+
+    Network namespaces are hosts of their own: processes cannot reach each other's local listeners.
+    """
+    network = ""
+    with suppress(OSError):
+        network = str(Path("/proc/self/ns/net").readlink())
+    what = json.dumps([config.scheduler_address, config.host_name, network, config.insecure_no_auth])
+    return blake2b(what.encode(), digest_size=12).hexdigest() + SUFFIX
+
+
+def find(name: str) -> RunningStore | None:
+    """Return the store of this file, None when none runs, or it has not begun to listen.
+
+    Raises UsageError when the directory is not private.
+    """
+    with private_directory() as directory, suppress(FileNotFoundError):
+        file = os.open(name, os.O_RDONLY | FLAGS, dir_fd=directory)
+        try:
+            if not lock(file):
+                text = os.read(file, 4096)
+                return RunningStore(*json.loads(text)) if text else None
+        finally:
+            os.close(file)
+    return None
+
+
+def pids_of_store(config: WorkerConfig) -> list[int]:
+    """Return the process of the store for workers with these settings, as far as one is known to run."""
+    with suppress(ScalerError):
+        store = find(file_name(config))
+        return [] if store is None else [store.pid]
+    return []
+
+
+def take(name: str) -> int | None:
+    """Lock the file for this process, and return its descriptor; None when another process is the store.
+
+    Raises UsageError when the directory is not private.
+    """
+    with private_directory() as directory:
+        file = os.open(name, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)
+        if not lock(file):
+            os.close(file)
+            return None
+        os.ftruncate(file, 0)
+        return file
+
+
+def publish(file: int, store: RunningStore) -> None:
+    """Let agents find this process."""
+    os.pwrite(file, json.dumps(store).encode(), 0)

@@ -1,0 +1,225 @@
+"""The store of a host: a `StorageServer` with a connection to the scheduler, which tells it what to get from where."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import socket
+from collections.abc import Mapping, Sequence
+
+from scaler.config.addresses import local_address
+from scaler.config.security import SecurityConfig
+from scaler.config.servers import default_memory_limit_bytes
+from scaler.config.worker import WorkerConfig
+from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.ids import new_peer_id
+from scaler.net.access import Access, StoreAccess
+from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
+from scaler.net.connector import SocketConnector
+from scaler.net.identity import LOCAL, Identity
+from scaler.net.keys import PeerKeys, ServerKeys
+from scaler.net.server_access import ServerAccess
+from scaler.net.versions import own_hello
+from scaler.object_storage.client import StorageClient
+from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
+from scaler.object_storage.server import StorageServer
+from scaler.object_storage.transfers import SOURCE_SECONDS
+from scaler.protocol.messages import (
+    ForgetObjects,
+    ForgetOwner,
+    HeartbeatEcho,
+    Hello,
+    Message,
+    RefusalReason,
+    Refused,
+    Role,
+    Server,
+    StoreAddress,
+    StoreDetails,
+    StoreReport,
+    StoresChanged,
+    Welcome,
+)
+from scaler.security.keys import Entry, KeyPair, new_key_pair
+from scaler.worker.credential import own_access
+
+LINGER_SECONDS = 5.0
+"""How long a store stays after its last worker has left; the next one finds it with its objects."""
+EVACUATE_SECONDS = 20.0
+"""How long a store that ends has to put its sole copies into the object storage."""
+REPORT_SECONDS = 2.0
+LOOK_SECONDS = 0.25
+"""How often it looks whether it is still needed."""
+_SCHEDULER = bytes(8)
+"""The scheduler among the peers of the store's core: what it says comes by the store's own connection to it."""
+_HELLO = own_hello(Role.SCHEDULER)
+_log = logging.getLogger(__name__)
+
+
+class KnownStores:
+    """The public keys of the stores that may connect to this one."""
+
+    def __init__(self, object_storage_key: str) -> None:
+        self._own = {object_storage_key: Entry("the object storage", Role.STORE.value)} if object_storage_key else {}
+        self._entries: dict[str, Entry] = dict(self._own)
+
+    def entries(self) -> Mapping[str, Entry]:
+        return self._entries
+
+    def refresh(self) -> None:
+        """Do nothing: the scheduler says when stores come and go."""
+
+    def know(self, stores: Mapping[int, StoreAddress]) -> None:
+        """Admit these stores, and no others."""
+        named = ((store.public_key, f"store-{number}") for number, store in stores.items())
+        self._entries = self._own | {key: Entry(name, Role.STORE.value) for key, name in named if key}
+
+
+class StoreServerAccess(ServerAccess):
+    """The keys of a host's store: a pair of its own for each run, and those of the stores that it knows."""
+
+    def __init__(self, pair: KeyPair | None, known: KnownStores) -> None:
+        super().__init__(SecurityConfig(insecure_no_auth=True), Server.OBJECT_STORAGE, [])
+        self.keys = None if pair is None else ServerKeys(pair, known)
+
+
+class HostStoreServer(StorageServer):
+    """The store of a host, on the running loop. `ended` completes when it is not needed any more."""
+
+    def __init__(self, config: WorkerConfig) -> None:
+        """Listen, and begin to connect to the scheduler. Raises UsageError when this host has no address for that."""
+        self._config = config
+        access = own_access(config)
+        own = access.credential
+        self._pair = None if config.insecure_no_auth else new_key_pair()
+        self._known = KnownStores("" if own is None else own.object_storage_key)
+        server_access = StoreServerAccess(self._pair, self._known)
+        address = f"tcp://{_own_host(config.scheduler_address)}:0"
+        limit_bytes = config.store_memory_limit_bytes or default_memory_limit_bytes() * 2 // 3
+        super().__init__(
+            address,
+            limit_bytes,
+            access=server_access,
+            io_threads=config.io_threads,
+            limit_name="store_memory_limit_bytes",
+        )
+        self._core.fetches = True
+        self._storage_access = access
+        self._object_storage_address = ""
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self._left_alone_since = self._loop.time()
+        self._had_workers = False
+        self.peer = new_peer_id()
+        public_key = "" if self._pair is None else self._pair.public
+        details = StoreDetails(self.addresses[0], public_key, limit_bytes)
+        self._to_scheduler = SocketConnector(
+            config.scheduler_address,
+            peer=self.peer,
+            hello=own_hello(Role.STORE, details),
+            on_events=self._on_scheduler_events,
+            io_threads=config.io_threads,
+            keys=access.to(Server.SCHEDULER, config.scheduler_address),
+            uses_local=access.uses_local,
+        )
+        self._report_seconds = REPORT_SECONDS
+        self._report_at = self._loop.time() + REPORT_SECONDS
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+
+    def close(self) -> None:
+        """Say Goodbye to all, and let go of all objects."""
+        self._look_timer.cancel()
+        self._to_scheduler.close("the store ends: its workers have left")
+        super().close()
+
+    async def evacuate(self) -> None:
+        """Put what no other store has into the object storage, as far as time allows."""
+        sole = self._core.sole()
+        if sole and self._to_scheduler.connected:
+            _log.info("putting objects that only this store has into the object storage: %d", len(sole))
+            await asyncio.wait(self.transfers.push(sole), timeout=EVACUATE_SECONDS)
+
+    def _admit(self, peer: bytes, hello: Hello, identity: Identity) -> Welcome | Refused:
+        if hello.role not in {Role.WORKER, Role.STORE}:
+            text = f"this is the object store of a host; {hello.role}s belong to the scheduler and the object storage"
+            return Refused(RefusalReason.ROLE, text)
+        return super()._admit(peer, hello, identity)
+
+    # -- the scheduler
+
+    def _on_scheduler_events(self, events: Sequence[ConnectorEvent]) -> None:
+        for event in events:
+            match event:
+                case Welcomed(welcome):
+                    self._report_seconds = min(REPORT_SECONDS, welcome.heartbeat_seconds)
+                    self._object_storage_address = self._config.object_storage_address or welcome.object_storage_address
+                    self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
+                    self.transfers.take([SchedulerOpened(self._core.held())])
+                case Received(_, message) if isinstance(message, FROM_SCHEDULER):
+                    self.scheduler_says(message)
+                case Received(_, ForgetObjects() | ForgetOwner() | HeartbeatEcho() as message):
+                    self._on_events([Received(_SCHEDULER, message)])
+                case Resumed():
+                    self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])
+                case ConnectionRefused(refused):
+                    self._end(RefusedError(f"the scheduler refused the store of this host: {refused.text}"))
+
+    def scheduler_says(self, message: FromScheduler) -> None:
+        """Take in what the scheduler says about other stores."""
+        self.transfers.take([message])
+        if isinstance(message, StoresChanged):
+            self._known.know(self.transfers.exchange.stores)
+
+    def _tell_scheduler(self, message: Message) -> None:
+        self._to_scheduler.send(message)
+
+    def _connect_to_store(self, store: StoreAddress | None) -> StorageClient:
+        access: Access | StoreAccess = self._storage_access
+        address = self._object_storage_address
+        if store is not None:
+            keys = None if self._pair is None else PeerKeys(store.public_key, self._pair, "of this store")
+            access = StoreAccess(keys, compression=self._storage_access.compression)
+            address = store.address
+        return StorageClient(address, new_peer_id(), Role.STORE, access, timeout_seconds=SOURCE_SECONDS)
+
+    # -- time
+
+    def _look(self) -> None:
+        """End when no worker needs this store any more; report now and then."""
+        now = self._loop.time()
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        if now >= self._report_at:
+            self._report_at = now + self._report_seconds
+            self._report(now)
+        if self._core.serves(Role.WORKER):
+            self._left_alone_since, self._had_workers = now, True
+        elif now - self._left_alone_since >= LINGER_SECONDS or (self._had_workers and not self._to_scheduler.connected):
+            self._end(None)
+
+    def _report(self, now: float) -> None:
+        core, received = self._core, self.transfers.exchange.received_bytes
+        report = StoreReport(now, len(core.held()), core.used_bytes, core.disk_bytes, core.hits, core.misses)
+        report.sources, report.received_bytes = list(received), list(received.values())
+        self._to_scheduler.send(report)
+
+    def _end(self, error: ScalerError | None) -> None:
+        if not self.ended.done():
+            if error is None:
+                self.ended.set_result(0)
+            else:
+                self.ended.set_exception(error)
+
+
+def _own_host(server: str) -> str:
+    """Return the address of this host that a server, and so other hosts of its cluster, can reach."""
+    found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
+    if found is None:
+        return "127.0.0.1"
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(where)  # sends nothing
+            host = probe.getsockname()[0]
+    except OSError as error:
+        raise UsageError(f"this host has no address from which {server} can be reached: {error}") from None
+    return f"[{host}]" if ":" in host else str(host)

@@ -1,0 +1,102 @@
+"""The store that the workers of a host share: what moves to and from it, and what happens when it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.future import ScalerFuture
+from scaler.config.worker import WorkerConfig
+from scaler.worker.store import place
+from tests.waiting import until
+
+SIZE = 500_000
+"""Numbers of an array: 4 MB."""
+
+
+def make(seed: int) -> np.ndarray:
+    return np.full(SIZE, float(seed))
+
+
+def total(*arrays: np.ndarray) -> float:
+    return float(sum(array[0] * array.size for array in arrays))
+
+
+def store_of(combo: SchedulerClusterCombo) -> place.RunningStore | None:
+    address = combo.get_address()
+    config = WorkerConfig(scheduler_address=address, worker_manager_id="", unit_id="", host_name="alpha")
+    return place.find(place.file_name(config))
+
+
+@pytest.fixture
+def combo() -> Iterator[SchedulerClusterCombo]:
+    """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
+    with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:
+        yield combo
+        pids = [store.pid] if (store := store_of(combo)) is not None else []
+    until(lambda: not [pid for pid in pids if is_alive(pid)])
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_when_it_asks(
+    combo: SchedulerClusterCombo,
+) -> None:
+    with Client(combo.get_address()) as client:
+        sent = client.send_object(make(3), "sent")
+        first = client.submit(make, 1)
+        assert [client.submit(total, first, sent).result() for _ in range(3)] == [4.0 * SIZE] * 3
+        assert store_of(combo) is not None
+        assert first.result()[0] == 1.0
+        large = client.submit(make, 2)  # no other task uses it: it comes by itself
+        assert large.result()[-1] == 2.0
+
+
+def test_a_store_that_is_killed_is_followed_by_another_and_what_it_had_is_computed_again(
+    combo: SchedulerClusterCombo,
+) -> None:
+    with Client(combo.get_address()) as client:
+        first = client.submit(make, 1)
+        second = client.submit(np.negative, first)
+        assert client.submit(total, second).result() == -SIZE
+        store = store_of(combo)
+        assert store is not None
+        os.kill(store.pid, signal.SIGKILL)
+        assert client.submit(total, first, second).result() == 0.0
+        assert second.result()[0] == -1.0
+        found = until(lambda: store_of(combo))
+        assert found.pid != store.pid
+
+
+def test_what_only_a_store_has_that_is_not_needed_any_more_goes_to_the_object_storage() -> None:
+    with SchedulerClusterCombo(n_workers=1, host_name="alpha") as combo, Client(combo.get_address()) as client:
+        first = client.submit(make, 1)
+        used: ScalerFuture = client.submit(total, first)
+        assert used.result() == SIZE
+        store = store_of(combo)
+        assert store is not None
+        os.kill(store.pid, signal.SIGTERM)
+        until(lambda: not is_alive(store.pid))
+        assert first.result()[0] == 1.0
+        assert client.submit(total, first).result() == SIZE
+
+
+def test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_setting() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, host_name="alpha", store_memory_limit_bytes=5_000_000) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        assert client.submit(make, 1).result()[0] == 1.0
+        error = client.submit_verbose(np.zeros, args=(SIZE * 2,), kwargs={}, retries=0).exception()
+        assert "store_memory_limit_bytes = 5000000" in str(error)
