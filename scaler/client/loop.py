@@ -15,7 +15,7 @@ import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -47,6 +47,7 @@ from scaler.errors import (
     ScalerError,
     SchedulerLostError,
     UnreachableError,
+    UsageError,
 )
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -174,7 +175,7 @@ class ClientLoop:
         self._released = self._trimmed = 0
         self._trim_at = 0.0
         self._keeper = Keeper()
-        self._restoring = Restoring(self.futures, self._put_again, self._upload_again, self._answer)
+        self._restoring = Restoring(self.futures, self._put_again, self._upload_again, self._answer, self._fetch_kept)
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """By content, or by samples of it, while something refers to them: the same bytes go up once.
 
@@ -572,6 +573,10 @@ class ClientLoop:
                 stored = self._stored_result(payload)
                 if outcomes[index] == Outcome.SUCCESS and not future.done():
                     future.stored = stored
+                    if future.may_stay and not self.cached.wanted:
+                        future.stay()
+                        resolved.append((future, Unloaded(partial(self._load_kept, future)), None, profile))
+                        continue
                 fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
                 self._loop.create_task(fetch)
                 continue
@@ -644,6 +649,32 @@ class ClientLoop:
         self.futures.step(UploadEnded(upload, error))
         self.futures.wake()
 
+    async def _fetch_kept(self, future: TaskFuture) -> object:
+        """Return the value of a future whose value has stayed where it is. Raises ObjectLostError and others."""
+        assert future.stored is not None, "it has a value"
+        assert future.template is not None, "it is kept as a whole"
+        value, exception = await self._fetched(future, _SUCCESS, future.stored, future.template.serializer)
+        if type(value) is Unloaded:
+            value, exception = await self._loop.run_in_executor(None, value.load)
+        if exception is not None:
+            raise exception
+        return value
+
+    def _load_kept(self, future: TaskFuture) -> tuple[object, BaseException | None]:
+        """Return value and exception of a future whose value has stayed where it is. In the thread that asks for it."""
+        if threading.current_thread() is self._thread:
+            return None, UsageError("the client's own thread cannot wait for a value that other tasks use")
+        fetched = self._fetch_kept(future)
+        try:
+            return asyncio.run_coroutine_threadsafe(fetched, self._loop).result(), None
+        except Exception as error:  # noqa: BLE001 (whatever keeps the value from being here is raised by `result`)
+            if self._loop.is_closed() or isinstance(error, ClientClosedError | CancelledError):
+                text = "its value stayed with the tasks that use it: ask for it before the client is closed"
+                return None, ClientClosedError(text)
+            return None, error
+        finally:
+            fetched.close()
+
     async def _fetch(
         self,
         future: TaskFuture,
@@ -652,6 +683,12 @@ class ClientLoop:
         stored: RemoteReference,
         serializer: Serializer | None,
     ) -> None:
+        value, exception = await self._fetched(future, outcome, stored, serializer)
+        self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+    async def _fetched(
+        self, future: TaskFuture, outcome: int, stored: RemoteReference, serializer: Serializer | None
+    ) -> tuple[object, BaseException | None]:
         value: object = None
         exception: BaseException | None
         try:
@@ -670,7 +707,7 @@ class ClientLoop:
                 value, exception = await self._load_again(future, lost)
         except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
             exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
-        self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+        return value, exception
 
     async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> tuple[object, BaseException | None]:
         """Return value and exception of a task whose stored result is lost, after it has run again."""

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from scaler.client.futures import FutureTable
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectUpload, Reference, TaskTemplate
+from scaler.client.tasks import ObjectUpload, Reference, Stage, TaskTemplate
 from scaler.errors import ObjectLostError
 from scaler.grammar import counted
 from scaler.ids import is_result, show, task_of
@@ -37,15 +37,18 @@ class Restoring:
         put: Callable[[bytes, Sequence[Buffer]], Awaitable[object]],
         upload: Callable[[Parts], ObjectUpload],
         answer: Callable[[ObjectsRestored], object],
+        fetch: Callable[[TaskFuture], Awaitable[object]],
     ) -> None:
         """put: puts parts into the storage under an id. upload: begins to do so under a new id. answer: sends to the
-        scheduler."""
+        scheduler. fetch: gets a value that has stayed in the storage.
+        """
         self.uploads: WeakValueDictionary[bytes, ObjectUpload] = WeakValueDictionary()
         """All of this client, by id."""
         self._futures = futures
         self._put = put
         self._upload = upload
         self._answer = answer
+        self._fetch = fetch
         self._again: dict[TaskFuture, asyncio.Task[TaskFuture]] = {}
         """The tasks whose values are computed again."""
         self._runs: dict[bytes, int] = {}
@@ -92,7 +95,9 @@ class Restoring:
         """
         if future.delivers and not future.done():
             await self._ended(future)
-        if future.done() and future.delivers:
+        if future.stage is Stage.KEPT and future.is_stored:
+            return await self._fetch(future)
+        if future.done() and future.delivers and future.stage is not Stage.KEPT:
             return future.result()
         return (await self.run_again(future)).result()
 

@@ -229,6 +229,9 @@ class TaskSession:
         template = task.template
         assert template is not None, "a task that has ended is not added"
         self.pending[task.task_id] = task
+        for reference in task.references:
+            if isinstance(reference, ClientTask):
+                reference.is_used = True
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
         self.unsent_bytes += len(task.payload) + ROW_BYTES
@@ -303,6 +306,9 @@ class TaskSession:
         for identifier, outcome, payload in zip(message.ids, message.outcomes, message.payloads, strict=True):
             task = pending.get(identifier)
             if task is None:
+                continue
+            if is_stored(payload) and task.stage is Stage.KEPT:
+                del pending[identifier]  # and as a whole, for the same reason
                 continue
             if is_stored(payload):
                 task.stage = Stage.FETCHING  # it is kept as a whole: it runs again if its value cannot be fetched

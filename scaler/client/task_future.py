@@ -15,6 +15,11 @@ from scaler.serialization.arguments import ByReference, Collection, DependencyFa
 from scaler.serialization.exceptions import annotate, locate
 
 _UNSENT: Final = Stage.UNSENT
+_HOW_TO_MAKE = (
+    "_exception", "_has_started", "_owner", "_profile", "_spec", "_state", "node", "payload", "references", "task_id",
+    "template", "uploads",
+)  # fmt: skip
+"""What is copied of a future that has ended, without its value."""
 _LOCK_TYPE: Final = type(threading.Lock())
 
 
@@ -98,6 +103,29 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         """True when the value is in the storage, and tasks can name it there."""
         return self.stored is not None and not self.stored.is_invalid
 
+    @property
+    def may_stay(self) -> bool:
+        """True when other tasks use the value, and nothing waits for it here."""
+        return self._waiting is None and self._callbacks is None and getattr(self, "is_used", False)
+
+    def stay(self) -> None:
+        """Leave the value where it is, and keep what is needed to run the task again, should it be lost there.
+
+        Of the values that the task has used, only the way to make them is kept.
+        """
+        self.stage = Stage.KEPT
+        self.references = tuple(each._lineage() if isinstance(each, TaskFuture) else each for each in self.references)
+
+    def _lineage(self) -> TaskFuture:
+        if self._state is PENDING:
+            return self
+        made = TaskFuture.__new__(TaskFuture)
+        for name in _HOW_TO_MAKE:
+            setattr(made, name, getattr(self, name))
+        made._result = made._waiting = made._callbacks = made.stored = None
+        made.stage = Stage.KEPT
+        return made
+
     def is_pending_of(self, owner: object) -> bool:
         """Tell whether it is an unfinished future of this client, which tasks can only reference."""
         return self._state is PENDING and self._owner is owner
@@ -130,7 +158,11 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
             for waiter in waiting:
                 if type(waiter) is _LOCK_TYPE:
                     waiter.release()
-                elif getattr(waiter, "stop_on_exception", False) and type(self._result) is Unloaded:
+                elif (
+                    getattr(waiter, "stop_on_exception", False)
+                    and type(self._result) is Unloaded
+                    and self.stage is not Stage.KEPT
+                ):
                     self._load()  # it must know whether that fails
                     (waiter.add_result if self._exception is None else waiter.add_exception)(self)
                 elif self._state is CANCELLED:

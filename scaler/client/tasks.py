@@ -113,6 +113,8 @@ class Stage(IntEnum):
     """It has ended, and its value is on its way from the object storage."""
     AGAIN = 3
     """It was sent in an earlier session with a scheduler, and not yet in this one."""
+    KEPT = 4
+    """It has ended, and other tasks use its value, which stays where it is until the user asks for it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -129,6 +131,8 @@ class ClientTask:
     references: tuple[Reference, ...] = ()
     uploads: tuple[ObjectUpload, ...] = ()
     stage: Stage = Stage.UNSENT
+    is_used: bool = field(init=False)
+    """Other tasks name its value; unset when none does."""
     label: tuple[bytes, bytes] = field(init=False)
     """Key and tag of a task of a durable session; other tasks have none, not even an empty one."""
 
