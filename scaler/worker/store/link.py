@@ -27,14 +27,14 @@ RETRY_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _log = logging.getLogger(__name__)
 
-OnFound = Callable[[str, bytes], None]
+OnStore = Callable[[str, bytes], None]
 """Is called with the address of the store and its peer id at the scheduler; both empty for the object storage."""
 
 
 class StoreLink:
     """Keeps one agent connected to the store of its host. Belongs to the running loop."""
 
-    def __init__(self, config: WorkerConfig, on_found: OnFound) -> None:
+    def __init__(self, config: WorkerConfig, on_found: OnStore) -> None:
         self._config = config
         self._on_found = on_found
         self._loop = asyncio.get_running_loop()
