@@ -14,6 +14,7 @@ not grow with the cluster.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
@@ -41,6 +42,8 @@ FIRST_RUN_BYTES = 4 * 1024 * 1024
 MAX_RUN_BYTES = 64 * 1024 * 1024
 """up to this: other objects at the same source do not wait longer than for such a run."""
 MAX_LOOKS = 16
+MAX_OWN_LOOKS = 256
+"""Fetches of a store, most of them without a run, among which it looks for some that a source has room for."""
 MAX_FAILURES = 8
 """Runs of one fetch that may fail before the object is taken to be unavailable to its store."""
 SWEEP_SECONDS = 0.25
@@ -105,7 +108,7 @@ class Transfer:
         """By the number of the store."""
         self.sources: list[int] = []
         """Stores that have pieces: fetchers, and some of the holders."""
-        self.waiting: dict[Fetch, None] = {}
+        self.waiting: OrderedDict[Fetch, None] = OrderedDict()
         """Fetches that may have another run, and found no source with room."""
         self.assumes_storage = False
         """No store is known to have it: the object storage is taken to."""
@@ -162,8 +165,8 @@ class Traffic:
     """How many of each kind."""
     gets: int = 0
     gets_small: int = 0
-    fetches: dict[bytes, Fetch] = field(default_factory=dict)
-    offers: dict[Transfer, None] = field(default_factory=dict)
+    fetches: OrderedDict[bytes, Fetch] = field(default_factory=OrderedDict)
+    offers: OrderedDict[Transfer, None] = field(default_factory=OrderedDict)
     """Transfers for which it is a source; that which it served last is at the end."""
 
     def may_serve(self, kind: Kind) -> bool:
@@ -205,9 +208,9 @@ class Tracker:
     def take(self) -> list[tuple[int, Message]]:
         """Return all messages, with the numbers of their stores."""
         while self.unsettled:
-            transfer = next(iter(self.unsettled))
-            del self.unsettled[transfer]
-            for fetch in list(transfer.waiting):
+            transfers, self.unsettled = self.unsettled, {}
+            for fetch in [fetch for transfer in transfers for fetch in transfer.waiting]:
+                transfer = fetch.transfer
                 if fetch in transfer.waiting:
                     self._request(fetch, MAX_LOOKS if fetch.runs else len(transfer.sources))
         return self.mail.take()
@@ -396,6 +399,7 @@ class Tracker:
             del self.links[fetch.store].fetches[transfer.id]
         for source in transfer.sources:
             self.links[source].offers.pop(transfer, None)
+        transfer.waiting.clear()
         del self.transfers[transfer.id]
         self.unsettled.pop(transfer, None)
         for source in served:
@@ -469,28 +473,29 @@ class Tracker:
         if fetch.have != transfer.full:
             self._request(fetch)
         elif freed:
-            self._continue(self.links[store])
+            self._continue(self.links[store], transfer.kind is _SMALL)
 
-    def _continue(self, link: Traffic) -> None:
+    def _continue(self, link: Traffic, is_small: bool) -> None:
         """Have a store that gets less now get something else: of some objects, that whose source serves the least."""
-        may_get = [link.may_get(kind) for kind in Kind]
-        fetches = list(link.fetches.values()) if any(may_get) else []
+        if not link.may_get(_SMALL if is_small else _LONE):
+            return
+        fetches = list(islice(link.fetches.values(), MAX_OWN_LOOKS))
         self._turn += 1
-        first = self._turn * 7919 % max(1, len(fetches))
+        first = self._turn * 7919 % max(1, len(fetches))  # else all stores would go to the same sources in turn
         best, best_source, fewest, looks = None, 0, math.inf, 0
         for fetch in fetches[first:] + fetches[:first]:
-            if fetch.runs or not may_get[fetch.transfer.kind]:
+            if fetch.runs or (fetch.transfer.kind is _SMALL) is not is_small:
                 continue
             source = self._choose(fetch, MAX_LOOKS)
             if source is not None and len(self.links[source].serves) < fewest:
                 best, best_source, fewest = fetch, source, len(self.links[source].serves)
             looks += 1
-            if not fewest or looks == MAX_LOOKS:
+            if not fewest or looks == MAX_LOOKS or (is_small and best is not None):
                 break
         if best is not None:
             self._start(best, best_source)
             if not best.missing:
-                del best.transfer.waiting[best]
+                best.transfer.waiting.pop(best, None)
 
     def _leave(self, fetch: Fetch) -> None:
         """Take a fetch without runs out of its transfer, which ends with its last one."""
@@ -624,7 +629,7 @@ class Tracker:
             self._start(fetch, source)
             if len(fetch.runs) == MAX_RUNS_OF_FETCH or not fetch.missing:
                 del transfer.waiting[fetch]
-            link.offers[transfer] = link.offers.pop(transfer)
+            link.offers.move_to_end(transfer)
 
     def _next_of(self, source: int, link: Traffic) -> Fetch | None:
         """Return the fetch that a source serves next, of some that it may serve that of the store that gets the least.
@@ -634,20 +639,19 @@ class Tracker:
         may_serve = [link.may_serve(kind) for kind in Kind]
         if not any(may_serve):
             return None
-        best, least, looks = None, math.inf, 0
+        best, least = None, math.inf
         passed: list[Transfer] = []
-        for transfer in link.offers:
-            if transfer.waiting and may_serve[transfer.kind]:
-                fetch = self._waiting_for(transfer, source)
-                if fetch is None:
-                    passed.append(transfer)
-                elif self.links[fetch.store].gets < least:
-                    best, least = fetch, self.links[fetch.store].gets
-                looks += 1
-                if not least or looks == MAX_LOOKS:
-                    break
+        for transfer in islice(link.offers, MAX_LOOKS):
+            may_wait = transfer.waiting and may_serve[transfer.kind]
+            fetch = self._waiting_for(transfer, source) if may_wait else None
+            if fetch is None:
+                passed.append(transfer)
+            elif self.links[fetch.store].gets < least:
+                best, least = fetch, self.links[fetch.store].gets
+            if not least or (fetch is not None and transfer.kind is _SMALL):
+                break
         for transfer in passed:
-            link.offers[transfer] = link.offers.pop(transfer)
+            link.offers.move_to_end(transfer)
         return best
 
     def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
@@ -662,8 +666,7 @@ class Tracker:
                     return fetch
                 second = second or fetch
             else:
-                del transfer.waiting[fetch]
-                transfer.waiting[fetch] = None
+                transfer.waiting.move_to_end(fetch)
         return second
 
     # -- without a source
