@@ -133,6 +133,17 @@ def test_dropped_tasks_are_swept_out_before_they_outnumber_the_others_by_much() 
     assert drain(queue) == everything[9_000:]
 
 
+def test_tasks_that_stay_are_taken_once_when_dropped_ones_are_swept_out_between() -> None:
+    queues, queue = empty()
+    of = group()
+    first, *rest = tasks(of, 2_500)
+    queues.add(of, [first, *rest])
+    assert queue.take() is first
+    drop(queues, rest[:1_500])
+    assert drain(queue) == rest[1_500:]
+    assert queue.count == 0
+
+
 def test_turns_survive_the_sweep_of_a_clients_last_task() -> None:
     queues = ReadyQueues()
     a, b = group("a"), group("b")
