@@ -105,7 +105,7 @@ PROGRAMS = {
             Figure("the busiest link, in copies", busiest_in_copies, 3),
             SECONDS,
         ),
-        full={"hosts": 16, "slots": 1, "megabytes": 25, "megabits": 100},
+        full={"hosts": 16, "slots": 1, "megabytes": 25, "megabits": 50},
         short={"hosts": 3, "slots": 1, "megabytes": 4, "megabits": 80},
     ),
     "chain": Program(
