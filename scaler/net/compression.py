@@ -15,6 +15,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from scaler.grammar import counted
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
@@ -214,8 +215,11 @@ def _joined(begun: EnvelopeReceived | None, piece: EnvelopeReceived) -> tuple[bo
 def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
     """Return size and lanes of each frame. Raises ValueError when it may not have that."""
     frames: list[Buffer] = [received.body, *received.attachments]
+    entries = list(_FRAME.iter_unpack(received.header[HEADER_BYTES:]))
+    if len(entries) != len(frames):
+        raise ValueError(f"its header is about {counted(len(entries), 'frame')}, and there are {len(frames)}")
     table = []
-    for (announced, lanes), frame in zip(_FRAME.iter_unpack(received.header[HEADER_BYTES:]), frames, strict=True):
+    for (announced, lanes), frame in zip(entries, frames, strict=True):
         size = _size_of(frame)
         if announced and size > announced:
             raise ValueError(f"a frame is larger than the size that its header announces, {announced}")

@@ -24,10 +24,11 @@ from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.server import WebApp
 from scaler.net import transport as t
+from scaler.net.compression import Expander, Packer, PackingLoad
 from scaler.net.local import LocalTransport, PartialBytes
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import MAX_BATCH_BYTES
-from scaler.protocol.session import HEADER_BYTES
+from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.session import HEADER_BYTES, Envelope
 from scaler.security.credential import Credential
 from scaler.serialization import parts_of
 from scaler.serialization.exceptions import failure_texts
@@ -120,6 +121,52 @@ def run_local(data: bytes) -> int:
             assert len(each.header) == HEADER_BYTES
             assert len(each.body) <= MAX_BATCH_BYTES
     return max(1, len(inputs) - 1)
+
+
+_FRAME_SIZES = struct.Struct("<3H")
+"""Of a header, a body and an attachment, before them; an attachment of 0 is none."""
+
+
+def run_compressed(data: bytes) -> int:
+    """Expand what a hostile peer sends over ZeroMQ once both sides have announced compression."""
+    expander, at, messages = Expander(), 0, 0
+    link = LocalTransport.__new__(LocalTransport)
+    while at + _FRAME_SIZES.size <= len(data) and messages < 50:
+        sizes = _FRAME_SIZES.unpack_from(data, at)
+        at += _FRAME_SIZES.size
+        header, body, attachment = (data[at + sum(sizes[:n]) : at + sum(sizes[: n + 1])] for n in range(3))
+        at += sum(sizes)
+        views = [memoryview(attachment)] if attachment else []
+        envelope = t.EnvelopeReceived(link, header, body, views)
+        found, growth = expander.take(envelope)
+        if isinstance(found, t.EnvelopeReceived) and found is not envelope:
+            assert len(found.header) == HEADER_BYTES
+            assert len(found.body) <= MAX_BATCH_BYTES
+            assert sum(each.nbytes for each in found.attachments) <= MAX_CHUNK_BYTES
+        assert growth <= MAX_BATCH_BYTES + MAX_CHUNK_BYTES
+        messages += 1
+    return messages
+
+
+def compressed_seeds() -> tuple[bytes, ...]:
+    text = b"".join(b"%d," % number for number in range(3_000))
+    contents = ([text], [bytes(5_000), text], [text, struct.pack("<2000d", *range(2_000))])
+    found = []
+    for body, *attachments in contents:
+        packer = Packer(lambda: 0.0, PackingLoad(), lambda: 0.0, lambda: 0.0)
+        pieces, is_whole = [], False
+        while not is_whole:  # without `begin`, each frame is a piece
+            piece, is_whole = packer.pack(Envelope(bytes(HEADER_BYTES), body, attachments))
+            pieces.append(piece)
+        packer.begin()
+        pieces.append(packer.pack(Envelope(bytes(HEADER_BYTES), body, attachments))[0])
+        found.append(b"".join(map(_sized, pieces)))
+    return tuple(found)
+
+
+def _sized(piece: Envelope) -> bytes:
+    frames = [piece.header, piece.body, *map(bytes, piece.attachments), b""][:3]
+    return _FRAME_SIZES.pack(*map(len, frames)) + b"".join(frames)
 
 
 # -- the processes of a worker
@@ -308,6 +355,9 @@ TARGETS = {
         Target("scheduler", run_scheduler, lambda: seeds("scheduler"), _conversation, 250),
         Target("storage", run_storage, lambda: seeds("storage"), _conversation, 250),
         Target("answers", run_answers, lambda: seeds("answers"), _conversation, 200),
+        Target(
+            "compressed", run_compressed, lambda: (*seeds("compressed"), *compressed_seeds()), mutations.bytes_of, 1_000
+        ),
         Target("local", run_local, lambda: (*seeds("local"), *seeds("scheduler")), _conversation, 250),
         Target(
             "processor", run_processor, lambda: (*seeds("processor"), *processor_seeds()), mutations.bytes_of, 1_000
