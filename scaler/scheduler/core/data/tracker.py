@@ -350,9 +350,11 @@ class Tracker:
         """Do what is due: see `next_at`."""
         self.next_at = self.unknown_from if self.now < self.unknown_from else math.inf
         if self.unreachable:
-            self.unreachable = {pair: until for pair, until in self.unreachable.items() if until > self.now}
-            self.wake_by(min(self.unreachable.values(), default=math.inf))
-            self.retry()
+            left = {pair: until for pair, until in self.unreachable.items() if until > self.now}
+            self.wake_by(min(left.values(), default=math.inf))
+            if len(left) < len(self.unreachable):
+                self.unreachable = left
+                self.retry()
         if self.now >= self.unknown_from > -math.inf:
             self.unknown_from = -math.inf
             self.retry()

@@ -1,0 +1,49 @@
+"""The tracker by itself: what no bounded look finds."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import FetchPieces, Message
+from scaler.protocol.pieces import LARGE_BYTES, piece_count
+from scaler.scheduler.core.data.directory import Directory
+from scaler.scheduler.core.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
+
+OBJECT = b"client..\xff\xff\x00\x00\x00\x00\x00\x01"
+
+
+def tracker_of(stores: int) -> Tracker:
+    directory = Directory()
+    directory.is_used = True
+    tracker = Tracker(directory)
+    tracker.now = 0.0
+    for number in range(1, stores + 1):
+        tracker.came(number)
+    return tracker
+
+
+def told(tracker: Tracker, store: int) -> list[Message]:
+    """Return what a store is told to fetch now."""
+    messages = tracker.take()
+    tracker.check()
+    return [message for number, message in messages if number == store and isinstance(message, FetchPieces)]
+
+
+def test_a_fetch_that_every_bounded_look_has_missed_is_found_by_the_sweep() -> None:
+    holder, other, late, *blocked = range(1, 20 * MAX_LOOKS)
+    tracker = tracker_of(blocked[-1])
+    tracker.held(holder, OBJECT, LARGE_BYTES)
+    for store in blocked:  # none of these has a way to the holder or to the other fetcher
+        for source in (holder, other):
+            tracker.failed(store, OBJECT, 0, source, is_unreachable=True)
+        tracker.wanted(store, [OBJECT])
+    assert not told(tracker, late)
+    tracker.wanted(other, [OBJECT])
+    assert told(tracker, other)
+    tracker.wanted(late, [OBJECT])
+    assert not told(tracker, late)
+    for piece in range(piece_count(LARGE_BYTES)):
+        tracker.fetched(other, OBJECT, piece, 1, LARGE_BYTES)
+        assert not told(tracker, late)
+    tracker.now += SWEEP_SECONDS
+    assert tracker.next_at <= tracker.now
+    tracker.sweep()
+    assert told(tracker, late)
