@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
     Heartbeat,
     ManagerStatus,
     Message,
+    ObjectsHeld,
     ObjectsRestored,
     Outcome,
     Output,
@@ -66,6 +67,7 @@ NOTHING = ServerStatus(0.0, 0.0, 1, SchedulerRow(), StorageRow(), {}, {})
 CLIENTS = ("alice", "bob", "nest1", "nest2")
 WORKERS = ("w1", "w2", "w3", "w4")
 MANAGERS = ("m1", "m2")
+STORES = ("s1", "s2", "s3")
 CODE = {content_id(code): code for code in (b"\x80 one", b"\x80 two", b"\x80 three")}
 FUNCTIONS = tuple(CODE)
 CAPABILITIES: tuple[dict[str, float | None], ...] = (
@@ -194,8 +196,10 @@ class JudgedCluster(Cluster):
 class SchedulerAndPeers(RuleBasedStateMachine):
     """Peers have at most one session each; the model forgets a session when the core or the peer ends it."""
 
-    @initialize(limit=st.sampled_from((-1, -1, 20)), slots=st.integers(1, 3))
-    def start(self, limit: int, slots: int) -> None:
+    @initialize(
+        limit=st.sampled_from((-1, -1, 20)), slots=st.integers(1, 3), spread=st.sampled_from((True, True, False))
+    )
+    def start(self, limit: int, slots: int, spread: bool) -> None:
         self.cluster = JudgedCluster(self.judge, limit)
         self.model = Model()
         self.judged = 0
@@ -205,6 +209,8 @@ class SchedulerAndPeers(RuleBasedStateMachine):
             self.client_joins(name)
         self.worker_joins("w1", {}, slots, 5)
         self.worker_joins("w2", {}, 1, 5)
+        for name, store in zip(("w1", "w2"), STORES, strict=False) if spread else ():
+            self.worker_uses_another_store(name, store)
 
     def here(self) -> list[str]:
         return sorted(self.model.clients)
@@ -268,9 +274,31 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         self.model.workers[name] = ModelWorker(Offers.of(offers, slots), slots, slots * (1 + queue_size))
         self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
 
-    @rule(name=workers, store=st.sampled_from(("", "s1", "s2", "s3")))
+    @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
+        if store and Cluster.peer(store) not in self.cluster.state.stores:
+            self.cluster.store(store)
         self.cluster.say(name, UseStore(Cluster.peer(store) if store else b""))
+
+    @rule(
+        name=st.sampled_from(("alice", "bob")),
+        spec=specs,
+        count=st.integers(1, 12),
+        stores=st.sets(st.sampled_from(STORES), min_size=1),
+        size=st.sampled_from((10**6, 10**7, 10**7, 10**9)),
+    )
+    def submits_what_needs_an_object_of_some_stores(
+        self, name: str, spec: Spec, count: int, stores: set[str], size: int
+    ) -> None:
+        if name not in self.model.clients:
+            return
+        needed = self.factories[name].object()
+        for store in sorted(stores):
+            self.cluster.say(store, ObjectsHeld([needed], [size]))
+        ids = [self.factories[name].task() for _ in range(count)]
+        self.model.clients[name].tasks.update({task: ModelTask(spec, (needed,)) for task in ids})
+        group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, [(needed,)] * count)
+        self.cluster.say(name, Submit([(spec.function, CODE[spec.function])], [group]))
 
     @rule(name=st.sampled_from(MANAGERS), manager_id=st.sampled_from(("m1", "m2")), status=st.booleans())
     def manager_joins(self, name: str, manager_id: str, status: bool) -> None:
@@ -311,7 +339,7 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         silent=st.sets(st.sampled_from((*CLIENTS, *WORKERS, *MANAGERS)), max_size=2),
     )
     def time_passes(self, seconds: float, silent: set[str]) -> None:
-        present = [*self.model.clients, *(name for name, worker in self.model.workers.items() if worker.up)]
+        present = [*STORES, *self.model.clients, *(name for name, worker in self.model.workers.items() if worker.up)]
         until = self.cluster.now + seconds
         while self.cluster.now < until:
             self.cluster.wait(min(1.0, until - self.cluster.now), [name for name in present if name not in silent])
