@@ -104,13 +104,13 @@ class Transfers:
         return source
 
     def _get(self, run: PieceRun) -> None:
-        """Ask for each piece of a run; without a known size, for the whole object at once."""
+        """Ask for each piece of a run; for a small object as a whole, and so for one whose size is not known."""
         source = self._source(run.source)
         size = piece_bytes(run.size_bytes)
-        pieces = range(run.first, run.first + run.count) if run.size_bytes else range(1)
+        pieces = range(1) if _comes_at_once(run) else range(run.first, run.first + run.count)
         self._left[run] = len(pieces)
         for number in pieces:
-            wanted = min(size, run.size_bytes - number * size) if run.size_bytes else 0
+            wanted = run.size_bytes if _comes_at_once(run) else min(size, run.size_bytes - number * size)
             future = source.get_range(run.id, number * size, wanted)
             future.add_done_callback(partial(self._piece_ended, run, number, source))
 
@@ -144,11 +144,11 @@ class Transfers:
     def _write(self, run: PieceRun, number: int, found: ByteRange) -> BaseException | None:
         """Keep a piece that has come. Returns why it cannot be."""
         size = sum(found.parts)
-        if size < MIN_SHARED_BYTES and run.is_whole:
-            self._small[run.id] = Body(found.parts, found.frames, size)
-            return None
         if run.size_bytes and size != run.size_bytes:
             return ObjectLostError(f"its size is {size}, and not {run.size_bytes}")
+        if size < MIN_SHARED_BYTES and _comes_at_once(run):
+            self._small[run.id] = Body(found.parts, found.frames, size)
+            return None
         memory = self._memories.get(run.id)
         try:
             if memory is None:
@@ -193,3 +193,7 @@ class Transfers:
     def _pushed(self, object_id: bytes, future: asyncio.Future[object]) -> None:
         if not future.cancelled() and future.exception() is not None:
             self._failures.add(f"object {show(object_id)} is not in the object storage: {future.exception()}")
+
+
+def _comes_at_once(run: PieceRun) -> bool:
+    return not run.size_bytes or (run.is_whole and run.size_bytes < MIN_SHARED_BYTES)

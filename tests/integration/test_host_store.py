@@ -19,8 +19,8 @@ SIZE = 500_000
 """Numbers of an array: 4 MB."""
 
 
-def make(seed: int) -> np.ndarray:
-    return np.full(SIZE, float(seed))
+def make(seed: int, size: int = SIZE) -> np.ndarray:
+    return np.full(size, float(seed))
 
 
 def total(*arrays: np.ndarray) -> float:
@@ -59,8 +59,9 @@ def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_w
         assert [client.submit(total, first, sent).result() for _ in range(3)] == [4.0 * SIZE] * 3
         assert store_of(combo) is not None
         assert first.result()[0] == 1.0
-        large = client.submit(make, 2)  # no other task uses it: it comes by itself
-        assert large.result()[-1] == 2.0
+        for size in (5_000, 75_000, 130_000, SIZE):  # frames, small in several pieces, the smallest shared ones, large
+            value = client.submit(make, 2, size).result()  # no other task uses it: it comes by itself
+            assert value.tolist() == [2.0] * size
 
 
 def test_a_store_that_is_killed_is_followed_by_another_and_what_it_had_is_computed_again(
