@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Self
 
+from scaler.config.compression import Compression
 from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import (
     Bytes,
@@ -113,7 +114,7 @@ class WorkerConfig(WorkerSettings):
 
     scheduler_address: str
     insecure_no_auth: bool = False
-    compression: str = "auto"
+    compression: Compression = "auto"
     worker_manager_id: str
     unit_id: str
     """Empty: see unit_id_from."""

@@ -359,7 +359,10 @@ class ListenerCore:
         if not identity.roles:
             refused = m.Refused(m.RefusalReason.CREDENTIAL, "this peer's key does not let it in any more")
         elif hello.role not in identity.roles:
-            text = f"the key {identity.key} is for the role {' or '.join(sorted(identity.roles))}, not {hello.role}"
+            roles = identity.roles - (
+                {m.Role.STORE} if m.Role.WORKER in identity.roles else set()
+            )  # of its host's store
+            text = f"the key {identity.key} is for the role {' or '.join(sorted(roles))}, not {hello.role}"
             refused = m.Refused(m.RefusalReason.CREDENTIAL, text)
         elif not m.MAY_SEND[self._server][hello.role]:
             text = f"{hello.role}s have no business with the {self._server.replace('_', ' ')}, whose address this is"

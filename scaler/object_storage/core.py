@@ -415,6 +415,8 @@ class StorageCore:
         for each in evicted:
             self._miss(self._objects.drop(each), "it was dropped from the cache")
         self._forget_persisted(evicted)
+        if evicted and self.fetches:
+            self._commands.append(ReportDropped(evicted))
         return object_id not in evicted
 
     def _forget_persisted(self, ids: list[bytes]) -> None:

@@ -163,10 +163,10 @@ class Exchange:
                 self._hear(item)
             else:
                 self._take(item)
+        self._tell_each(self._wanted, ObjectsWanted)  # first: only of what is wanted are pieces of use
         self._tell_each(self._came, lambda rows: PiecesFetched(*_columns(rows)))
         self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
         self._tell_each(self._put, lambda rows: ObjectsHeld(*_columns(rows)))
-        self._tell_each(self._wanted, ObjectsWanted)
         self._tell_each(self._unwanted, ObjectsUnwanted)
         commands, self._commands = self._commands, []
         return commands

@@ -16,7 +16,6 @@ from scaler.output import OutputRelay
 from scaler.processes import adopt_orphans, end_descendants, end_others_born_with
 from scaler.worker.credential import take_credential
 from scaler.worker.fork_server import ForkServer, start_fork_server
-from scaler.worker.store.place import pids_of_store
 
 
 def main() -> int:
@@ -35,6 +34,8 @@ def main() -> int:
             return _run(config, fork_server, status_fd)
         finally:
             fork_server.close()
+            from scaler.worker.store.place import pids_of_store  # noqa: PLC0415 (see the module)
+
             end_descendants(pids_of_store(config))  # it serves the other workers of this host, too
             end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
 

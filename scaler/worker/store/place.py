@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
 
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
+from scaler.ids import content_id
 from scaler.registry import FLAGS, lock, private_directory
 
 SUFFIX = ".store"
@@ -35,7 +35,7 @@ def file_name(config: WorkerConfig) -> str:
     with suppress(OSError):
         network = str(Path("/proc/self/ns/net").readlink())
     what = json.dumps([config.scheduler_address, config.host_name, network, config.insecure_no_auth])
-    return blake2b(what.encode(), digest_size=12).hexdigest() + SUFFIX
+    return content_id(what.encode()).hex() + SUFFIX
 
 
 def find(name: str) -> RunningStore | None:

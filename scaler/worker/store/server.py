@@ -9,6 +9,7 @@ import socket
 from collections.abc import Mapping, Sequence
 
 from scaler.config.addresses import local_address
+from scaler.config.compression import Compression
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import default_memory_limit_bytes
 from scaler.config.worker import WorkerConfig
@@ -79,8 +80,9 @@ class KnownStores:
 class StoreServerAccess(ServerAccess):
     """The keys of a host's store: a pair of its own for each run, and those of the stores that it knows."""
 
-    def __init__(self, pair: KeyPair | None, known: KnownStores) -> None:
-        super().__init__(SecurityConfig(insecure_no_auth=True), Server.OBJECT_STORAGE, [])
+    def __init__(self, pair: KeyPair | None, known: KnownStores, compression: Compression) -> None:
+        config = SecurityConfig(insecure_no_auth=True, compression=compression)
+        super().__init__(config, Server.OBJECT_STORAGE, [])
         self.keys = None if pair is None else ServerKeys(pair, known)
 
 
@@ -94,7 +96,7 @@ class HostStoreServer(StorageServer):
         own = access.credential
         self._pair = None if config.insecure_no_auth else new_key_pair()
         self._known = KnownStores("" if own is None else own.object_storage_key)
-        server_access = StoreServerAccess(self._pair, self._known)
+        server_access = StoreServerAccess(self._pair, self._known, config.compression)
         address = f"tcp://{_own_host(config.scheduler_address)}:0"
         limit_bytes = config.store_memory_limit_bytes or default_memory_limit_bytes() * 2 // 3
         super().__init__(
@@ -121,6 +123,7 @@ class HostStoreServer(StorageServer):
             io_threads=config.io_threads,
             keys=access.to(Server.SCHEDULER, config.scheduler_address),
             uses_local=access.uses_local,
+            compression=access.compression,
         )
         self._report_seconds = REPORT_SECONDS
         self._report_at = self._loop.time() + REPORT_SECONDS

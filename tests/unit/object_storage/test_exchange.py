@@ -126,9 +126,9 @@ def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_pie
     story.says(FetchObject(OBJECT), pieces(1, 2), pieces(6, 1), pieces(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
     assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [
+        ObjectsWanted([OBJECT]),
         PiecesFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
         ObjectsHeld([OTHER], [7]),
-        ObjectsWanted([OBJECT]),
     ]
     assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
     assert told(story.says(pieces(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
