@@ -92,6 +92,8 @@ SAFE_LEASE_SHARE = 2 / 3
 """A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
 UNKNOWN_INCARNATION = 0
 """Of a Welcome to a client inside a task whose worker may have been given up."""
+GET_AGAIN_SECONDS = (0.5, 1.0)
+"""When a result that is missing is asked for again, before its task runs again."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
@@ -686,14 +688,24 @@ class ClientLoop:
         value, exception = await self._fetched(future, outcome, stored, serializer)
         self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
 
+    async def _get(self, identifier: bytes) -> list[memoryview]:
+        """Get a result. Without a deadline: it was whole in a store before its task was reported as done.
+
+        A storage that has just been started may have to learn first that the store of a host has it.
+        """
+        for pause in GET_AGAIN_SECONDS:
+            with contextlib.suppress(ObjectLostError):
+                return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
+            await asyncio.sleep(pause)
+        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
+
     async def _fetched(
         self, future: TaskFuture, outcome: int, stored: RemoteReference, serializer: Serializer | None
     ) -> tuple[object, BaseException | None]:
         value: object = None
         exception: BaseException | None
         try:
-            # Without a deadline: the result was whole in the storage before its task was reported as done.
-            parts = await self._with_storage(lambda storage: storage.get(stored.id, 0.0))
+            parts = await self._get(stored.id)
             if digest := self.cached.take(future.task_id, outcome):
                 await self.cached.put(digest, [*parts])  # before: the user may write to what is loaded
             if outcome == _SUCCESS:

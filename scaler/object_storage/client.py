@@ -116,6 +116,11 @@ class StorageClient:
         return self._connector.connected
 
     @property
+    def is_here(self) -> bool:
+        """True while the storage is known to be on this host."""
+        return self._connector.passes_descriptors
+
+    @property
     def is_silent(self) -> bool:
         """True when a storage of this host has sent nothing for AWAY_SECONDS. Over a network, it may be a slow link."""
         return self._connector.passes_descriptors and self._loop.time() - self._heard_at >= AWAY_SECONDS

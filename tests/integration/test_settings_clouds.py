@@ -95,6 +95,7 @@ def test_units_are_told_all_that_their_manager_was_told(
     logging.write_text('{"version": 1}')
     values: dict[str, Any] = {
         "insecure_no_auth": True,
+        "compression": "off",
         "object_storage_address": "tcp://127.0.0.1:3",
         "per_worker_capabilities": {"gpu": 2.0, "linux": None},
         "per_worker_task_queue_size": 7,
@@ -110,7 +111,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_config_file": str(logging),
     }
     if kind in ("aws_raw_ecs", "worker"):
-        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True}
+        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
         document = document_of(backend, unit_id, aws)

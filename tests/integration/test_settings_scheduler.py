@@ -315,7 +315,7 @@ async def units_told(stage: Stage, names: dict[str, dict[str, float | None]]) ->
         # Whatever the scheduler has said before is here when its answer to this is.
         manager.connector.send(ManagerStatus(1.0, []))
     monitor.said.clear()
-    await monitor.hear(MonitorStatus, 3)
+    await monitor.hear(MonitorStatus, 12)
     return {name: manager.all(Desired)[-1].units if manager.all(Desired) else 0 for name, manager in managers.items()}
 
 

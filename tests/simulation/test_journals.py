@@ -76,7 +76,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "the placement of a task that may start once is not journaled": (
         ROUGH,
-        Fault(Tasks, "_note_dispatched", "changes.add(Dispatched(task.id, worker.id))", "pass", LOST),
+        Fault(Tasks, "_join", "self._state.changes.add(Dispatched(task.id, worker.id))", "pass", LOST),
     ),
     "what the disk did not take counts as written": (
         ROUGH,

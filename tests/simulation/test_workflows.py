@@ -38,7 +38,7 @@ def test_a_random_graph_takes_little_longer_than_its_work_and_what_has_to_move(s
 
 def test_small_graphs_hold_every_invariant() -> None:
     assert shuffle(parts=16, slots=2, checked=True).ratio < 1.25
-    assert layered(1, hosts=4, layers=6, width=24, checked=True).ratio < 1.25
+    assert layered(1, hosts=4, layers=6, width=24, checked=True).ratio < 1.3
 
 
 @pytest.mark.long

@@ -58,8 +58,7 @@ class StoreLink:
 
     async def _keep(self, object_storage_address: str) -> None:
         """Use the store of this host for as long as the agent lives, and a new one after its end."""
-        is_here = not self._config.host_name and has_local_listener(object_storage_address)
-        if is_here or not object_storage_address or not is_supported():
+        if not (object_storage_address and is_supported() and await self._is_elsewhere(object_storage_address)):
             self._on_found("", b"")
             return
         self._name = place.file_name(self._config)
@@ -73,6 +72,23 @@ class StoreLink:
             self._on_found(store.address, bytes.fromhex(store.peer))
             await self._end_of(store.pid)
             _log.warning("the object store of this host (pid %d) has ended: what only it had is lost", store.pid)
+            self._client.close()
+
+    async def _is_elsewhere(self, object_storage_address: str) -> bool:
+        """Return whether the object storage is on another host: it may come up later than this worker."""
+        if self._config.host_name:
+            return True
+        if has_local_listener(object_storage_address):
+            return False
+        access = own_access(self._config)
+        self._client = StorageClient(object_storage_address, new_peer_id(), Role.WORKER, access)
+        try:
+            for _ in range(round(FIND_SECONDS / _POLL_SECONDS)):
+                if self._client.connected:
+                    break
+                await asyncio.sleep(_POLL_SECONDS)
+            return self._client.connected and not self._client.is_here
+        finally:
             self._client.close()
 
     async def _found(self) -> place.RunningStore | None:

@@ -191,7 +191,7 @@ class Tracker:
             return
         for fetch in list(link.fetches.values()):
             self._drop(fetch)
-        for transfer in list(link.offers):
+        for transfer in list(link.offered):
             self._remove_source(transfer, store)
         if is_back:
             for transfer in self.transfers.values():
@@ -272,7 +272,7 @@ class Tracker:
                 self._stop(run)
             del self.links[fetch.store].fetches[transfer.id]
         for source in transfer.sources:
-            self.links[source].offers.pop(transfer, None)
+            self.links[source].offered.pop(transfer, None)
         transfer.waiting.clear()
         del self.transfers[transfer.id]
         self.unsettled.pop(transfer, None)
@@ -308,13 +308,13 @@ class Tracker:
         return here
 
     def _add_source(self, transfer: Transfer, store: int) -> None:
-        offers = self.links[store].offers
-        if transfer not in offers:
-            offers[transfer] = None
+        offered = self.links[store].offered
+        if transfer not in offered:
+            offered[transfer] = None
             transfer.sources.append(store)
 
     def _remove_source(self, transfer: Transfer, store: int) -> None:
-        self.links[store].offers.pop(transfer, None)
+        self.links[store].offered.pop(transfer, None)
         if store in transfer.sources:
             transfer.sources.remove(store)
         self.unsettled[transfer] = None
@@ -503,7 +503,7 @@ class Tracker:
             self._start(fetch, source)
             if len(fetch.runs) == MAX_RUNS_OF_FETCH or not fetch.missing:
                 del transfer.waiting[fetch]
-            link.offers.move_to_end(transfer)
+            link.offered.move_to_end(transfer)
 
     def _next_of(self, source: int, link: Traffic) -> Fetch | None:
         """Return the fetch that a source serves next, of some that it may serve that of the store that gets the least.
@@ -515,7 +515,7 @@ class Tracker:
             return None
         best, least = None, math.inf
         passed: list[Transfer] = []
-        for transfer in islice(link.offers, MAX_LOOKS):
+        for transfer in islice(link.offered, MAX_LOOKS):
             may_wait = transfer.waiting and may_serve[transfer.kind]
             fetch = self._waiting_for(transfer, source) if may_wait else None
             if fetch is None:
@@ -525,7 +525,7 @@ class Tracker:
             if not least or (fetch is not None and transfer.kind is SMALL):
                 break
         for transfer in passed:
-            link.offers.move_to_end(transfer)
+            link.offered.move_to_end(transfer)
         return best
 
     def _waiting_for(self, transfer: Transfer, source: int) -> Fetch | None:
@@ -609,7 +609,7 @@ class Tracker:
             assert link.gets - small <= MAX_RUNS_OF_FETCHER, f"store {number} gets {link.gets} runs"
             fetches = {each.id: each.fetches[number] for each in self.transfers.values() if number in each.fetches}
             assert link.fetches == fetches, f"the fetches of store {number} are listed"
-            assert all(transfer.id in self.transfers for transfer in link.offers), "a transfer that ended is offered"
+            assert all(transfer.id in self.transfers for transfer in link.offered), "a transfer that ended is offered"
         for identifier, transfer in self.transfers.items():
             self._check_transfer(identifier, transfer)
 
@@ -619,7 +619,7 @@ class Tracker:
         assert transfer.fetches, f"{name} has no fetch and is listed"
         assert {*transfer.waiting} <= {*transfer.fetches.values()}, f"{name} has a fetch that waits and has ended"
         assert len(set(transfer.sources)) == len(transfer.sources), f"{name} lists a source twice"
-        sources = {number for number, link in self.links.items() if transfer in link.offers}
+        sources = {number for number, link in self.links.items() if transfer in link.offered}
         assert set(transfer.sources) == sources, f"{name} is offered by its sources"
         counts = [0] * len(transfer.counts)
         for fetch in transfer.fetches.values():

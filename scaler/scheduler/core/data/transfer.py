@@ -134,7 +134,7 @@ class Traffic:
     gets: int = 0
     gets_small: int = 0
     fetches: OrderedDict[bytes, Fetch] = field(default_factory=OrderedDict)
-    offers: OrderedDict[Transfer, None] = field(default_factory=OrderedDict)
+    offered: OrderedDict[Transfer, None] = field(default_factory=OrderedDict)
     """Transfers for which it is a source; that which it served last is at the end."""
 
     def may_serve(self, kind: Kind) -> bool:
