@@ -222,8 +222,9 @@ class Exchange:
         if fetch is None or run in fetch.runs:
             return  # nothing waits for it any more, and the scheduler has been told
         fetch.runs.add(run)
-        if run.source and run.source not in self.stores:
-            self._fail(run, is_unreachable=False)
+        store = self.stores.get(run.source)
+        if run.source and (store is None or not store.address):
+            self._fail(run, is_unreachable=store is not None)
         else:
             self._commands.append(GetRun(run))
 

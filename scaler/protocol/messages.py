@@ -274,7 +274,7 @@ class ManagerDetails:
 class StoreDetails:
     """What the object store of a host says about itself."""
 
-    address: f.Display  # where other stores reach it
+    address: f.Display  # where other stores reach it; empty: they cannot
     public_key: f.Display  # that it listens and connects to other stores with; empty without authentication
     limit_bytes: f.Limit  # memory for objects
 

@@ -205,7 +205,7 @@ struct ManagerDetails {
 
 struct StoreDetails {
   # What the object store of a host says about itself.
-  address @0 :Text;              # where other stores reach it
+  address @0 :Text;              # where other stores reach it; empty: they cannot
   publicKey @1 :Text;            # that it listens and connects to other stores with; empty without authentication
   limitBytes @2 :Int64;          # memory for objects; -1: no limit
 }

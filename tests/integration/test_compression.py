@@ -58,9 +58,8 @@ def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_not
                     small = [client.submit(echo, "X" * INLINE) for _ in range(COUNT)]
                     assert [future.result(30) for future in small] == ["x" * INLINE] * COUNT
                     assert client.submit(echo, "Y" * STORED).result(30) == "y" * STORED
-    # Each value passes its proxy twice on its way to the worker, and twice on the way back. The store of the workers'
-    # host gets the large argument, and the object storage gets the large result there, which is no way by the proxy.
-    passes = {None: (0, 0), "storage": (0, 3), "scheduler": (4, 0), "workers": (2, 1), "client": (2, 2)}[other]
+    # Each value passes its proxy four times: twice on its way to the worker, twice on the way back.
+    passes = {None: (0, 0), "storage": (0, 4), "scheduler": (4, 0), "workers": (2, 2), "client": (2, 2)}[other]
     for proxy, size, expected in zip((at_scheduler, at_storage), (COUNT * INLINE, STORED), passes, strict=True):
         assert proxy.connections >= 2
         assert expected * size <= len(proxy.recorded) < (expected + 0.9) * size

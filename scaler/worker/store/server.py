@@ -8,7 +8,7 @@ import re
 import socket
 from collections.abc import Mapping, Sequence
 
-from scaler.config.addresses import local_address
+from scaler.config.addresses import is_loopback, local_address
 from scaler.config.compression import Compression
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import default_memory_limit_bytes
@@ -114,7 +114,9 @@ class HostStoreServer(StorageServer):
         self._had_workers = False
         self.peer = new_peer_id()
         public_key = "" if self._pair is None else self._pair.public
-        details = StoreDetails(self.addresses[0], public_key, limit_bytes)
+        # A scheduler that is reached by loopback, and is not here, is behind a tunnel: so are the other stores.
+        is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
+        details = StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
         self._to_scheduler = SocketConnector(
             config.scheduler_address,
             peer=self.peer,

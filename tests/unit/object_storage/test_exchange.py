@@ -111,6 +111,12 @@ def test_a_run_from_a_store_that_is_not_known_fails_at_once(story: Story) -> Non
     assert told(story.says(pieces(0, 10))) == [FetchesFailed([OBJECT], [0], [3], [False])]
 
 
+def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
+    hidden = StoreAddress(4, b"store--4", "", "")
+    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), pieces(0, 10, source=4))
+    assert told(commands) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
+
+
 def test_what_nothing_waits_for_any_more_is_told_and_its_runs_count_for_nothing(story: Story) -> None:
     story.says(FetchObject(OBJECT), pieces(0, 4))
     assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), Tell(ObjectsUnwanted([OBJECT]))]
