@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 
 from scaler.child_process import ChildProcess
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
@@ -20,6 +21,8 @@ from scaler.protocol.messages import Role
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, own_access, pipe_with
 from scaler.worker.store import place
 
+START_SECONDS = 2.0
+"""How long a worker that begins waits for the object storage, which shows whether it is on the same host."""
 FIND_SECONDS = 10.0
 """After this time without a store of its host, a worker uses the object storage directly."""
 RETRY_SECONDS = 30.0
@@ -75,7 +78,7 @@ class StoreLink:
             self._client.close()
 
     async def _is_elsewhere(self, object_storage_address: str) -> bool:
-        """Return whether the object storage is on another host: it may come up later than this worker."""
+        """Return whether the object storage is on another host, once it is up. Tasks do not wait for that long."""
         if self._config.host_name:
             return True
         if has_local_listener(object_storage_address):
@@ -83,11 +86,13 @@ class StoreLink:
         access = own_access(self._config)
         self._client = StorageClient(object_storage_address, new_peer_id(), Role.WORKER, access)
         try:
-            for _ in range(round(FIND_SECONDS / _POLL_SECONDS)):
+            for number in count(1):
                 if self._client.connected:
                     break
+                if number == START_SECONDS // _POLL_SECONDS:
+                    self._on_found("", b"")
                 await asyncio.sleep(_POLL_SECONDS)
-            return self._client.connected and not self._client.is_here
+            return not self._client.is_here
         finally:
             self._client.close()
 
