@@ -21,7 +21,8 @@ def main() -> int:
     os.environ.pop(PARENT_PID_VARIABLE, None)  # it serves other workers, too, and stays for them
     try:
         config = WorkerConfig.from_json(os.environ.pop(place.CONFIG_VARIABLE))
-        file = place.take(place.file_name(config))
+        name = place.file_name(config)
+        file = place.take(name)
     except ScalerError as error:
         return report("store", error)
     if file is None:
@@ -39,6 +40,7 @@ def main() -> int:
         finally:
             stop.cancel()
             store.close()
+            place.release(name)
 
     return run_component("store", config, work, config.event_loop)
 

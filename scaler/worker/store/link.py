@@ -11,6 +11,7 @@ from contextlib import suppress
 from itertools import count
 
 from scaler.child_process import ChildProcess
+from scaler.config.addresses import is_loopback
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import new_peer_id
@@ -81,7 +82,8 @@ class StoreLink:
         """Return whether the object storage is on another host, once it is up. Tasks do not wait for that long."""
         if self._config.host_name:
             return True
-        if has_local_listener(object_storage_address):
+        # Behind a tunnel, no other host reaches a store of this one.
+        if is_loopback(self._config.scheduler_address) or has_local_listener(object_storage_address):
             return False
         access = own_access(self._config)
         self._client = StorageClient(object_storage_address, new_peer_id(), Role.WORKER, access)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import content_id
-from scaler.registry import FLAGS, lock, private_directory
+from scaler.registry import FLAGS, lock, private_directory, texts_of_running
 
 SUFFIX = ".store"
 CONFIG_VARIABLE = "SCALER_STORE_CONFIG"
@@ -67,6 +67,7 @@ def take(name: str) -> int | None:
 
     Raises UsageError when the directory is not private.
     """
+    texts_of_running(SUFFIX)  # removes the files of stores that were killed
     with private_directory() as directory:
         file = os.open(name, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)
         if not lock(file):
@@ -74,6 +75,12 @@ def take(name: str) -> int | None:
             return None
         os.ftruncate(file, 0)
         return file
+
+
+def release(name: str) -> None:
+    """Remove the file of this process, which is the store and ends."""
+    with suppress(ScalerError, FileNotFoundError), private_directory() as directory:
+        os.unlink(name, dir_fd=directory)
 
 
 def publish(file: int, store: RunningStore) -> None:
