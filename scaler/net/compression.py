@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from scaler.grammar import counted
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope
 
 ZSTD = "zstd"
@@ -227,7 +227,7 @@ def _table_of(received: EnvelopeReceived) -> list[tuple[int, int]]:
     if len(table) > 1 + MAX_ATTACHMENTS:
         raise ValueError(f"it has more frames than {1 + MAX_ATTACHMENTS}")
     total = sum(size for size, _ in table)
-    if table[0][0] > MAX_BATCH_BYTES or total - table[0][0] > MAX_CHUNK_BYTES:
+    if table[0][0] > MAX_BATCH_BYTES or total - table[0][0] > MAX_ATTACHED_BYTES:
         raise ValueError(f"it would be larger than a message may be: {total}")
     return table
 

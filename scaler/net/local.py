@@ -30,7 +30,7 @@ from scaler.errors import ProtocolError
 from scaler.net import transport as t
 from scaler.net.identity import LOCAL
 from scaler.net.kernel import is_scarce
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, MAX_DESCRIPTORS, Buffer, Descriptor, Envelope
 
 BACKLOG = 1024
@@ -221,7 +221,7 @@ class LocalTransport:
                     break
                 sizes = layout.unpack_from(data, begin)
                 begin += layout.size
-                if sum(sizes) > MAX_CHUNK_BYTES:
+                if sum(sizes) > MAX_ATTACHED_BYTES:
                     raise ProtocolError(f"attachments of size {sum(sizes)}")
             descriptors = self._claim(descriptor_count) if descriptor_count else ()
             at = begin + body_bytes

@@ -28,7 +28,7 @@ from scaler.net.checksum import with_checksum
 from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.zap import Authenticator
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
 
@@ -48,7 +48,7 @@ class LoopWaker(t.Watcher, Protocol):
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[Socket]
 
-MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_CHUNK_BYTES)
+MAX_FRAME_BYTES = max(MAX_BATCH_BYTES, MAX_ATTACHED_BYTES)
 """ZeroMQ cuts a connection that announces a larger frame, before it takes memory for it."""
 HIGH_WATER_MESSAGES = 500
 """Messages that ZeroMQ queues per connection and direction; beyond it they wait in the transport."""

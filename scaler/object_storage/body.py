@@ -20,7 +20,7 @@ class Memory(Protocol):
 
 
 class PartialObject(Protocol):
-    """An object of which some pieces have come."""
+    """An object of which some chunks have come."""
 
     @property
     def parts(self) -> list[int]:

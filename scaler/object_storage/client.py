@@ -32,7 +32,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, is_supported
-from scaler.protocol.messages import MAX_CHUNK_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, ForgetObjects, Role, Server, StorageReply, StorageStatus
 from scaler.protocol.session import Buffer
 
 TIMEOUT_SECONDS = 60.0
@@ -160,7 +160,7 @@ class StorageClient:
         self._futures.clear()
 
     async def _put_shared(self, object_id: bytes, parts: list[memoryview], size_bytes: int) -> SharedMemory | None:
-        if self._is_sharing is None or size_bytes > MAX_CHUNK_BYTES:
+        if self._is_sharing is None or size_bytes > MAX_ATTACHED_BYTES:
             # An object larger than a message is announced first: memory is taken only where there is space for it.
             await self._begin(PutCall(object_id, [], sizes=[part.nbytes for part in parts]))
         memory = None

@@ -19,8 +19,9 @@ from scaler.object_storage.cache import ResultCache
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
+    MAX_ATTACHED_BYTES,
     ForgetObjects,
     ForgetOwner,
     GetObject,
@@ -33,7 +34,6 @@ from scaler.protocol.messages import (
     StorageResult,
     StorageStatus,
 )
-from scaler.protocol.pieces import LARGE_BYTES
 
 MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
@@ -443,7 +443,7 @@ class StorageCore:
             waiting = self._waiting_puts[peer, put.id] = WaitingPut(now, [])
         waiting.events.append(event)
         self._waiting_put_bytes += _size_of(event)
-        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_CHUNK_BYTES:
+        if self._waiting_put_bytes > MAX_WAITING_PUT_BYTES + MAX_ATTACHED_BYTES:
             self._end_wait(peer, put.id)  # so it is refused
         return True
 
@@ -480,7 +480,7 @@ class StorageCore:
             self._send_later(peer, message, body)
             return
         elif peer.role is Role.STORE and message.id in self._partial:
-            self._send_pieces(peer, message, self._partial[message.id])
+            self._send_chunks(peer, message, self._partial[message.id])
             return
         elif self._objects.is_forgotten(message.id):
             answer = StorageResult.MISSING, "it was forgotten"
@@ -584,11 +584,11 @@ class StorageCore:
         peer.sending.append(sending)
         self._senders[peer] = None
 
-    def _send_pieces(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> None:
+    def _send_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> None:
         """Send a range of an object that is not whole, to another store."""
         frames = partial.frames(message.offset, message.size)
         if frames is None:
-            self._answer(peer, message.request, (StorageResult.MISSING, "these pieces have not come yet"))
+            self._answer(peer, message.request, (StorageResult.MISSING, "these chunks have not come yet"))
         else:
             peer.sending.append(Sending(message, partial.parts, None, message.size, frames))
             self._senders[peer] = None
@@ -625,7 +625,7 @@ class StorageCore:
     # -- what other stores have
 
     def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
-        """Take memory for an object that is fetched; other stores may get its pieces from now on. False: no room."""
+        """Take memory for an object that is fetched; other stores may get its chunks from now on. False: no room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
             return False
         self._objects.reserve(size_bytes)
@@ -706,10 +706,10 @@ def _next_frames(sending: Sending) -> list[memoryview]:
     size = 0
     frames = sending.frames
     if frames is None:
-        assert sending.body is not None, "pieces have frames"
+        assert sending.body is not None, "chunks have frames"
         frames = sending.body.all_frames()
     for frame in frames[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
-        if taken and size + frame.nbytes > MAX_CHUNK_BYTES:
+        if taken and size + frame.nbytes > MAX_ATTACHED_BYTES:
             break
         taken.append(frame)
         size += frame.nbytes

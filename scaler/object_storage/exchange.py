@@ -1,7 +1,7 @@
-"""What one store gets from others: the objects that its readers wait for, in runs of pieces that the scheduler chooses.
+"""What one store gets from others: the objects that its readers wait for, in runs of chunks that the scheduler chooses.
 
 Pure. Laws (see `check`): an object is fetched from FetchObject until StopFetching, Fetched or NotFetched; each run that
-the scheduler has named is answered with PiecesFetched or FetchesFailed once, unless its object is not fetched any more.
+the scheduler has named is answered with ChunksFetched or FetchesFailed once, unless its object is not fetched any more.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
 from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
+from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
+    ChunksFetched,
+    FetchChunks,
     FetchesFailed,
-    FetchPieces,
     Message,
     ObjectsDropped,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsUnwanted,
     ObjectsWanted,
-    PiecesFetched,
     PushObjects,
     SoleCopies,
     StoreAddress,
     StoresChanged,
 )
-from scaler.protocol.pieces import piece_bytes, piece_count
 
 MAX_ROWS_PER_MESSAGE = 10_000
 """Of a message to the scheduler, which is a control message."""
 UNAVAILABLE = "no store has it"
 
 _Row = TypeVar("_Row")
-FromScheduler = FetchPieces | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
-FROM_SCHEDULER = (FetchPieces, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
+FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
+FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class SchedulerOpened:
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRun:
-    """Consecutive pieces of an object from one source. size_bytes: of the object, 0 when it is not known."""
+class ChunkRun:
+    """Consecutive chunks of an object from one source. size_bytes: of the object, 0 when it is not known."""
 
     id: bytes
     size_bytes: int
@@ -60,28 +60,28 @@ class PieceRun:
 
     @property
     def offset(self) -> int:
-        return self.first * piece_bytes(self.size_bytes)
+        return self.first * chunk_bytes(self.size_bytes)
 
     @property
     def wanted_bytes(self) -> int:
         """How many bytes they are; 0: all of the object."""
-        end = (self.first + self.count) * piece_bytes(self.size_bytes)
+        end = (self.first + self.count) * chunk_bytes(self.size_bytes)
         return min(end, self.size_bytes) - self.offset if self.size_bytes else 0
 
 
 @dataclass(frozen=True, slots=True)
 class RunCame:
-    """Input: the pieces of a run are here. size_bytes: of the whole object."""
+    """Input: the chunks of a run are here. size_bytes: of the whole object."""
 
-    run: PieceRun
+    run: ChunkRun
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class RunFailed:
-    """Input: the pieces of a run did not come. is_unreachable: there is no way from here to their source."""
+    """Input: the chunks of a run did not come. is_unreachable: there is no way from here to their source."""
 
-    run: PieceRun
+    run: ChunkRun
     is_unreachable: bool
 
 
@@ -94,21 +94,21 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class GetRun:
-    """Command: get these pieces from their source; answered with RunCame or RunFailed."""
+    """Command: get these chunks from their source; answered with RunCame or RunFailed."""
 
-    run: PieceRun
+    run: ChunkRun
 
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """Command: all pieces of this object have come: it becomes a copy."""
+    """Command: all chunks of this object have come: it becomes a copy."""
 
     id: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class NotFetched:
-    """Command: let go of the pieces that have come. text: why there will be no copy, empty when none is wanted."""
+    """Command: let go of the chunks that have come. text: why there will be no copy, empty when none is wanted."""
 
     id: bytes
     text: str
@@ -134,11 +134,11 @@ ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
 
 @dataclass(slots=True)
 class WantedObject:
-    """An object that readers wait for. have: a bit for each piece that has come."""
+    """An object that readers wait for. have: a bit for each chunk that has come."""
 
     size_bytes: int = 0
     have: int = 0
-    runs: set[PieceRun] = field(default_factory=set)
+    runs: set[ChunkRun] = field(default_factory=set)
 
 
 class Exchange:
@@ -163,8 +163,8 @@ class Exchange:
                 self._hear(item)
             else:
                 self._take(item)
-        self._tell_each(self._wanted, ObjectsWanted)  # first: only of what is wanted are pieces of use
-        self._tell_each(self._came, lambda rows: PiecesFetched(*_columns(rows)))
+        self._tell_each(self._wanted, ObjectsWanted)  # first: only of what is wanted are chunks of use
+        self._tell_each(self._came, lambda rows: ChunksFetched(*_columns(rows)))
         self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
         self._tell_each(self._put, lambda rows: ObjectsHeld(*_columns(rows)))
         self._tell_each(self._unwanted, ObjectsUnwanted)
@@ -188,7 +188,7 @@ class Exchange:
                 self._put += held
                 self._wanted += self._fetches
                 self.stores.clear()
-                self._tell_pieces()
+                self._tell_chunks()
             case RunCame(run, size_bytes):
                 self._end(run, size_bytes)
             case RunFailed(run, is_unreachable):
@@ -198,10 +198,10 @@ class Exchange:
 
     def _hear(self, message: FromScheduler) -> None:
         match message:
-            case FetchPieces():
+            case FetchChunks():
                 columns = message.ids, message.sizes, message.firsts, message.counts, message.sources
                 for row in zip(*columns, strict=True):
-                    self._begin(PieceRun(*row))
+                    self._begin(ChunkRun(*row))
             case ObjectsUnavailable(ids):
                 for object_id in ids:
                     if self._fetches.pop(object_id, None) is not None:
@@ -217,7 +217,7 @@ class Exchange:
             case _:
                 assert_never(message)
 
-    def _begin(self, run: PieceRun) -> None:
+    def _begin(self, run: ChunkRun) -> None:
         fetch = self._fetches.get(run.id)
         if fetch is None or run in fetch.runs:
             return  # nothing waits for it any more, and the scheduler has been told
@@ -228,13 +228,13 @@ class Exchange:
         else:
             self._commands.append(GetRun(run))
 
-    def _end(self, run: PieceRun, size_bytes: int) -> None:
+    def _end(self, run: ChunkRun, size_bytes: int) -> None:
         fetch = self._fetches.get(run.id)
         if fetch is None or run not in fetch.runs:
             return
         fetch.runs.remove(run)
         fetch.size_bytes = size_bytes
-        whole = piece_count(size_bytes)
+        whole = chunk_count(size_bytes)
         count = run.count if run.size_bytes else whole
         fetch.have |= ((1 << count) - 1) << run.first
         came_bytes = run.wanted_bytes or size_bytes
@@ -244,14 +244,14 @@ class Exchange:
             del self._fetches[run.id]
             self._commands.append(Fetched(run.id))
 
-    def _fail(self, run: PieceRun, *, is_unreachable: bool) -> None:
+    def _fail(self, run: ChunkRun, *, is_unreachable: bool) -> None:
         fetch = self._fetches.get(run.id)
         if fetch is not None and run in fetch.runs:
             fetch.runs.remove(run)
             self._failed.append((run.id, run.first, run.source, is_unreachable))
 
-    def _tell_pieces(self) -> None:
-        """Tell a scheduler that has been restarted which pieces are here; it names the others again."""
+    def _tell_chunks(self) -> None:
+        """Tell a scheduler that has been restarted which chunks are here; it names the others again."""
         for object_id, fetch in self._fetches.items():
             fetch.runs.clear()
             self._came += [(object_id, first, count, fetch.size_bytes) for first, count in _runs_of(fetch.have)]
@@ -267,7 +267,7 @@ class Exchange:
         assert not any((self._commands, self._wanted, self._unwanted, self._put, self._came, self._failed))
         for object_id, fetch in self._fetches.items():
             assert all(run.id == object_id for run in fetch.runs)
-            assert not fetch.have or fetch.have < (1 << piece_count(fetch.size_bytes)) - 1
+            assert not fetch.have or fetch.have < (1 << chunk_count(fetch.size_bytes)) - 1
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

@@ -1,8 +1,8 @@
 """How an object's parts become frames in messages, and frames become parts again.
 
 An object is a list of *parts* (a pickle, then its out-of-band buffers). It travels as *frames*: the same bytes in the
-same order, cut to messages of at most `MAX_CHUNK_BYTES`. A part is cut only when it is larger than a frame, so a reader
-joins nothing else.
+same order, cut to messages of at most `MAX_ATTACHED_BYTES`. A part is cut only when it is larger than a frame, so a
+reader joins nothing else.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import mmap
 from collections.abc import Iterator, Sequence
 
 from scaler.errors import LimitError
-from scaler.protocol.messages import MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES
 from scaler.protocol.session import Buffer
 
 MAX_PARTS = 100_000
@@ -46,13 +46,13 @@ def views_of(parts: Sequence[Buffer]) -> list[memoryview]:
 def cut(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:
     """Yield the frames of each message of an object, in order; at least one message, empty for an empty object."""
     message: list[memoryview] = []
-    space = MAX_CHUNK_BYTES
+    space = MAX_ATTACHED_BYTES
     for joined in _joined(parts):
         for start in range(0, joined.nbytes, FRAME_BYTES):
             frame = joined[start : start + FRAME_BYTES]
             if frame.nbytes > space or len(message) == MAX_FRAMES_PER_MESSAGE:
                 yield message
-                message, space = [], MAX_CHUNK_BYTES
+                message, space = [], MAX_ATTACHED_BYTES
             message.append(frame)
             space -= frame.nbytes
     yield message

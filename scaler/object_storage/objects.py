@@ -21,7 +21,7 @@ from scaler.net.identity import Identity
 from scaler.object_storage.body import Body, Memory
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, MAX_PARTS
 from scaler.object_storage.spilling import SPILL_FROM, BodiesMoved, SpillBodies, Spilling
-from scaler.protocol.messages import MAX_CHUNK_BYTES, GetObject, PutObject, Role, StorageResult
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, GetObject, PutObject, Role, StorageResult
 
 MAX_OBJECTS = 10_000_000
 MAX_UPLOADS_PER_PEER = 1_000
@@ -82,7 +82,7 @@ class Sending:
     message: GetObject
     parts: list[int]
     body: Body | None
-    """None: some pieces of it, of a body that is not whole."""
+    """None: some chunks of it, of a body that is not whole."""
     size_bytes: int
     """Of all that is wanted."""
     frames: list[memoryview] | None = None
@@ -264,7 +264,7 @@ class StorageTable:
             message.offset == upload.received_bytes
             and message.parts == upload.parts
             and end <= upload.size_bytes
-            and (size <= MAX_CHUNK_BYTES or memory is not None)
+            and (size <= MAX_ATTACHED_BYTES or memory is not None)
             and len(attachments) <= MAX_FRAMES_PER_MESSAGE
             and (size > 0 or upload.received_bytes == 0)
         )

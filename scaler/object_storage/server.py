@@ -55,6 +55,7 @@ from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.processes import give_memory_back
+from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
     Hello,
     Message,
@@ -70,7 +71,6 @@ from scaler.protocol.messages import (
     StoresChanged,
     Welcome,
 )
-from scaler.protocol.pieces import LARGE_BYTES
 from scaler.protocol.session import Descriptor
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from scaler.net.local import FileDescriptor
 from scaler.object_storage.body import Body
 from scaler.object_storage.layout import cut, cut_out
 from scaler.object_storage.spill import map_file
-from scaler.protocol.pieces import piece_bytes
+from scaler.protocol.chunks import chunk_bytes
 from scaler.protocol.session import Descriptor
 
 if sys.platform == "linux":
@@ -92,7 +92,7 @@ class SharedMemory:
 
 
 class GrowingMemory:
-    """The parts of an object that comes in pieces, in any order: in a memory file, where there are such."""
+    """The parts of an object that comes in chunks, in any order: in a memory file, where there are such."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         """Raises OSError when there is no descriptor or no address space for it."""
@@ -101,7 +101,7 @@ class GrowingMemory:
         self._descriptor = _new_file() if is_supported() else None
         self._begins = [0, *accumulate(sizes)]
         """Where each part begins in the bytes of the object, and where the last one ends."""
-        self._piece_bytes = piece_bytes(self._begins[-1])
+        self._chunk_bytes = chunk_bytes(self._begins[-1])
         self._have = 0
         if self._descriptor is None:
             self._memory = memoryview(mmap.mmap(-1, self._offsets[-1]))
@@ -135,13 +135,13 @@ class GrowingMemory:
         self._memory[at : at + frame.nbytes] = frame
         return frame.nbytes
 
-    def add_piece(self, number: int) -> None:
-        """Note that all of a piece is there."""
+    def add_chunk(self, number: int) -> None:
+        """Note that all of a chunk is there."""
         self._have |= 1 << number
 
     def frames(self, offset: int, size: int) -> list[memoryview] | None:
-        """Return the bytes of this range as frames for messages; None when not all of their pieces are there."""
-        first, end = offset // self._piece_bytes, -(-(offset + size) // self._piece_bytes)
+        """Return the bytes of this range as frames for messages; None when not all of their chunks are there."""
+        first, end = offset // self._chunk_bytes, -(-(offset + size) // self._chunk_bytes)
         wanted = ((1 << (end - first)) - 1) << first
         is_here = size > 0 and offset + size <= self._begins[-1] and self._have & wanted == wanted
         return cut_out(self._frames, offset, size) if is_here else None

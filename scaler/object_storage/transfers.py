@@ -15,13 +15,13 @@ from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.core import ObjectFetched, ObjectNotFetched, StopFetching, StorageCore, StorageInput
 from scaler.object_storage.exchange import (
+    ChunkRun,
     Exchange,
     ExchangeInput,
     Fetched,
     GetRun,
     KeepCopies,
     NotFetched,
-    PieceRun,
     Push,
     RunCame,
     RunFailed,
@@ -30,8 +30,8 @@ from scaler.object_storage.exchange import (
 from scaler.object_storage.layout import assemble
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
+from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import Message, StoreAddress
-from scaler.protocol.pieces import piece_bytes, piece_count
 
 SOURCE_SECONDS = 3.0
 """How long a source may be away, or out of reach, before its runs have failed."""
@@ -64,8 +64,8 @@ class Transfers:
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
         """Small objects that have come as a whole."""
-        self._left: dict[PieceRun, int] = {}
-        """Pieces that have not come of the runs under way."""
+        self._left: dict[ChunkRun, int] = {}
+        """Chunks that have not come of the runs under way."""
         self._failures = RateLimitedLog(_log, logging.WARNING, asyncio.get_running_loop())
 
     def take(self, inputs: Sequence[ExchangeInput]) -> None:
@@ -103,19 +103,19 @@ class Transfers:
             source = self._sources[number] = self._connect(address)
         return source
 
-    def _get(self, run: PieceRun) -> None:
-        """Ask for each piece of a run; for a small object as a whole, and so for one whose size is not known."""
+    def _get(self, run: ChunkRun) -> None:
+        """Ask for each chunk of a run; for a small object as a whole, and so for one whose size is not known."""
         source = self._source(run.source)
-        size = piece_bytes(run.size_bytes)
-        pieces = range(1) if _comes_at_once(run) else range(run.first, run.first + run.count)
-        self._left[run] = len(pieces)
-        for number in pieces:
+        size = chunk_bytes(run.size_bytes)
+        chunks = range(1) if _comes_at_once(run) else range(run.first, run.first + run.count)
+        self._left[run] = len(chunks)
+        for number in chunks:
             wanted = run.size_bytes if _comes_at_once(run) else min(size, run.size_bytes - number * size)
             future = source.get_range(run.id, number * size, wanted)
-            future.add_done_callback(partial(self._piece_ended, run, number, source))
+            future.add_done_callback(partial(self._chunk_ended, run, number, source))
 
-    def _piece_ended(
-        self, run: PieceRun, number: int, source: StorageClient, future: asyncio.Future[ByteRange]
+    def _chunk_ended(
+        self, run: ChunkRun, number: int, source: StorageClient, future: asyncio.Future[ByteRange]
     ) -> None:
         if future.cancelled():
             return
@@ -141,8 +141,8 @@ class Transfers:
         is_unreachable = not source.was_connected or isinstance(error, RefusedError)
         self.take([RunFailed(run, is_unreachable)])
 
-    def _write(self, run: PieceRun, number: int, found: ByteRange) -> BaseException | None:
-        """Keep a piece that has come. Returns why it cannot be."""
+    def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
+        """Keep a chunk that has come. Returns why it cannot be."""
         size = sum(found.parts)
         if run.size_bytes and size != run.size_bytes:
             return ObjectLostError(f"its size is {size}, and not {run.size_bytes}")
@@ -156,11 +156,11 @@ class Transfers:
                 if not self._core.begin_fetch(run.id, memory, size):
                     return LimitError(f"the store of this host has no room for an object of size {size}")
                 self._memories[run.id] = memory
-            memory.write(number * piece_bytes(size), found.frames)
+            memory.write(number * chunk_bytes(size), found.frames)
         except (OSError, ValueError) as error:
             return ObjectLostError(str(error))
-        for each in (number,) if run.size_bytes else range(piece_count(size)):
-            memory.add_piece(each)
+        for each in (number,) if run.size_bytes else range(chunk_count(size)):
+            memory.add_chunk(each)
         return None
 
     def _fetched(self, object_id: bytes) -> None:
@@ -195,5 +195,5 @@ class Transfers:
             self._failures.add(f"object {show(object_id)} is not in the object storage: {future.exception()}")
 
 
-def _comes_at_once(run: PieceRun) -> bool:
+def _comes_at_once(run: ChunkRun) -> bool:
     return not run.size_bytes or (run.is_whole and run.size_bytes < MIN_SHARED_BYTES)

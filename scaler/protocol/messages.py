@@ -35,7 +35,7 @@ GROUP_BYTES = 2048
 """The same of a group, and of a function, in a Submit: so none that is split has more than `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Most futures and objects among the arguments of one task."""
-MAX_CHUNK_BYTES = 64 * 1024 * 1024
+MAX_ATTACHED_BYTES = 64 * 1024 * 1024
 """Most bytes of the attachments of one message (frames of an object's bytes)."""
 
 STORED_REFERENCE_BYTES = 25
@@ -1050,7 +1050,7 @@ class ObjectsDropped(Message):
 
 @message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsWanted(Message):
-    """Names objects that readers of this store wait for. Each is answered with FetchPieces or ObjectsUnavailable."""
+    """Names objects that readers of this store wait for. Each is answered with FetchChunks or ObjectsUnavailable."""
 
     ids: f.Ids
 
@@ -1063,23 +1063,23 @@ class ObjectsUnwanted(Message):
 
 
 @message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
-class PiecesFetched(Message):
-    """Runs of pieces that have come: the store can pass them on. It has the object when all have come."""
+class ChunksFetched(Message):
+    """Runs of chunks that have come: the store can pass them on. It has the object when all have come."""
 
     ids: f.Ids
-    firsts: f.Numbers32  # number of the first piece, from 0
-    counts: f.Numbers32  # of pieces
+    firsts: f.Numbers32  # number of the first chunk, from 0
+    counts: f.Numbers32  # of chunks
     sizes: f.Sizes  # of the whole objects
 
 
 @message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class FetchesFailed(Message):
-    """Runs of pieces that did not come."""
+    """Runs of chunks that did not come."""
 
     ids: f.Ids
     firsts: f.Numbers32
-    sources: f.Numbers32  # of FetchPieces
-    unreachable: f.Flags  # 1: there is no way from this store to the source; 0: the source does not have the pieces
+    sources: f.Numbers32  # of FetchChunks
+    unreachable: f.Flags  # 1: there is no way from this store to the source; 0: the source does not have the chunks
 
 
 @message(to_scheduler=(STORE,), sequenced=False)
@@ -1097,8 +1097,8 @@ class StoreReport(Message):
 
 
 @message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
-class FetchPieces(Message):
-    """Runs of pieces to fetch. `pieces.piece_bytes` of an object's size is the size of its pieces."""
+class FetchChunks(Message):
+    """Runs of chunks to fetch. `chunks.chunk_bytes` of an object's size is the size of its chunks."""
 
     ids: f.Ids
     sizes: f.Sizes  # of the whole objects; 0: not known, and the run is all of it

@@ -113,10 +113,10 @@ struct Body {
     objectsDropped @68 :ObjectsDropped;
     objectsWanted @69 :ObjectsWanted;
     objectsUnwanted @70 :ObjectsUnwanted;
-    piecesFetched @71 :PiecesFetched;
+    chunksFetched @71 :ChunksFetched;
     fetchesFailed @72 :FetchesFailed;
     storeReport @73 :StoreReport;
-    fetchPieces @74 :FetchPieces;
+    fetchChunks @74 :FetchChunks;
     objectsUnavailable @75 :ObjectsUnavailable;
     soleCopies @76 :SoleCopies;
     pushObjects @77 :PushObjects;
@@ -905,7 +905,7 @@ struct ObjectsDropped {
 }
 
 struct ObjectsWanted {
-  # Names objects that readers of this store wait for. Each is answered with FetchPieces or ObjectsUnavailable.
+  # Names objects that readers of this store wait for. Each is answered with FetchChunks or ObjectsUnavailable.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
@@ -918,25 +918,25 @@ struct ObjectsUnwanted {
   ids @0 :Data;                  # column of ids
 }
 
-struct PiecesFetched {
-  # Runs of pieces that have come: the store can pass them on. It has the object when all have come.
+struct ChunksFetched {
+  # Runs of chunks that have come: the store can pass them on. It has the object when all have come.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
-  firsts @1 :List(UInt32);       # number of the first piece, from 0
-  counts @2 :List(UInt32);       # of pieces
+  firsts @1 :List(UInt32);       # number of the first chunk, from 0
+  counts @2 :List(UInt32);       # of chunks
   sizes @3 :List(UInt64);        # of the whole objects
 }
 
 struct FetchesFailed {
-  # Runs of pieces that did not come.
+  # Runs of chunks that did not come.
   # store -> scheduler.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   firsts @1 :List(UInt32);
-  sources @2 :List(UInt32);      # of FetchPieces
+  sources @2 :List(UInt32);      # of FetchChunks
   unreachable @3 :List(UInt8);
-  # 1: there is no way from this store to the source; 0: the source does not have the pieces; 0 or 1
+  # 1: there is no way from this store to the source; 0: the source does not have the chunks; 0 or 1
 }
 
 struct StoreReport {
@@ -952,8 +952,8 @@ struct StoreReport {
   receivedBytes @7 :List(UInt64);  # from each of them
 }
 
-struct FetchPieces {
-  # Runs of pieces to fetch. `pieces.piece_bytes` of an object's size is the size of its pieces.
+struct FetchChunks {
+  # Runs of chunks to fetch. `chunks.chunk_bytes` of an object's size is the size of its chunks.
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 from scaler.errors import LimitError, ProtocolError
 from scaler.ids import PEER_ID_BYTES
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import CARRIERS, MAX_CHUNK_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
+from scaler.protocol.messages import CARRIERS, MAX_ATTACHED_BYTES, PROTOCOL_VERSION, UNSEQUENCED, Acknowledge, Message
 
 HEADER_BYTES = 40
 SESSION_ID_BYTES = 16
@@ -116,8 +116,8 @@ def check_attachments(attachments: Sequence[Buffer], descriptors: Sequence[Descr
                 raise ValueError("an attachment must be contiguous in memory")
         else:
             size += len(attachment)
-    if size > MAX_CHUNK_BYTES:
-        raise LimitError(f"attachments of {size} bytes are larger than MAX_CHUNK_BYTES = {MAX_CHUNK_BYTES}")
+    if size > MAX_ATTACHED_BYTES:
+        raise LimitError(f"attachments of {size} bytes are larger than MAX_ATTACHED_BYTES = {MAX_ATTACHED_BYTES}")
 
 
 class _OutboxEntry(NamedTuple):

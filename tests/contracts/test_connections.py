@@ -26,7 +26,7 @@ from scaler.net.identity import Identity
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
+    MAX_ATTACHED_BYTES,
     Cancel,
     ForgetOwner,
     GetObject,
@@ -362,8 +362,8 @@ def test_messages_that_the_role_may_not_send_are_dropped_and_in_the_end_cost_the
 
 def test_too_large_a_message_is_refused_before_it_is_sent(network: Network) -> None:
     server, peer = met(network, kind="scheduler")
-    with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
-        peer.connector.send(PutObject(1, bytes(16), [], 0), [bytes(MAX_CHUNK_BYTES), b"x"])
+    with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
+        peer.connector.send(PutObject(1, bytes(16), [], 0), [bytes(MAX_ATTACHED_BYTES), b"x"])
     with pytest.raises(LimitError, match="MAX_CONTROL_BYTES"):
         peer.connector.send(Cancel([bytes(16)] * 70_000))
     with pytest.raises(ValueError, match="contiguous"):

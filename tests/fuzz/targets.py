@@ -27,7 +27,7 @@ from scaler.net import transport as t
 from scaler.net.compression import Expander, Packer, PackingLoad
 from scaler.net.local import LocalTransport, PartialBytes
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, Envelope
 from scaler.security.credential import Credential
 from scaler.serialization import parts_of
@@ -142,8 +142,8 @@ def run_compressed(data: bytes) -> int:
         if isinstance(found, t.EnvelopeReceived) and found is not envelope:
             assert len(found.header) == HEADER_BYTES
             assert len(found.body) <= MAX_BATCH_BYTES
-            assert sum(each.nbytes for each in found.attachments) <= MAX_CHUNK_BYTES
-        assert growth <= MAX_BATCH_BYTES + MAX_CHUNK_BYTES
+            assert sum(each.nbytes for each in found.attachments) <= MAX_ATTACHED_BYTES
+        assert growth <= MAX_BATCH_BYTES + MAX_ATTACHED_BYTES
         messages += 1
     return messages
 

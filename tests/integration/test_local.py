@@ -18,7 +18,7 @@ import pytest
 from scaler.net import local
 from scaler.net.local import READ_BYTES, LocalTransport, local_name
 from scaler.net.transport import EnvelopeReceived, Input, LinkLost, MalformedReceived, WritingChanged
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, MAX_CONTROL_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, MAX_CONTROL_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, MAX_DESCRIPTORS, Envelope
 
 HEADER = bytes(range(40))
@@ -142,7 +142,7 @@ def test_bytes_that_the_kernel_does_not_take_are_kept_in_order_until_it_does(
         struct.pack("=IHH40s", MAX_BATCH_BYTES + 1, 0, 0, HEADER),
         struct.pack("=IHH40s", 10, MAX_ATTACHMENTS + 1, 0, HEADER),
         struct.pack("=IHH40s", 10, 0, MAX_DESCRIPTORS + 1, HEADER),
-        struct.pack("=IHH40sII", 10, 2, 0, HEADER, 1, MAX_CHUNK_BYTES + 1),
+        struct.pack("=IHH40sII", 10, 2, 0, HEADER, 1, MAX_ATTACHED_BYTES + 1),
         b"GET / HTTP/1.1\r\n" * 4,
     ],
     ids=["body", "attachments", "descriptors", "attachment", "http"],

@@ -23,7 +23,7 @@ from scaler.net.local import connect_local, local_name
 from scaler.net.transport import LINGER_SECONDS
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES, GetObject, Role, StatStorage
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, GetObject, Role, StatStorage
 from scaler.protocol.session import HEADER_BYTES, Header, OutboxLimits
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
 
@@ -247,7 +247,7 @@ def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
     [
         b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 3,
         struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)),
-        struct.pack("=II40sI", 1, 1, bytes(40), MAX_CHUNK_BYTES + 1),
+        struct.pack("=II40sI", 1, 1, bytes(40), MAX_ATTACHED_BYTES + 1),
     ],
     ids=["http", "body", "attachment"],
 )

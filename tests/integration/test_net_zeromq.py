@@ -23,7 +23,15 @@ from scaler.net.keys import PeerKeys, ServerKeys, without_credential
 from scaler.net.transport import MAX_MALFORMED_IN_A_ROW
 from scaler.net.versions import own_hello
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION, Hello, RefusalReason, Refused, Role, StatStorage
+from scaler.protocol.messages import (
+    MAX_ATTACHED_BYTES,
+    PROTOCOL_VERSION,
+    Hello,
+    RefusalReason,
+    Refused,
+    Role,
+    StatStorage,
+)
 from scaler.protocol.session import Header
 from scaler.security.keys import Entry, new_key_pair
 from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
@@ -190,7 +198,7 @@ def test_an_oversized_frame_costs_its_sender_the_connection_and_no_other_peer() 
         await client.ask(1)
         other = UnidentifiedPeer(server.address)
         session = await other.greet()
-        other.say(header(sequence=1, session=session), encode(StatStorage(1)), bytes(MAX_CHUNK_BYTES + 1))
+        other.say(header(sequence=1, session=session), encode(StatStorage(1)), bytes(MAX_ATTACHED_BYTES + 1))
         await until(other.was_cut)
         await until(lambda: server.saw(Broken))
         await client.ask(2)

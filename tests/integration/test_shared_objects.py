@@ -23,7 +23,7 @@ from scaler.ids import IdFactory, new_peer_id
 from scaler.net import connector, local
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.shared_memory import SharedMemory, is_supported
-from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.simulation.machine import SIMULATED
@@ -161,7 +161,7 @@ def test_a_reader_cannot_alter_what_others_read() -> None:
 
 
 def test_an_object_larger_than_a_message_is_shared_whole() -> None:
-    content = bytes(MAX_CHUNK_BYTES) + b"the end"
+    content = bytes(MAX_ATTACHED_BYTES) + b"the end"
     with storage_process() as storage, client(storage) as writer, client(storage) as reader:
         object_id = put(writer, content)
         assert memories(storage.process.pid) == 1

@@ -19,7 +19,7 @@ from scaler.journal.journal import SEGMENT_BYTES
 from scaler.object_storage.client import BlockingStorage, StorageClient
 from scaler.object_storage.durable import MIN_FILE_BYTES, compact
 from scaler.object_storage.server import StorageServer
-from scaler.protocol.messages import MAX_CHUNK_BYTES, Role
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 from tests.integration.storage_rig import StorageProcess, storage_process
 
 LARGE = [b"pickle", os.urandom(2 * MIN_FILE_BYTES)]
@@ -53,7 +53,7 @@ def run(path: Path, test: Callable[[StorageClient], Awaitable[None]], owner: Own
 
 def test_small_and_large_objects_outlive_the_storage_and_forgotten_ones_do_not(tmp_path: Path) -> None:
     owner = Owner()
-    many_messages = [b"pickle", bytes(MAX_CHUNK_BYTES) + b"end", b"another part"]
+    many_messages = [b"pickle", bytes(MAX_ATTACHED_BYTES) + b"end", b"another part"]
     kept = {owner.ids.object(): parts for parts in ([b"small"], LARGE, [], many_messages)}
     forgotten = {owner.ids.object(): parts for parts in ([b"small"], LARGE)}
 

@@ -191,12 +191,12 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ObjectsDropped: st.builds(m.ObjectsDropped, IDS),
     m.ObjectsWanted: st.builds(m.ObjectsWanted, IDS),
     m.ObjectsUnwanted: st.builds(m.ObjectsUnwanted, IDS),
-    m.PiecesFetched: columns(firsts=U32, counts=U32, sizes=U64).map(lambda drawn: m.PiecesFetched(**drawn)),
+    m.ChunksFetched: columns(firsts=U32, counts=U32, sizes=U64).map(lambda drawn: m.ChunksFetched(**drawn)),
     m.FetchesFailed: columns(firsts=U32, sources=U32, unreachable=st.booleans()).map(
         lambda drawn: m.FetchesFailed(**drawn)
     ),
     m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64, NUMBERS, NUMBERS),
-    m.FetchPieces: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchPieces(**drawn)),
+    m.FetchChunks: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchChunks(**drawn)),
     m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS),
     m.SoleCopies: st.builds(m.SoleCopies, IDS),
     m.PushObjects: st.builds(m.PushObjects, IDS),

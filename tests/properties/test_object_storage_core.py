@@ -116,9 +116,9 @@ class StorageAndPeers(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.patches = [
-            patch.object(layout, "MAX_CHUNK_BYTES", CHUNK_BYTES),
-            patch.object(objects, "MAX_CHUNK_BYTES", CHUNK_BYTES),
-            patch.object(storage_core, "MAX_CHUNK_BYTES", CHUNK_BYTES),
+            patch.object(layout, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
+            patch.object(objects, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
+            patch.object(storage_core, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
             patch.object(layout, "JOIN_BELOW_BYTES", 4),
             patch.object(requests, "PUT_WINDOW_BYTES", 3 * CHUNK_BYTES),
             patch.object(requests, "MAX_ASKED", 3),

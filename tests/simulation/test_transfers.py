@@ -58,7 +58,7 @@ def test_large_objects_at_the_same_source_go_round_robin() -> None:
     assert min(ended) > max(ended) / 3
 
 
-def test_a_store_without_a_way_to_a_holder_gets_pieces_from_others_that_have_one() -> None:
+def test_a_store_without_a_way_to_a_holder_gets_chunks_from_others_that_have_one() -> None:
     world = LinkWorld(3)
     world.unreachable.add((3, 1))
     identifier = world.make([1], 50 * MB)

@@ -21,22 +21,22 @@ from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory
 from scaler.net.connection import Closed, Opened, Received
 from scaler.policy.view import Allocation
+from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
+    ChunksFetched,
     ClientDetails,
+    FetchChunks,
     FetchesFailed,
-    FetchPieces,
     Hello,
     Message,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsWanted,
-    PiecesFetched,
     PushObjects,
     Role,
     StoreDetails,
 )
-from scaler.protocol.pieces import piece_bytes, piece_count
 from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
@@ -69,7 +69,7 @@ class Host:
     peer: bytes
     bytes_per_second: float = GIGABIT
     has: dict[bytes, int] = field(default_factory=dict)
-    """Masks of the pieces that it has."""
+    """Masks of the chunks that it has."""
     sends: dict[Flow, None] = field(default_factory=dict)
     gets: dict[Flow, None] = field(default_factory=dict)
     sent_bytes: float = 0.0
@@ -122,7 +122,7 @@ class LinkWorld:
         identifier = self._ids.object()
         self.sizes[identifier] = size_bytes
         for number in holders:
-            self.hosts[number].has[identifier] = (1 << piece_count(size_bytes)) - 1
+            self.hosts[number].has[identifier] = (1 << chunk_count(size_bytes)) - 1
             self.say(number, ObjectsHeld([identifier], [size_bytes]))
         return identifier
 
@@ -192,7 +192,7 @@ class LinkWorld:
     def _hear(self, host: Host, message: Message) -> None:
         if not host.alive:
             return
-        if isinstance(message, FetchPieces):
+        if isinstance(message, FetchChunks):
             for row in zip(message.ids, message.firsts, message.counts, message.sources, strict=True):
                 self.later(LATENCY_SECONDS, partial(self._fetch, host, *row))
         elif isinstance(message, ObjectsUnavailable):
@@ -205,30 +205,30 @@ class LinkWorld:
                 self._flow(host, self.hosts[0], self.sizes[identifier], done)
 
     def _pushed(self, identifier: bytes) -> None:
-        self.hosts[0].has[identifier] = (1 << piece_count(self.sizes[identifier])) - 1
+        self.hosts[0].has[identifier] = (1 << chunk_count(self.sizes[identifier])) - 1
         self.hosts[0].ended[identifier] = self.now
         self.say(0, ObjectsHeld([identifier], [self.sizes[identifier]]))
 
     def _fetch(self, host: Host, identifier: bytes, first: int, count: int, number: int) -> None:
         source, size = self.hosts[number], self.sizes[identifier]
-        pieces = ((1 << count) - 1) << first
+        chunks = ((1 << count) - 1) << first
         is_reachable = source.alive and (host.number, number) not in self.unreachable
-        if not is_reachable or pieces & ~source.has.get(identifier, 0):
+        if not is_reachable or chunks & ~source.has.get(identifier, 0):
             self.say(host.number, FetchesFailed([identifier], [first], [number], [not is_reachable]))
             return
         if identifier in host.unwanted:
             return
         self.runs += 1
-        begin = first * piece_bytes(size)
-        nbytes = min(begin + count * piece_bytes(size), size) - begin
+        begin = first * chunk_bytes(size)
+        nbytes = min(begin + count * chunk_bytes(size), size) - begin
         self._flow(source, host, nbytes, partial(self._came, host, identifier, first, count))
 
     def _came(self, host: Host, identifier: bytes, first: int, count: int) -> None:
         size = self.sizes[identifier]
         host.has[identifier] = host.has.get(identifier, 0) | ((1 << count) - 1) << first
-        if host.has[identifier] == (1 << piece_count(size)) - 1:
+        if host.has[identifier] == (1 << chunk_count(size)) - 1:
             host.ended.setdefault(identifier, self.now)
-        self.say(host.number, PiecesFetched([identifier], [first], [count], [size]))
+        self.say(host.number, ChunksFetched([identifier], [first], [count], [size]))
 
     # -- links
 

@@ -15,6 +15,7 @@ from random import Random
 
 from scaler.ids import IdFactory, content_id, is_task, result_id
 from scaler.net.connection import Opened, Received
+from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Done,
@@ -32,7 +33,6 @@ from scaler.protocol.messages import (
     WorkerDetails,
     stored_reference,
 )
-from scaler.protocol.pieces import piece_count
 from tests.simulation.transfers import GIGABIT, LATENCY_SECONDS, MB, Host, LinkWorld
 
 CLIENT = b"client.."
@@ -172,7 +172,7 @@ class WorkflowWorld(LinkWorld):
         return result_id(identifier, self.jobs[identifier].attempt) if is_task(identifier) else identifier
 
     def _has(self, host: Host, identifier: bytes) -> bool:
-        return host.has.get(identifier, 0) == (1 << piece_count(self.sizes[identifier])) - 1
+        return host.has.get(identifier, 0) == (1 << chunk_count(self.sizes[identifier])) - 1
 
     def _came(self, host: Host, identifier: bytes, first: int, count: int) -> None:
         super()._came(host, identifier, first, count)
@@ -185,7 +185,7 @@ class WorkflowWorld(LinkWorld):
     def _end(self, worker: Slots, job: Job) -> None:
         result = result_id(job.id, job.attempt)
         self.sizes[result] = job.size_bytes
-        self.hosts[worker.home].has[result] = (1 << piece_count(job.size_bytes)) - 1
+        self.hosts[worker.home].has[result] = (1 << chunk_count(job.size_bytes)) - 1
         job.ended_at = self.now
         self.left -= 1
         worker.running -= 1

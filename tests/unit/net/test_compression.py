@@ -23,7 +23,7 @@ from scaler.net.compression import (
 )
 from scaler.net.transport import EnvelopeReceived, Input, MalformedReceived
 from scaler.net.zstd import compress
-from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_CHUNK_BYTES
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import HEADER_BYTES, MAX_ATTACHMENTS, Buffer, Envelope, Header
 from tests.contracts.memory_network import WireEnd
 
@@ -164,12 +164,12 @@ def test_a_large_message_travels_in_pieces_of_an_iteration_and_asks_for_the_spee
 def test_pieces_that_do_not_fit_together_are_malformed_and_forgotten() -> None:
     first, *_, last = sent(Envelope(HEADER, b"body", [TEXT] * 10), packer(0.0))
     other = Envelope(Header(3, 0, bytes(16), 2, 0).pack(), b"other")
-    bomb = compress(bytes(MAX_CHUNK_BYTES))
+    bomb = compress(bytes(MAX_ATTACHED_BYTES))
     for next_one in (
         other,
         last._replace(header=other.header + last.header[HEADER_BYTES:]),
         first._replace(header=first.header[:-1] + b"\2"),
-        Envelope(table((MAX_CHUNK_BYTES, 1)) + b"\1", bomb),
+        Envelope(table((MAX_ATTACHED_BYTES, 1)) + b"\1", bomb),
         Envelope(table(*[(0, 0)] * MAX_ATTACHMENTS) + b"\1", b"", [b""] * (MAX_ATTACHMENTS - 1)),
     ):
         expander = Expander()
@@ -191,7 +191,7 @@ def test_no_frame_is_expanded_beyond_what_its_header_announces_or_a_message_may_
     assert len(bomb) < 10_000
     assert "announces, 1000" in problem(Envelope(table((1000, 1)), bomb))
     assert "larger than a message" in problem(Envelope(table((MAX_BATCH_BYTES + 1, 1)), bomb))
-    half = MAX_CHUNK_BYTES // 2 + 1
+    half = MAX_ATTACHED_BYTES // 2 + 1
     assert "larger than a message" in problem(Envelope(table((0, 0), (half, 1), (half, 1)), b"body", [bomb, bomb]))
     plain = bytes(half)
     assert "larger than a message" in problem(Envelope(table((0, 0), (half, 1), (0, 0)), b"body", [bomb, plain]))

@@ -8,6 +8,7 @@ from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, St
 from scaler.object_storage.exchange import (
     MAX_ROWS_PER_MESSAGE,
     UNAVAILABLE,
+    ChunkRun,
     Exchange,
     ExchangeCommand,
     ExchangeInput,
@@ -15,33 +16,32 @@ from scaler.object_storage.exchange import (
     GetRun,
     KeepCopies,
     NotFetched,
-    PieceRun,
     Push,
     RunCame,
     RunFailed,
     SchedulerOpened,
     Tell,
 )
+from scaler.protocol.chunks import MIN_CHUNK_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import (
+    ChunksFetched,
+    FetchChunks,
     FetchesFailed,
-    FetchPieces,
     Message,
     ObjectsDropped,
     ObjectsHeld,
     ObjectsUnavailable,
     ObjectsUnwanted,
     ObjectsWanted,
-    PiecesFetched,
     PushObjects,
     SoleCopies,
     StoreAddress,
     StoresChanged,
 )
-from scaler.protocol.pieces import MIN_PIECE_BYTES, piece_bytes, piece_count
 
 OBJECT, OTHER = b"o" * 16, b"p" * 16
-SIZE = 10 * MIN_PIECE_BYTES - 1
-"""Of an object of ten pieces."""
+SIZE = 10 * MIN_CHUNK_BYTES - 1
+"""Of an object of ten chunks."""
 STORE = StoreAddress(3, b"store--3", "tcp://10.0.0.3:1", "")
 
 
@@ -67,60 +67,60 @@ def told(commands: list[ExchangeCommand]) -> list[Message]:
     return [command.message for command in commands if isinstance(command, Tell)]
 
 
-def pieces(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchPieces:
-    return FetchPieces([object_id], [size], [first], [count], [source])
+def chunks(first: int, count: int, source: int = 3, object_id: bytes = OBJECT, size: int = SIZE) -> FetchChunks:
+    return FetchChunks([object_id], [size], [first], [count], [source])
 
 
-def run(first: int, count: int, source: int = 3, size: int = SIZE) -> PieceRun:
-    return PieceRun(OBJECT, size, first, count, source)
+def run(first: int, count: int, source: int = 3, size: int = SIZE) -> ChunkRun:
+    return ChunkRun(OBJECT, size, first, count, source)
 
 
 def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_the_last_one(story: Story) -> None:
     assert told(story.says(FetchObject(OBJECT))) == [ObjectsWanted([OBJECT])]
-    assert story.says(pieces(4, 6), pieces(0, 4, source=0)) == [GetRun(run(4, 6)), GetRun(run(0, 4, 0))]
-    assert story.says(RunCame(run(4, 6), SIZE)) == [Tell(PiecesFetched([OBJECT], [4], [6], [SIZE]))]
+    assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [GetRun(run(4, 6)), GetRun(run(0, 4, 0))]
+    assert story.says(RunCame(run(4, 6), SIZE)) == [Tell(ChunksFetched([OBJECT], [4], [6], [SIZE]))]
     assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
         Fetched(OBJECT),
-        Tell(PiecesFetched([OBJECT], [0], [4], [SIZE])),
+        Tell(ChunksFetched([OBJECT], [0], [4], [SIZE])),
     ]
-    assert story.exchange.received_bytes == {3: SIZE - 4 * MIN_PIECE_BYTES, 0: 4 * MIN_PIECE_BYTES}
+    assert story.exchange.received_bytes == {3: SIZE - 4 * MIN_CHUNK_BYTES, 0: 4 * MIN_CHUNK_BYTES}
 
 
-def test_a_run_names_the_bytes_of_its_pieces_and_the_last_piece_may_be_short() -> None:
-    assert (piece_bytes(SIZE), piece_count(SIZE)) == (MIN_PIECE_BYTES, 10)
-    assert (run(4, 6).offset, run(4, 6).wanted_bytes) == (4 * MIN_PIECE_BYTES, 6 * MIN_PIECE_BYTES - 1)
+def test_a_run_names_the_bytes_of_its_chunks_and_the_last_chunk_may_be_short() -> None:
+    assert (chunk_bytes(SIZE), chunk_count(SIZE)) == (MIN_CHUNK_BYTES, 10)
+    assert (run(4, 6).offset, run(4, 6).wanted_bytes) == (4 * MIN_CHUNK_BYTES, 6 * MIN_CHUNK_BYTES - 1)
     assert run(0, 10).is_whole
     assert not run(0, 9).is_whole
     assert (run(0, 1, size=0).offset, run(0, 1, size=0).wanted_bytes) == (0, 0)
 
 
 def test_an_object_whose_size_the_scheduler_does_not_know_comes_as_a_whole(story: Story) -> None:
-    story.says(FetchObject(OBJECT), pieces(0, 1, 0, size=0))
+    story.says(FetchObject(OBJECT), chunks(0, 1, 0, size=0))
     commands = story.says(RunCame(run(0, 1, 0, size=0), SIZE))
-    assert commands == [Fetched(OBJECT), Tell(PiecesFetched([OBJECT], [0], [10], [SIZE]))]
+    assert commands == [Fetched(OBJECT), Tell(ChunksFetched([OBJECT], [0], [10], [SIZE]))]
 
 
 def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:
-    story.says(FetchObject(OBJECT), pieces(0, 10))
+    story.says(FetchObject(OBJECT), chunks(0, 10))
     assert told(story.says(RunFailed(run(0, 10), is_unreachable=True))) == [FetchesFailed([OBJECT], [0], [3], [True])]
-    assert story.says(pieces(0, 10, source=0)) == [GetRun(run(0, 10, 0))]
+    assert story.says(chunks(0, 10, source=0)) == [GetRun(run(0, 10, 0))]
 
 
 def test_a_run_from_a_store_that_is_not_known_fails_at_once(story: Story) -> None:
     story.says(FetchObject(OBJECT), StoresChanged([], [3]))
-    assert told(story.says(pieces(0, 10))) == [FetchesFailed([OBJECT], [0], [3], [False])]
+    assert told(story.says(chunks(0, 10))) == [FetchesFailed([OBJECT], [0], [3], [False])]
 
 
 def test_a_store_that_says_that_it_cannot_be_reached_is_not_tried(story: Story) -> None:
     hidden = StoreAddress(4, b"store--4", "", "")
-    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), pieces(0, 10, source=4))
+    commands = story.says(FetchObject(OBJECT), StoresChanged([hidden], []), chunks(0, 10, source=4))
     assert told(commands) == [ObjectsWanted([OBJECT]), FetchesFailed([OBJECT], [0], [4], [True])]
 
 
 def test_what_nothing_waits_for_any_more_is_told_and_its_runs_count_for_nothing(story: Story) -> None:
-    story.says(FetchObject(OBJECT), pieces(0, 4))
+    story.says(FetchObject(OBJECT), chunks(0, 4))
     assert story.says(StopFetching(OBJECT)) == [NotFetched(OBJECT, ""), Tell(ObjectsUnwanted([OBJECT]))]
-    assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), pieces(4, 6)) == []
+    assert story.says(RunCame(run(0, 4), SIZE), RunFailed(run(0, 4), is_unreachable=False), chunks(4, 6)) == []
 
 
 def test_what_no_store_has_is_not_fetched(story: Story) -> None:
@@ -128,16 +128,16 @@ def test_what_no_store_has_is_not_fetched(story: Story) -> None:
     assert story.says(ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
 
 
-def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_pieces_have_come(story: Story) -> None:
-    story.says(FetchObject(OBJECT), pieces(1, 2), pieces(6, 1), pieces(8, 2))
+def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_chunks_have_come(story: Story) -> None:
+    story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))
     assert told(story.says(SchedulerOpened([(OTHER, 7)]))) == [
         ObjectsWanted([OBJECT]),
-        PiecesFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
+        ChunksFetched([OBJECT] * 2, [1, 6], [2, 1], [SIZE] * 2),
         ObjectsHeld([OTHER], [7]),
     ]
     assert story.says(RunCame(run(8, 2), SIZE)) == [], "of a run that this scheduler has not named"
-    assert told(story.says(pieces(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
+    assert told(story.says(chunks(0, 1))) == [FetchesFailed([OBJECT], [0], [3], [False])], "it has named no store yet"
 
 
 def test_what_comes_and_goes_here_is_told_in_messages_that_are_small_enough(story: Story) -> None:

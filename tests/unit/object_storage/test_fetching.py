@@ -18,8 +18,8 @@ from scaler.object_storage.core import (
     StorageInput,
 )
 from scaler.object_storage.shared_memory import GrowingMemory
+from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
 from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, Role
-from scaler.protocol.pieces import LARGE_BYTES, MIN_PIECE_BYTES
 from tests.unit.object_storage.storage_story import (
     CLIENT,
     SCHEDULER,
@@ -60,7 +60,7 @@ class HostStory(Story):
         return told
 
 
-class Pieces:
+class Chunks:
     def __init__(self, have: bytes) -> None:
         self.parts = [len(have)]
         self._have = have
@@ -115,9 +115,9 @@ def test_a_forgotten_object_is_not_fetched_any_more(story: HostStory) -> None:
     assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
 
 
-def test_pieces_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
+def test_chunks_that_have_come_are_passed_on_before_the_object_is_whole(story: HostStory) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    assert story.core.begin_fetch(OBJECT, Pieces(b"abcd--gh"), 8)
+    assert story.core.begin_fetch(OBJECT, Chunks(b"abcd--gh"), 8)
     assert story.core.used_bytes == 8
     assert contents(story.says(STORE, GetObject(5, OBJECT, 0.0, offset=1, size=3))) == [(STORE, 5, b"bcd")]
     assert replies(story.says(STORE, GetObject(6, OBJECT, 0.0, offset=3, size=3))) == [(STORE, 6, "missing")]
@@ -155,8 +155,8 @@ def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory
 def test_an_object_without_room_is_not_fetched(story: HostStory) -> None:
     story.puts(WORKER, RESULT, bytes(900))
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    assert not story.core.begin_fetch(OBJECT, Pieces(bytes(101)), 101)
-    assert story.core.begin_fetch(OBJECT, Pieces(bytes(100)), 100)
+    assert not story.core.begin_fetch(OBJECT, Chunks(bytes(101)), 101)
+    assert story.core.begin_fetch(OBJECT, Chunks(bytes(100)), 100)
 
 
 def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -> None:
@@ -169,15 +169,15 @@ def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -
     assert story.take_told() == [ReportPut(OBJECT, LARGE_BYTES), ReportPut(late, 4)]
 
 
-def test_an_object_grows_from_pieces_in_any_order_and_has_its_parts_then() -> None:
-    parts = [b"p" * 100, b"", b"x" * (2 * MIN_PIECE_BYTES), b"end"]
+def test_an_object_grows_from_chunks_in_any_order_and_has_its_parts_then() -> None:
+    parts = [b"p" * 100, b"", b"x" * (2 * MIN_CHUNK_BYTES), b"end"]
     content = b"".join(parts)
     memory = GrowingMemory([len(part) for part in parts])
-    size = MIN_PIECE_BYTES
+    size = MIN_CHUNK_BYTES
     for number in (2, 0, 1):
         assert memory.frames(number * size, 10) is None
         memory.write(number * size, [memoryview(content[number * size : (number + 1) * size])])
-        memory.add_piece(number)
+        memory.add_chunk(number)
         assert b"".join(memory.frames(number * size, 10) or []) == content[number * size : number * size + 10]
     assert memory.frames(0, len(content) + 1) is None
     with pytest.raises(ValueError, match="ends before"):

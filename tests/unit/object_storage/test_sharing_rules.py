@@ -24,7 +24,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
+    MAX_ATTACHED_BYTES,
     ForgetObjects,
     GetObject,
     LinkObject,
@@ -68,7 +68,7 @@ class Vast(Shared):
     """Larger than a message."""
 
     def __init__(self) -> None:
-        super().__init__(bytes(MAX_CHUNK_BYTES + 1))
+        super().__init__(bytes(MAX_ATTACHED_BYTES + 1))
 
 
 def shares(
@@ -146,9 +146,9 @@ def test_the_limits_hold_for_shared_memory_and_it_is_freed_when_it_is_refused() 
 
 def test_shared_memory_may_be_larger_than_a_message_and_is_cut_for_readers_elsewhere() -> None:
     story = Story(limit_bytes=-1)
-    assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_CHUNK_BYTES + 1])) == [(WORKER, 1, "ok")]
+    assert replies(shares(story, WORKER, OBJECT, Vast(), [MAX_ATTACHED_BYTES + 1])) == [(WORKER, 1, "ok")]
     sent = story.says(READER, GetObject(3, OBJECT, 0.0))
-    frames = [FRAME_BYTES] * (MAX_CHUNK_BYTES // FRAME_BYTES)
+    frames = [FRAME_BYTES] * (MAX_ATTACHED_BYTES // FRAME_BYTES)
     assert [[frame.nbytes for frame in send.attachments] for send in sent] == [frames, [1]]
 
 

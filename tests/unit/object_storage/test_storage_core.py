@@ -9,7 +9,7 @@ from scaler.net.connection import Received
 from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER, SendToPeer
 from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
 from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
+    MAX_ATTACHED_BYTES,
     ForgetObjects,
     ForgetOwner,
     GetObject,
@@ -305,7 +305,7 @@ def test_peers_forget_only_what_is_theirs(story: Story) -> None:
 
 def big_story() -> tuple[Story, list[bytes]]:
     story = Story(limit_bytes=-1)
-    frame = bytes(MAX_CHUNK_BYTES)
+    frame = bytes(MAX_ATTACHED_BYTES)
     objects = [MADE.object() for _ in range(4)]
     for object_id in objects:
         story.puts(CLIENT, object_id, frame)
@@ -319,7 +319,7 @@ def test_a_slow_reader_gets_no_more_than_its_window_and_others_do_not_wait_for_i
     assert story.outboxes[READER] == MAX_UNACKNOWLEDGED_BYTES_PER_PEER
     assert story.is_sending
     assert replies(story.says(WORKER, GetObject(9, objects[3], 0.0))) == [(WORKER, 9, "ok")]
-    story.acknowledges(READER, MAX_CHUNK_BYTES)
+    story.acknowledges(READER, MAX_ATTACHED_BYTES)
     assert replies(story.step()) == [(READER, 2, "ok")]
     story.acknowledges(READER)
     assert replies(story.step()) == [(READER, 3, "ok")]
@@ -332,7 +332,7 @@ def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing
         story.says(READER, GetObject(request, objects[3], 0.0))
     assert story.says(READER, GetObject(1, objects[0], 0.0)) == []
     story.says(SCHEDULER, ForgetObjects([objects[0]]))
-    assert status(story).bytes == 3 * MAX_CHUNK_BYTES
+    assert status(story).bytes == 3 * MAX_ATTACHED_BYTES
     assert not story.is_sending
     story.acknowledges(READER)
     assert contents(story.says(READER, GetObject(2, objects[1], 0.0)))[0][:2] == (READER, 2)
@@ -340,15 +340,15 @@ def test_what_is_forgotten_while_it_waits_for_a_slow_reader_is_freed_and_missing
 
 def test_a_large_object_is_sent_in_messages_of_one_chunk_with_offsets() -> None:
     story = Story(limit_bytes=-1)
-    frame = bytes(MAX_CHUNK_BYTES)
-    parts = [2 * MAX_CHUNK_BYTES + 5]
-    for offset, content in ((0, frame), (MAX_CHUNK_BYTES, frame), (2 * MAX_CHUNK_BYTES, b"12345")):
+    frame = bytes(MAX_ATTACHED_BYTES)
+    parts = [2 * MAX_ATTACHED_BYTES + 5]
+    for offset, content in ((0, frame), (MAX_ATTACHED_BYTES, frame), (2 * MAX_ATTACHED_BYTES, b"12345")):
         story.says(CLIENT, PutObject(1, OBJECT, parts, offset), [content])
     sent = story.says(READER, GetObject(1, OBJECT, 0.0))
-    assert [message.offset for message in messages(sent)] == [0, MAX_CHUNK_BYTES]
+    assert [message.offset for message in messages(sent)] == [0, MAX_ATTACHED_BYTES]
     assert [message.parts for message in messages(sent)] == [parts, []]
     story.acknowledges(READER)
-    assert [message.offset for message in messages(story.step())] == [2 * MAX_CHUNK_BYTES]
+    assert [message.offset for message in messages(story.step())] == [2 * MAX_ATTACHED_BYTES]
 
 
 # -- peers that go -----------------------------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ def test_large_parts_are_not_copied_on_their_way_out_or_in() -> None:
 
 
 def test_a_part_is_cut_only_when_it_is_larger_than_a_frame(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(layout, "MAX_CHUNK_BYTES", 3 * MIB)
+    monkeypatch.setattr(layout, "MAX_ATTACHED_BYTES", 3 * MIB)
     parts = views(b"pickle", bytes(MIB), bytes(2 * MIB), os.urandom(4 * MIB + 1), b"end")
     sizes = [[frame.nbytes for frame in message] for message in cut(parts)]
     assert sizes == [[6, MIB, MIB], [MIB, MIB, MIB], [MIB, MIB, 1, 3]]

@@ -21,7 +21,7 @@ from scaler.object_storage.requests import (
     StorageCall,
 )
 from scaler.protocol.messages import (
-    MAX_CHUNK_BYTES,
+    MAX_ATTACHED_BYTES,
     ForgetObjects,
     GetObject,
     PutObject,
@@ -110,7 +110,7 @@ def test_refusals_are_errors_that_carry_the_storage_s_text(
 
 
 def test_frames_after_a_refused_one_are_not_said(requests: Requests) -> None:
-    chunk = bytes(MAX_CHUNK_BYTES)
+    chunk = bytes(MAX_ATTACHED_BYTES)
     first, second = put_of(OBJECT, [chunk] * 4), put_of(OTHER, [b"x"])
     assert len(said(requests.step([first, second], 0.0))) == 2
     commands = requests.step([reply(1, StorageResult.FULL)], 0.0)
@@ -120,12 +120,12 @@ def test_frames_after_a_refused_one_are_not_said(requests: Requests) -> None:
 
 
 def test_large_puts_are_said_window_by_window(requests: Requests) -> None:
-    chunk = bytes(MAX_CHUNK_BYTES)
+    chunk = bytes(MAX_ATTACHED_BYTES)
     call = put_of(OBJECT, [chunk] * 4)
     messages = said(requests.step([call], 0.0))
-    assert [message.offset for message in messages] == [0, MAX_CHUNK_BYTES]
-    assert len(messages) * MAX_CHUNK_BYTES == PUT_WINDOW_BYTES
-    assert [message.offset for message in said(requests.step([reply(2)], 0.0))] == [2 * MAX_CHUNK_BYTES]
+    assert [message.offset for message in messages] == [0, MAX_ATTACHED_BYTES]
+    assert len(messages) * MAX_ATTACHED_BYTES == PUT_WINDOW_BYTES
+    assert [message.offset for message in said(requests.step([reply(2)], 0.0))] == [2 * MAX_ATTACHED_BYTES]
     requests.step([reply(1)], 0.0)
     requests.step([reply(4)], 0.0)
     assert ended(requests.step([reply(3)], 0.0)) == [(call, None)]
@@ -145,7 +145,7 @@ def test_a_resumed_session_repeats_nothing(requests: Requests) -> None:
 def test_a_storage_that_has_forgotten_the_session_gets_everything_again_but_for_what_has_come(
     requests: Requests,
 ) -> None:
-    chunk = bytes(MAX_CHUNK_BYTES)
+    chunk = bytes(MAX_ATTACHED_BYTES)
     put, get, stat = put_of(OBJECT, [chunk, chunk, chunk]), GetCall(OTHER, 9.0), StatCall()
     requests.step([put, get, stat], 0.0)
     requests.step([reply(3), content(1, b"half", parts=[8])], 1.0)

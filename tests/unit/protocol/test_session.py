@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from scaler.errors import LimitError, ProtocolError
-from scaler.protocol.messages import MAX_CHUNK_BYTES, PROTOCOL_VERSION
+from scaler.protocol.messages import MAX_ATTACHED_BYTES, PROTOCOL_VERSION
 from scaler.protocol.session import (
     ACKNOWLEDGE_BYTES,
     ACKNOWLEDGE_MESSAGES,
@@ -217,8 +217,8 @@ def test_attachments_are_few_enough_small_enough_and_contiguous() -> None:
     check_attachments([b"", bytearray(1), memoryview(bytes(10))])
     with pytest.raises(LimitError, match="MAX_ATTACHMENTS"):
         check_attachments([b""] * (MAX_ATTACHMENTS + 1))
-    with pytest.raises(LimitError, match="MAX_CHUNK_BYTES"):
-        check_attachments([bytes(MAX_CHUNK_BYTES + 1)])
+    with pytest.raises(LimitError, match="MAX_ATTACHED_BYTES"):
+        check_attachments([bytes(MAX_ATTACHED_BYTES + 1)])
     with pytest.raises(LimitError, match="MAX_DESCRIPTORS"):
         check_attachments([], [sys.stdin] * (MAX_DESCRIPTORS + 1))
     with pytest.raises(ValueError, match="contiguous"):

@@ -8,10 +8,12 @@ import pytest
 
 from scaler.ids import result_id
 from scaler.net.keys import identity_of
+from scaler.protocol.chunks import chunk_count
 from scaler.protocol.messages import (
     AcknowledgeResults,
+    ChunksFetched,
+    FetchChunks,
     FetchesFailed,
-    FetchPieces,
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
@@ -23,7 +25,6 @@ from scaler.protocol.messages import (
     ObjectsUnwanted,
     ObjectsWanted,
     Outcome,
-    PiecesFetched,
     PushObjects,
     Release,
     Role,
@@ -33,7 +34,6 @@ from scaler.protocol.messages import (
     UseStore,
     stored_reference,
 )
-from scaler.protocol.pieces import piece_count
 from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.scheduler.core.explain import explain
 from scaler.security.keys import Entry
@@ -63,7 +63,7 @@ class Hosts(Cluster):
 
     def fetches(self, name: str) -> list[tuple[bytes, int]]:
         """Return what a store was told to fetch, and the numbers of the sources; each once."""
-        rows = [row for each in self.told(name, FetchPieces) for row in zip(each.ids, each.sources, strict=True)]
+        rows = [row for each in self.told(name, FetchChunks) for row in zip(each.ids, each.sources, strict=True)]
         return list(dict.fromkeys(rows))
 
     def storage_says(self, message: Message) -> None:
@@ -78,7 +78,7 @@ class Hosts(Cluster):
 
     def has_all(self, name: str, identifier: bytes, size_bytes: int = SIZE) -> None:
         """A store says that it has fetched an object."""
-        self.say(name, PiecesFetched([identifier], [0], [piece_count(size_bytes)], [size_bytes]))
+        self.say(name, ChunksFetched([identifier], [0], [chunk_count(size_bytes)], [size_bytes]))
 
 
 def hosts_with_result(count: int = 3, **settings: Any) -> tuple[Hosts, bytes]:
@@ -220,7 +220,7 @@ def test_all_stores_forget_a_client_that_leaves() -> None:
 def test_a_store_fetches_a_whole_object_from_its_holder() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))
-    [message] = cluster.told("s2", FetchPieces)
+    [message] = cluster.told("s2", FetchChunks)
     assert (message.ids, message.sizes, message.sources) == ([result], [SIZE], [1])
     cluster.has_all("s2", result)
     assert cluster.state.directory.bytes_by_store([result]) == {1: SIZE, 2: SIZE}
@@ -242,9 +242,9 @@ def test_an_object_that_no_store_has_named_is_taken_to_be_in_the_object_storage(
     cluster = Hosts(1)
     uploaded = cluster.object_id("client")
     cluster.say("s1", ObjectsWanted([uploaded]))
-    [message] = cluster.told("s1", FetchPieces)
+    [message] = cluster.told("s1", FetchChunks)
     assert (message.ids, message.sizes, message.counts, message.sources) == ([uploaded], [0], [1], [0])
-    cluster.say("s1", PiecesFetched([uploaded], [0], [1], [MB]))
+    cluster.say("s1", ChunksFetched([uploaded], [0], [1], [MB]))
     assert cluster.state.directory.bytes_by_store([uploaded]) == {1: MB}
 
 
@@ -252,7 +252,7 @@ def test_the_object_storage_fetches_what_a_client_asks_for() -> None:
     cluster, result = hosts_with_result(1)
     cluster.storage_says(ObjectsWanted([result]))
     assert cluster.fetches("storage") == [(result, 1)]
-    cluster.storage_says(PiecesFetched([result], [0], [piece_count(SIZE)], [SIZE]))
+    cluster.storage_says(ChunksFetched([result], [0], [chunk_count(SIZE)], [SIZE]))
     assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE, 1: SIZE}
 
 
@@ -297,7 +297,7 @@ def test_an_object_that_its_client_has_put_again_is_fetched_from_the_object_stor
             assert cluster.told("s1", ObjectsUnavailable)
             cluster.finish("w1", task, outcome=Outcome.INPUT_MISSING, payload=uploaded + b" is missing")
             cluster.say("client", ObjectsRestored([uploaded], []))
-    assert [each.sources for each in cluster.told("s1", FetchPieces)] == [[0], [0]]
+    assert [each.sources for each in cluster.told("s1", FetchChunks)] == [[0], [0]]
 
 
 def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_storage() -> None:
@@ -347,10 +347,10 @@ def test_after_a_restart_of_the_scheduler_stores_first_say_what_they_have() -> N
     result = result_id(cluster.task_id("client"), 1)
     cluster.store("s1", is_back=True)
     cluster.say("s1", ObjectsWanted([result]))
-    assert not [each for _, each in cluster.said if isinstance(each, FetchPieces)]
+    assert not [each for _, each in cluster.said if isinstance(each, FetchChunks)]
     cluster.store("s2", is_back=True)
     cluster.say("s2", ObjectsHeld([result], [SIZE]))
-    [message] = [each for name, each in cluster.said if isinstance(each, FetchPieces)]
+    [message] = [each for name, each in cluster.said if isinstance(each, FetchChunks)]
     assert message.sources == [2]
 
 
@@ -360,7 +360,7 @@ def test_after_a_restart_of_the_scheduler_what_no_store_names_is_fetched_from_th
     cluster.store("s1", is_back=True)
     cluster.say("s1", ObjectsWanted([cluster.object_id("client")]))
     cluster.wait(2, alive=["s1"])
-    [message] = [each for name, each in cluster.said if isinstance(each, FetchPieces)]
+    [message] = [each for name, each in cluster.said if isinstance(each, FetchChunks)]
     assert message.sources == [0]
 
 
@@ -403,11 +403,11 @@ def task_with_input(size_bytes: int) -> tuple[Hosts, bytes, bytes]:
 def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -> None:
     cluster, task, result = task_with_input(80 * MB)
     cluster.say("s2", ObjectsWanted([result]))
-    cluster.say("s2", PiecesFetched([result], [0], [3], [80 * MB]))
+    cluster.say("s2", ChunksFetched([result], [0], [3], [80 * MB]))
     text = explain(cluster.state, task, cluster.now)
     assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 4 % there")
     for first in range(3, 64):
-        cluster.say("s2", PiecesFetched([result], [first], [1], [80 * MB]))
+        cluster.say("s2", ChunksFetched([result], [first], [1], [80 * MB]))
     assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scaler.protocol.messages import FetchPieces, Message
-from scaler.protocol.pieces import LARGE_BYTES, piece_count
+from scaler.protocol.chunks import LARGE_BYTES, chunk_count
+from scaler.protocol.messages import FetchChunks, Message
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import MAX_LOOKS, SWEEP_SECONDS, Tracker
 
@@ -24,7 +24,7 @@ def told(tracker: Tracker, store: int) -> list[Message]:
     """Return what a store is told to fetch now."""
     messages = tracker.take()
     tracker.check()
-    return [message for number, message in messages if number == store and isinstance(message, FetchPieces)]
+    return [message for number, message in messages if number == store and isinstance(message, FetchChunks)]
 
 
 def test_a_fetch_that_every_bounded_look_has_missed_is_found_by_the_sweep() -> None:
@@ -40,8 +40,8 @@ def test_a_fetch_that_every_bounded_look_has_missed_is_found_by_the_sweep() -> N
     assert told(tracker, other)
     tracker.wanted(late, [OBJECT])
     assert not told(tracker, late)
-    for piece in range(piece_count(LARGE_BYTES)):
-        tracker.fetched(other, OBJECT, piece, 1, LARGE_BYTES)
+    for chunk in range(chunk_count(LARGE_BYTES)):
+        tracker.fetched(other, OBJECT, chunk, 1, LARGE_BYTES)
         assert not told(tracker, late)
     tracker.now += SWEEP_SECONDS
     assert tracker.next_at <= tracker.now

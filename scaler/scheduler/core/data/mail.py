@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
-    FetchPieces,
+    FetchChunks,
     ForgetObjects,
     Message,
     ObjectsUnavailable,
@@ -26,10 +26,10 @@ class StoreMail:
         """By store."""
 
     def fetch(self, store: int, identifier: bytes, size_bytes: int, first: int, count: int, source: int) -> None:
-        """Have a store fetch a run of pieces from another one."""
-        message = self._last(store, FetchPieces)
+        """Have a store fetch a run of chunks from another one."""
+        message = self._last(store, FetchChunks)
         if message is None:
-            message = FetchPieces([], [], [], [], [])
+            message = FetchChunks([], [], [], [], [])
             self.send(store, message)
         message.ids.append(identifier)
         message.sizes.append(size_bytes)

@@ -143,7 +143,7 @@ class Stores:
                 tracker.wanted(store, ids)
             case messages.ObjectsUnwanted(ids):
                 tracker.unwanted(store, ids)
-            case messages.PiecesFetched(ids, firsts, counts, sizes):
+            case messages.ChunksFetched(ids, firsts, counts, sizes):
                 for row in zip(ids, firsts, counts, sizes, strict=True):
                     tracker.fetched(store, *row)
             case messages.FetchesFailed(ids, firsts, sources, unreachable):

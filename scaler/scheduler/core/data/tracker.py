@@ -1,8 +1,8 @@
-"""Which store fetches which pieces from which other one. Pure.
+"""Which store fetches which chunks from which other one. Pure.
 
-A *transfer* is an object that some stores fetch. Each *fetch* of a store gets *runs* of pieces, one after another, from
+A *transfer* is an object that some stores fetch. Each *fetch* of a store gets *runs* of chunks, one after another, from
 stores that have them: whole holders, and other fetchers, which pass on what has come. A lone fetcher gets few long
-runs; among several, each run is one piece, one of the rarest that its source has. A fetch that finds no source with
+runs; among several, each run is one chunk, one of the rarest that its source has. A fetch that finds no source with
 room waits until one has room, or has more: then sources go round robin over the objects, and over the fetches.
 
 Laws: what a fetch has, what is on its way to it, and what it misses are disjoint; a run comes from a source that is
@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from itertools import islice
 
 from scaler.ids import owner_of
+from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, Message, ObjectsUnavailable, PushObjects, SoleCopies
-from scaler.protocol.pieces import LARGE_BYTES
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.rates import Rates
@@ -137,7 +137,7 @@ class Tracker:
             self._note_sole(identifier, left)
 
     def fetched(self, store: int, identifier: bytes, first: int, count: int, size_bytes: int) -> None:
-        """Note that pieces have come. Of an object whose size was not known, all of it."""
+        """Note that chunks have come. Of an object whose size was not known, all of it."""
         fetch = self.links[store].fetches.get(identifier)
         if fetch is None:
             return
@@ -285,7 +285,7 @@ class Tracker:
         for fetch in transfer.fetches.values():
             fetch.asked = transfer.full if fetch.runs else 0
             for run in fetch.runs:
-                run.pieces = transfer.full
+                run.chunks = transfer.full
             transfer.count(fetch.asked, 1)
 
     def _add_holders(self, transfer: Transfer) -> None:
@@ -321,17 +321,17 @@ class Tracker:
 
     # -- fetches
 
-    def _has(self, fetch: Fetch, pieces: int) -> None:
-        """Note that a fetch has these pieces, and look for what comes next."""
+    def _has(self, fetch: Fetch, chunks: int) -> None:
+        """Note that a fetch has these chunks, and look for what comes next."""
         transfer, store = fetch.transfer, fetch.store
-        new = pieces & ~fetch.have
+        new = chunks & ~fetch.have
         transfer.count(new & ~fetch.asked, 1)
-        fetch.have |= pieces
-        fetch.asked &= ~pieces
+        fetch.have |= chunks
+        fetch.asked &= ~chunks
         freed = []
         for run in list(fetch.runs):
-            run.pieces &= ~pieces
-            if not run.pieces:
+            run.chunks &= ~chunks
+            if not run.chunks:
                 self.rates.note(store, run.source, run.size_bytes or transfer.size_bytes, run.began_at, self.now)
                 self._stop(run)
                 freed.append(run.source)
@@ -340,7 +340,7 @@ class Tracker:
         if fetch.have == transfer.full:
             self._directory.add(transfer.id, transfer.size_bytes, store)
             self._leave(fetch)
-        for source in freed:  # those that have waited longer come first, so that pieces spread
+        for source in freed:  # those that have waited longer come first, so that chunks spread
             self._offer(source)
         if transfer.waiting:
             self._offer(store)
@@ -402,8 +402,8 @@ class Tracker:
         """Take a run away from its fetch and its source. What has not come of it is missing again."""
         fetch = run.fetch
         fetch.runs.remove(run)
-        fetch.asked &= ~run.pieces
-        fetch.transfer.count(run.pieces, -1)
+        fetch.asked &= ~run.chunks
+        fetch.transfer.count(run.chunks, -1)
         link = self.links[run.source]
         del link.serves[run]
         link.serves_of[run.kind] -= 1
@@ -454,7 +454,7 @@ class Tracker:
         return best
 
     def _useful(self, fetch: Fetch, source: int, missing: int) -> int:
-        """Return the mask of the missing pieces that a fetch may get from this source."""
+        """Return the mask of the missing chunks that a fetch may get from this source."""
         if not self._may_use(fetch, source):
             return 0
         other = fetch.transfer.fetches.get(source)
@@ -469,25 +469,25 @@ class Tracker:
     def _start(self, fetch: Fetch, source: int) -> None:
         """Have a fetch get its next run from this source, which has room, and something that is missing."""
         transfer = fetch.transfer
-        pieces = self._useful(fetch, source, fetch.missing)
+        chunks = self._useful(fetch, source, fetch.missing)
         kind = transfer.kind
         if kind is Kind.SHARED:
             self._turn += 1
-            pieces = transfer.rarest(pieces, self._turn * 7919)
-            count, first = 1, pieces.bit_length() - 1
+            chunks = transfer.rarest(chunks, self._turn * 7919)
+            count, first = 1, chunks.bit_length() - 1
         else:
-            had = fetch.have.bit_count() * transfer.piece_bytes
-            most = max(FIRST_RUN_BYTES, min(had, MAX_RUN_BYTES)) // transfer.piece_bytes
-            first = (pieces & -pieces).bit_length() - 1
-            along = pieces >> first
+            had = fetch.have.bit_count() * transfer.chunk_bytes
+            most = max(FIRST_RUN_BYTES, min(had, MAX_RUN_BYTES)) // transfer.chunk_bytes
+            first = (chunks & -chunks).bit_length() - 1
+            along = chunks >> first
             count = min(max(most, 1), (~along & along + 1).bit_length() - 1)
-            pieces = ((1 << count) - 1) << first
-        size_bytes = min((first + count) * transfer.piece_bytes, transfer.size_bytes) - first * transfer.piece_bytes
-        run = FetchRun(fetch, source, first, pieces, size_bytes, kind, self.now)
+            chunks = ((1 << count) - 1) << first
+        size_bytes = min((first + count) * transfer.chunk_bytes, transfer.size_bytes) - first * transfer.chunk_bytes
+        run = FetchRun(fetch, source, first, chunks, size_bytes, kind, self.now)
         link = self.links[source]
         fetch.runs.append(run)
-        fetch.asked |= pieces
-        transfer.count(pieces, 1)
+        fetch.asked |= chunks
+        transfer.count(chunks, 1)
         link.serves[run] = None
         link.serves_of[kind] += 1
         own = self.links[fetch.store]
@@ -623,14 +623,14 @@ class Tracker:
         assert set(transfer.sources) == sources, f"{name} is offered by its sources"
         counts = [0] * len(transfer.counts)
         for fetch in transfer.fetches.values():
-            assert not fetch.have & fetch.asked, f"{name}: a piece that has come is under way"
-            assert fetch.asked == sum(run.pieces for run in fetch.runs), f"{name}: what is under way is in runs"
+            assert not fetch.have & fetch.asked, f"{name}: a chunk that has come is under way"
+            assert fetch.asked == sum(run.chunks for run in fetch.runs), f"{name}: what is under way is in runs"
             assert len(fetch.runs) <= MAX_RUNS_OF_FETCH, f"{name}: too many runs"
             assert fetch.runs or fetch in transfer.waiting, f"{name}: a fetch that waits for nothing"
-            for piece in range(len(counts)):
-                counts[piece] += (fetch.have | fetch.asked) >> piece & 1
+            for chunk in range(len(counts)):
+                counts[chunk] += (fetch.have | fetch.asked) >> chunk & 1
         for counted, count in zip(transfer.counts, counts, strict=True):
-            assert count <= counted, f"{name} counts fewer copies of its pieces than there are"
+            assert count <= counted, f"{name} counts fewer copies of its chunks than there are"
         for rank, mask in enumerate(transfer.ranks):
-            listed = [piece for piece, count in enumerate(transfer.counts) if count.bit_length() == rank]
-            assert mask == sum(1 << piece for piece in listed), f"{name} ranks its pieces wrong"
+            listed = [chunk for chunk, count in enumerate(transfer.counts) if count.bit_length() == rank]
+            assert mask == sum(1 << chunk for chunk in listed), f"{name} ranks its chunks wrong"

@@ -6,14 +6,14 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from scaler.protocol.pieces import LARGE_BYTES, piece_bytes, piece_count
+from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 
 MAX_RUNS_OF_FETCH = 2
 """Runs under way of one fetch: while one comes, the next is asked for."""
 MAX_RUNS_OF_SOURCE = 4
 """Runs under way of large objects that one store serves."""
 MAX_SHARED_RUNS = 2
-"""Those of objects that several stores fetch: the fewer pieces share a link, the sooner the first is passed on."""
+"""Those of objects that several stores fetch: the fewer chunks share a link, the sooner the first is passed on."""
 MAX_RUNS_OF_FETCHER = 4
 """Runs under way of large objects that one store gets. With as many as a source serves, all links have work."""
 MAX_SMALL_RUNS = 64
@@ -36,21 +36,21 @@ SMALL, LONE, SHARED = Kind
 
 @dataclass(slots=True, eq=False)
 class FetchRun:
-    """Pieces that a store fetches at a time from one source. pieces: a mask of those that have not come."""
+    """Chunks that a store fetches at a time from one source. chunks: a mask of those that have not come."""
 
     fetch: Fetch
     source: int
     first: int
-    pieces: int
+    chunks: int
     size_bytes: int
-    """Of all its pieces; 0 when the object's size is not known."""
+    """Of all its chunks; 0 when the object's size is not known."""
     kind: Kind
     began_at: float
 
 
 @dataclass(slots=True, eq=False)
 class Fetch:
-    """One store fetches one object. have, asked: masks of the pieces that have come, and that are under way."""
+    """One store fetches one object. have, asked: masks of the chunks that have come, and that are under way."""
 
     transfer: Transfer
     store: int
@@ -63,19 +63,19 @@ class Fetch:
 
     @property
     def missing(self) -> int:
-        """The mask of the pieces that are to be asked for."""
+        """The mask of the chunks that are to be asked for."""
         return self.transfer.full & ~(self.have | self.asked)
 
 
 class Transfer:
-    """An object that stores fetch. size_bytes: 0 when it is not known; then it is one piece."""
+    """An object that stores fetch. size_bytes: 0 when it is not known; then it is one chunk."""
 
     def __init__(self, identifier: bytes, size_bytes: int) -> None:
         self.id = identifier
         self.fetches: dict[int, Fetch] = {}
         """By the number of the store."""
         self.sources: list[int] = []
-        """Stores that have pieces: fetchers, and some of the holders."""
+        """Stores that have chunks: fetchers, and some of the holders."""
         self.waiting: OrderedDict[Fetch, None] = OrderedDict()
         """Fetches that may have another run, and found no source with room."""
         self.assumes_storage = False
@@ -86,26 +86,26 @@ class Transfer:
 
     def resize(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.piece_bytes = piece_bytes(size_bytes)
-        self.full = (1 << piece_count(size_bytes)) - 1
-        self.counts = [0] * piece_count(size_bytes)
-        """Of each piece, how many fetches have it or have asked for it."""
+        self.chunk_bytes = chunk_bytes(size_bytes)
+        self.full = (1 << chunk_count(size_bytes)) - 1
+        self.counts = [0] * chunk_count(size_bytes)
+        """Of each chunk, how many fetches have it or have asked for it."""
         self.ranks = [self.full]
-        """Masks of the pieces with no copy, one, 2 to 3, 4 to 7, and so on."""
+        """Masks of the chunks with no copy, one, 2 to 3, 4 to 7, and so on."""
         self.classify()
 
     def classify(self) -> None:
         """Set the kind of its next runs. Call when its size or the number of its fetches changes."""
         self.kind = SMALL if self.size_bytes < LARGE_BYTES else LONE if len(self.fetches) < 2 else SHARED
 
-    def count(self, pieces: int, change: int) -> None:
-        """Count copies of some pieces."""
-        while pieces:
-            lowest = pieces & -pieces
-            pieces ^= lowest
-            piece = lowest.bit_length() - 1
-            before = self.counts[piece]
-            self.counts[piece] = before + change
+    def count(self, chunks: int, change: int) -> None:
+        """Count copies of some chunks."""
+        while chunks:
+            lowest = chunks & -chunks
+            chunks ^= lowest
+            chunk = lowest.bit_length() - 1
+            before = self.counts[chunk]
+            self.counts[chunk] = before + change
             old, new = before.bit_length(), (before + change).bit_length()
             if old != new:
                 self.ranks[old] ^= lowest
@@ -113,15 +113,15 @@ class Transfer:
                     self.ranks.append(0)
                 self.ranks[new] |= lowest
 
-    def rarest(self, pieces: int, turn: int) -> int:
-        """Return the mask of one of the rarest of some pieces. turn: a number that differs each time."""
+    def rarest(self, chunks: int, turn: int) -> int:
+        """Return the mask of one of the rarest of some chunks. turn: a number that differs each time."""
         for rank in self.ranks:
-            found = rank & pieces
+            found = rank & chunks
             if found:
                 shift = turn % len(self.counts)
                 found = found >> shift << shift or found
                 return found & -found
-        raise AssertionError("each piece has a rank")
+        raise AssertionError("each chunk has a rank")
 
 
 @dataclass(slots=True, eq=False)
