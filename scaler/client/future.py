@@ -132,6 +132,9 @@ class FutureOwner:
         if self.closed is not None:
             raise ClientClosedError(self.closed)
 
+    def asks_for(self, task_id: bytes) -> None:
+        """A thread begins to wait for the value of this task."""
+
     def check_process(self) -> None:
         """Raise ClientClosedError in a forked child: no request from there arrives."""
         if self._is_forked:
@@ -300,6 +303,11 @@ class ScalerFuture(Future[Any], ABC):
 
     @property
     @abstractmethod
+    def has_stayed(self) -> bool:
+        """True when the value is not here yet, and comes when it is asked for."""
+
+    @property
+    @abstractmethod
     def _label(self) -> str:
         """The display text that names the task."""
 
@@ -368,6 +376,9 @@ class ScalerFuture(Future[Any], ABC):
                     raise
         if self._state is CANCELLED:
             raise asyncio.CancelledError
+        if self.has_stayed:
+            with self._owner.blocked():
+                yield from asyncio.get_running_loop().run_in_executor(None, self._load).__await__()
 
     def __repr__(self) -> str:
         from scaler.notebook import short  # noqa: PLC0415 (processors import this module, and few tasks show futures)
@@ -432,6 +443,7 @@ class ScalerFuture(Future[Any], ABC):
     def _wait(self, timeout: float | None) -> None:
         owner = self._owner
         owner.check_waitable()
+        owner.asks_for(self.task_id)
         lock = threading.Lock()
         lock.acquire()
         with owner.condition:

@@ -76,10 +76,20 @@ class FutureTable(FutureOwner):
         self._payloads: dict[tuple[int, ...], bytes] = {}
         """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
+        self._read = b"", b""
+        """The task whose value was asked for last, and an id that was new at that time."""
 
     def may_wait(self) -> bool:
         """Tell whether this thread may wait for the client's own thread: whether it is another one."""
         return threading.current_thread() is not self.thread
+
+    def asks_for(self, task_id: bytes) -> None:
+        self._read = task_id, self.ids.task()
+
+    def is_read_next(self, task_id: bytes) -> bool:
+        """Tell whether a task was submitted after the one whose value was asked for last, and before it was."""
+        first, last = self._read
+        return first < task_id < last
 
     def has_unfinished(self) -> bool:
         return self.closed is None and bool(self.session.pending or self.inbox)

@@ -15,7 +15,7 @@ import math
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -27,27 +27,25 @@ from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.kept import Keeper
 from scaler.client.reachability import tell_reached, warn_unreachable
 from scaler.client.restoring import Restoring
+from scaler.client.results import StoredResults
 from scaler.client.session import (
     ClientCleared,
     ClientGaveUp,
     ConnectionReady,
     SchedulerRestarted,
     SessionInput,
-    TaskSettled,
     UploadEnded,
 )
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectUpload, RemoteReference
+from scaler.client.tasks import ObjectUpload
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
     LimitError,
-    ObjectLostError,
     RefusedError,
     ScalerError,
     SchedulerLostError,
     UnreachableError,
-    UsageError,
 )
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -76,7 +74,7 @@ from scaler.protocol.messages import (
     is_stored,
     stored_reference,
 )
-from scaler.serialization import Buffer, Parts, Serializer, dump_value, own_buffer, parts_of, size_of
+from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -92,8 +90,6 @@ SAFE_LEASE_SHARE = 2 / 3
 """A client without contact for longer than this share of its lease may have been given up: heartbeats have gaps."""
 UNKNOWN_INCARNATION = 0
 """Of a Welcome to a client inside a task whose worker may have been given up."""
-GET_AGAIN_SECONDS = (0.5, 1.0)
-"""When a result that is missing is asked for again, before its task runs again."""
 RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
@@ -177,7 +173,12 @@ class ClientLoop:
         self._released = self._trimmed = 0
         self._trim_at = 0.0
         self._keeper = Keeper()
-        self._restoring = Restoring(self.futures, self._put_again, self._upload_again, self._answer, self._fetch_kept)
+        self._results = StoredResults(
+            self.futures, self.cached, self._loop, self._get, self._is_storage_connected, self._run_again
+        )
+        self._restoring = Restoring(
+            self.futures, self._put_again, self._upload_again, self._answer, self._results.fetch
+        )
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
         """By content, or by samples of it, while something refers to them: the same bytes go up once.
 
@@ -185,7 +186,6 @@ class ClientLoop:
         and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
         ones do not.
         """
-        self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -259,8 +259,7 @@ class ClientLoop:
         with self.futures.condition:
             self.futures.check_open()
             self._uploads.clear()
-            for stored in list(self._stored.values()):
-                stored.is_invalid = True
+            self._results.invalidate()
             self.futures.put(ClientCleared())
         self.futures.step()
 
@@ -566,21 +565,13 @@ class ClientLoop:
             template = future.template if future is not None else None
             if future is None or template is None:
                 if is_stored(payload):  # of a cancelled task: released at once
-                    self._stored_result(payload)
+                    self._results.reference(payload)
                 continue
             profile: Profile = durations[index]
             if has_profiles:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
-                stored = self._stored_result(payload)
-                if outcomes[index] == Outcome.SUCCESS and not future.done():
-                    future.stored = stored
-                    if future.may_stay and not self.cached.wanted:
-                        future.stay()
-                        resolved.append((future, Unloaded(partial(self._load_kept, future)), None, profile))
-                        continue
-                fetch = self._fetch(future, outcomes[index], profile, stored, template.serializer)
-                self._loop.create_task(fetch)
+                resolved += self._results.ended(future, outcomes[index], payload, profile, template.serializer)
                 continue
             if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
                 self.cached.put_soon(digest, [*parts_of(payload)])
@@ -594,14 +585,6 @@ class ClientLoop:
         return resolved
 
     # -- to and from the object storage, in the thread
-
-    def _stored_result(self, payload: bytes) -> RemoteReference:
-        """Return the reference to a stored result: when nothing refers to it any more, the scheduler releases it."""
-        identifier = payload[1:17]
-        stored = self._stored.get(identifier)
-        if stored is None:
-            stored = self._stored[identifier] = RemoteReference(identifier, self.futures.releases)
-        return stored
 
     def _storage_client(self) -> StorageClient:
         if self._storage is None:
@@ -618,6 +601,15 @@ class ClientLoop:
             except ClientClosedError:
                 if self._storage is storage:
                     raise
+
+    async def _get(self, identifier: bytes) -> list[memoryview]:
+        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
+
+    def _is_storage_connected(self) -> bool:
+        return self._storage_client().connected
+
+    async def _run_again(self, lost: TaskFuture) -> TaskFuture:
+        return await self._restoring.run_again(lost)
 
     def _upload_again(self, parts: Parts) -> ObjectUpload:
         upload = self._new_upload(parts)
@@ -651,87 +643,6 @@ class ClientLoop:
         self.futures.step(UploadEnded(upload, error))
         self.futures.wake()
 
-    async def _fetch_kept(self, future: TaskFuture) -> object:
-        """Return the value of a future whose value has stayed where it is. Raises ObjectLostError and others."""
-        assert future.stored is not None, "it has a value"
-        assert future.template is not None, "it is kept as a whole"
-        value, exception = await self._fetched(future, _SUCCESS, future.stored, future.template.serializer)
-        if type(value) is Unloaded:
-            value, exception = await self._loop.run_in_executor(None, value.load)
-        if exception is not None:
-            raise exception
-        return value
-
-    def _load_kept(self, future: TaskFuture) -> tuple[object, BaseException | None]:
-        """Return value and exception of a future whose value has stayed where it is. In the thread that asks for it."""
-        if threading.current_thread() is self._thread:
-            return None, UsageError("the client's own thread cannot wait for a value that other tasks use")
-        fetched = self._fetch_kept(future)
-        try:
-            return asyncio.run_coroutine_threadsafe(fetched, self._loop).result(), None
-        except Exception as error:  # noqa: BLE001 (whatever keeps the value from being here is raised by `result`)
-            if self._loop.is_closed() or isinstance(error, ClientClosedError | CancelledError):
-                text = "its value stayed with the tasks that use it: ask for it before the client is closed"
-                return None, ClientClosedError(text)
-            return None, error
-        finally:
-            fetched.close()
-
-    async def _fetch(
-        self,
-        future: TaskFuture,
-        outcome: int,
-        profile: Profile,
-        stored: RemoteReference,
-        serializer: Serializer | None,
-    ) -> None:
-        value, exception = await self._fetched(future, outcome, stored, serializer)
-        self.futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
-
-    async def _get(self, identifier: bytes) -> list[memoryview]:
-        """Get a result. Without a deadline: it was whole in a store before its task was reported as done.
-
-        A storage that has just been started may have to learn first that the store of a host has it.
-        """
-        for pause in GET_AGAIN_SECONDS:
-            with contextlib.suppress(ObjectLostError):
-                return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
-            await asyncio.sleep(pause)
-        return await self._with_storage(lambda storage: storage.get(identifier, 0.0))
-
-    async def _fetched(
-        self, future: TaskFuture, outcome: int, stored: RemoteReference, serializer: Serializer | None
-    ) -> tuple[object, BaseException | None]:
-        value: object = None
-        exception: BaseException | None
-        try:
-            parts = await self._get(stored.id)
-            if digest := self.cached.take(future.task_id, outcome):
-                await self.cached.put(digest, [*parts])  # before: the user may write to what is loaded
-            if outcome == _SUCCESS:
-                value, exception = Unloaded(partial(_load_parts, parts, serializer)), None
-            else:
-                value, exception = load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
-        except ScalerError as error:
-            lost = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
-            value, exception = None, lost
-            if self._storage_client().connected:  # else a new result could not be stored either
-                value, exception = await self._load_again(future, lost)
-        except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
-            exception = ScalerError(f"the result of the task could not be loaded: {error!r}")
-        return value, exception
-
-    async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> tuple[object, BaseException | None]:
-        """Return value and exception of a task whose stored result is lost, after it has run again."""
-        try:
-            again = await self._restoring.run_again(future)
-            future.stored = again.stored
-            return again.result(), None
-        except (ObjectLostError, ClientClosedError) as error:
-            return None, ObjectLostError(f"{lost}; {error}")
-        except Exception as error:  # noqa: BLE001 (this time, the task has failed or was cancelled)
-            return None, error
-
     async def _end_transfers(self) -> None:
         transfers = asyncio.all_tasks() - {asyncio.current_task()}
         for transfer in transfers:
@@ -739,13 +650,6 @@ class ClientLoop:
         await asyncio.gather(*transfers, return_exceptions=True)
         if self._storage is not None:
             self._storage.close()
-
-
-def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> tuple[object, BaseException | None]:
-    try:
-        return load_outcome(_SUCCESS, parts[0], serializer, [own_buffer(part) for part in parts])
-    except Exception as error:  # noqa: BLE001 (no memory, say)
-        return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
 
 
 def _snapshot(parts: Parts, max_copied_bytes: float) -> tuple[Parts, bool]:

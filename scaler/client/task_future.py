@@ -104,9 +104,19 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return self.stored is not None and not self.stored.is_invalid
 
     @property
-    def may_stay(self) -> bool:
-        """True when other tasks use the value, and nothing waits for it here."""
-        return self._waiting is None and self._callbacks is None and getattr(self, "is_used", False)
+    def is_awaited(self) -> bool:
+        """True when something waits here for the end of the task."""
+        return self._waiting is not None or self._callbacks is not None
+
+    @property
+    def has_users(self) -> bool:
+        """True when other tasks that have not ended use the value."""
+        return getattr(self, "is_used", False)
+
+    @property
+    def has_stayed(self) -> bool:
+        """True when the value is not here yet, and comes when it is asked for."""
+        return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
     def stay(self) -> None:
         """Leave the value where it is, and keep what is needed to run the task again, should it be lost there.

@@ -114,7 +114,7 @@ class Stage(IntEnum):
     AGAIN = 3
     """It was sent in an earlier session with a scheduler, and not yet in this one."""
     KEPT = 4
-    """It has ended, and other tasks use its value, which stays where it is until the user asks for it."""
+    """It has ended, and its value stays where it is until the user asks for it."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -53,9 +53,9 @@ class PayloadTag(IntEnum):
     PICKLE = 0x80  # a pickle as it is: protocol 2 and later begin with this byte
 
 
-def stored_reference(object_id: bytes, size_bytes: int) -> bytes:
-    """Return the payload that points to an object in the storage."""
-    return b"\x03" + object_id + size_bytes.to_bytes(8, "little")
+def stored_reference(object_id: bytes, size_bytes: int, *, is_at_host: bool = False) -> bytes:
+    """Return the payload that points to a stored object. is_at_host: it was put into the store of a host."""
+    return b"\x03" + object_id + size_bytes.to_bytes(7, "little") + (b"\x01" if is_at_host else b"\x00")
 
 
 def is_stored(payload: bytes) -> bool:
@@ -65,7 +65,12 @@ def is_stored(payload: bytes) -> bool:
 
 def stored_bytes(payload: bytes) -> int:
     """Return the size of the object that a stored reference names, as far as its maker knew it; otherwise 0."""
-    return int.from_bytes(payload[17:], "little")
+    return int.from_bytes(payload[17:24], "little")
+
+
+def is_at_host(payload: bytes) -> bool:
+    """Tell whether the object that a stored reference names was put into the store of a host."""
+    return payload[24] == 1
 
 
 def is_function_id(identifier: bytes, payload: bytes) -> bool:

@@ -101,6 +101,17 @@ print({task.result() for task in [on("host1", first, made, number) for number in
     assert sum(link.sent_bytes for link in crossed.values()) < SLACK
 
 
+def test_a_result_that_has_ended_before_others_use_it_stays_on_its_host(cluster: Cluster) -> None:
+    printed, crossed = cluster.run("""
+made = on("host1", make, 7)
+while not made.done():
+    time.sleep(0.01)
+print({task.result() for task in [on("host1", first, made, number) for number in range(20)]})
+""")
+    assert printed == "{7}"
+    assert sum(link.sent_bytes for link in crossed.values()) < SLACK
+
+
 def test_a_result_goes_from_host_to_host_and_not_through_the_scheduler(cluster: Cluster) -> None:
     printed, crossed = cluster.run("""
 made = on("host1", make, 7)

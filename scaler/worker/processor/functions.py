@@ -97,7 +97,7 @@ class StoredObjects:
             while True:
                 try:
                     self._open().put(identifier, parts)
-                    return stored_reference(identifier, size_of(parts))
+                    return stored_reference(identifier, size_of(parts), is_at_host=self.is_host_store)
                 except LimitError as error:
                     if not error.may_pass or time.monotonic() >= until:
                         raise

@@ -1,0 +1,211 @@
+"""Gets the stored results of a client: at once those that it asks for, and others when it does.
+
+A result in the store of a host stays there until the program asks for it, because other tasks may use it where it is.
+A program that waits for a task, or asks for its value, is taken to ask next for those of the tasks that it had
+submitted after it. So those are fetched as soon as they are there, and those that have stayed are fetched ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from concurrent.futures import CancelledError
+from functools import partial
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+from scaler.client.cached import CachedResults
+from scaler.client.future import Unloaded
+from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.session import TaskSettled
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import RemoteReference
+from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
+from scaler.ids import ids_after
+from scaler.protocol.messages import Outcome, is_at_host, stored_bytes
+from scaler.serialization import Serializer, own_buffer
+
+GET_AGAIN_SECONDS = (0.5, 1.0)
+"""When a result that is missing is asked for again, before its task runs again."""
+TASKS_AHEAD = 64
+BYTES_AHEAD = 64 * 1024 * 1024
+"""Most tasks that are looked at, and most bytes that have come or are under way, of what was not asked for yet."""
+_SUCCESS = Outcome.SUCCESS
+
+_Loaded = tuple[object, BaseException | None]
+"""A value, perhaps `Unloaded`, or an exception."""
+
+
+class StoredResults:
+    """The stored results of one client. Its methods are for the client's thread, but for `load`."""
+
+    def __init__(
+        self,
+        futures: FutureTable,
+        cached: CachedResults,
+        loop: asyncio.AbstractEventLoop,
+        get: Callable[[bytes], Awaitable[list[memoryview]]],
+        is_storage_connected: Callable[[], bool],
+        run_again: Callable[[TaskFuture], Awaitable[TaskFuture]],
+    ) -> None:
+        """get: gets an object from the object storage, without a deadline. run_again: see Restoring."""
+        self._futures = futures
+        self._cached = cached
+        self._loop = loop
+        self._get = get
+        self._is_storage_connected = is_storage_connected
+        self._run_again = run_again
+        self._stored: WeakValueDictionary[bytes, RemoteReference] = WeakValueDictionary()
+        self._away: WeakValueDictionary[bytes, TaskFuture] = WeakValueDictionary()
+        """Futures whose values have stayed, and were not asked for, by task."""
+        self._sizes: WeakKeyDictionary[TaskFuture, int] = WeakKeyDictionary()
+        """Bytes of these values."""
+        self._ahead: WeakKeyDictionary[TaskFuture, asyncio.Task[_Loaded]] = WeakKeyDictionary()
+        """Values that are fetched before they are asked for."""
+
+    def invalidate(self) -> None:
+        """The client was cleared: no task can name its results any more."""
+        for stored in list(self._stored.values()):
+            stored.is_invalid = True
+
+    def reference(self, payload: bytes) -> RemoteReference:
+        """Return the reference to a stored result: when nothing refers to it any more, the scheduler releases it."""
+        identifier = payload[1:17]
+        stored = self._stored.get(identifier)
+        if stored is None:
+            stored = self._stored[identifier] = RemoteReference(identifier, self._futures.releases)
+        return stored
+
+    def ended(
+        self, future: TaskFuture, outcome: int, payload: bytes, profile: Profile, serializer: Serializer | None
+    ) -> list[Resolved]:
+        """Return how a task has ended whose result is stored; nothing when its future ends after a fetch."""
+        stored = self.reference(payload)
+        if outcome == _SUCCESS and not future.done():
+            future.stored = stored
+            if self._may_stay(future, payload) and not self._cached.wanted:
+                future.stay()
+                self._away[future.task_id] = future
+                self._sizes[future] = stored_bytes(payload)
+                return [(future, Unloaded(partial(self.load, future)), None, profile)]
+        # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
+        self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
+        return []
+
+    def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
+        if future.is_awaited:
+            return False
+        return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
+
+    # -- what has stayed
+
+    def load(self, future: TaskFuture) -> _Loaded:
+        """Return value and exception of a future whose value has stayed where it is. In the thread that asks for it."""
+        if not self._futures.may_wait():
+            return None, UsageError("a callback cannot wait for a value that has stayed in the cluster: ask elsewhere")
+        self._futures.asks_for(future.task_id)
+        fetched = self.fetch(future)
+        try:
+            return asyncio.run_coroutine_threadsafe(fetched, self._loop).result(), None
+        except Exception as error:  # noqa: BLE001 (whatever keeps the value from being here is raised by `result`)
+            if self._loop.is_closed() or isinstance(error, ClientClosedError | CancelledError):
+                text = "its value has stayed in the cluster: ask for it before the client is closed"
+                return None, ClientClosedError(text)
+            return None, error
+        finally:
+            fetched.close()
+
+    async def fetch(self, future: TaskFuture) -> object:
+        """Return the value of a future whose value has stayed where it is. Raises ObjectLostError and others."""
+        fetching = self._begin(future)
+        self._away.pop(future.task_id, None)
+        self._fetch_ahead_of(future)
+        try:
+            value, exception = await asyncio.shield(fetching)
+        finally:
+            self._ahead.pop(future, None)
+        if type(value) is Unloaded:
+            value, exception = await self._loop.run_in_executor(None, value.load)
+        if exception is not None:
+            raise exception
+        return value
+
+    def _begin(self, future: TaskFuture) -> asyncio.Task[_Loaded]:
+        fetching = self._ahead.get(future)
+        if fetching is None:
+            assert future.stored is not None, "it has a value"
+            assert future.template is not None, "it is kept as a whole"
+            fetching = self._ahead[future] = self._loop.create_task(
+                self._get_value(future, _SUCCESS, future.stored, future.template.serializer)
+            )
+        return fetching
+
+    def _fetch_ahead_of(self, asked: TaskFuture) -> None:
+        if not self._away:
+            return
+        room = BYTES_AHEAD - sum(self._sizes.get(future, 0) for future in self._ahead if future is not asked)
+        for identifier in ids_after(asked.task_id, TASKS_AHEAD):
+            future = self._away.get(identifier)
+            if future is None or future in self._ahead or future.has_users:
+                continue
+            if not self._futures.is_read_next(identifier):
+                return
+            room -= self._sizes.get(future, 0)
+            if room < 0:
+                return
+            self._begin(future)
+
+    # -- from the storage
+
+    async def _fetch(
+        self, future: TaskFuture, outcome: int, stored: RemoteReference, profile: Profile, serializer: Serializer | None
+    ) -> None:
+        value, exception = await self._get_value(future, outcome, stored, serializer)
+        self._futures.step(TaskSettled(future), resolved=[(future, value, exception, profile)])
+
+    async def _get_value(
+        self, future: TaskFuture, outcome: int, stored: RemoteReference, serializer: Serializer | None
+    ) -> _Loaded:
+        try:
+            parts = await self._get_parts(stored.id)
+            if digest := self._cached.take(future.task_id, outcome):
+                await self._cached.put(digest, [*parts])  # before: the user may write to what is loaded
+            if outcome == _SUCCESS:
+                return Unloaded(partial(_load_parts, parts, serializer)), None
+            return load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
+        except ScalerError as error:
+            lost = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+            if self._is_storage_connected():  # else a new result could not be stored either
+                return await self._load_again(future, lost)
+            return None, lost
+        except Exception as error:  # noqa: BLE001 (no memory, say: it must reach the threads that wait for the result)
+            return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
+
+    async def _get_parts(self, identifier: bytes) -> list[memoryview]:
+        """Get a result, which was whole in a store before its task was reported as done.
+
+        A storage that has just been started may have to learn first that the store of a host has it.
+        """
+        for pause in GET_AGAIN_SECONDS:
+            with contextlib.suppress(ObjectLostError):
+                return await self._get(identifier)
+            await asyncio.sleep(pause)
+        return await self._get(identifier)
+
+    async def _load_again(self, future: TaskFuture, lost: ObjectLostError) -> _Loaded:
+        """Return value and exception of a task whose stored result is lost, after it has run again."""
+        try:
+            again = await self._run_again(future)
+            future.stored = again.stored
+            return again.result(), None
+        except (ObjectLostError, ClientClosedError) as error:
+            return None, ObjectLostError(f"{lost}; {error}")
+        except Exception as error:  # noqa: BLE001 (this time, the task has failed or was cancelled)
+            return None, error
+
+
+def _load_parts(parts: list[memoryview], serializer: Serializer | None) -> _Loaded:
+    try:
+        return load_outcome(_SUCCESS, parts[0], serializer, [own_buffer(part) for part in parts])
+    except Exception as error:  # noqa: BLE001 (no memory, say)
+        return None, ScalerError(f"the result of the task could not be loaded: {error!r}")
