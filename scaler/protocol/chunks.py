@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MIN_CHUNK_BYTES = 256 * 1024
 MAX_CHUNK_BYTES = 8 * 1024 * 1024
-USUAL_CHUNKS = 64
+USUAL_CHUNKS = 128
 """Chunks of an object, as far as the bounds above allow: a store passes a chunk on when all of it has come."""
 LARGE_BYTES = 1024 * 1024
 """Of objects in the object storage, the scheduler is told those of this size and more."""

@@ -17,10 +17,10 @@ def test_sixteen_hosts_get_an_object_in_much_less_than_sixteen_times_one_copy(so
     assert outcome.copies < 1.25
 
 
-def test_a_hundred_hosts_get_an_object_in_a_quarter_more_than_the_time_of_one_copy() -> None:
-    outcome = broadcast(100, 100 * MB, checked=False)
-    assert outcome.ratio < 1.3
-    assert outcome.copies < 1.3
+def test_hundreds_of_hosts_get_an_object_in_a_quarter_more_than_the_time_of_one_copy() -> None:
+    outcome = broadcast(200, 100 * MB, checked=False)
+    assert outcome.ratio < 1.25
+    assert outcome.copies < 1.2
 
 
 def test_a_shuffle_keeps_all_links_busy() -> None:

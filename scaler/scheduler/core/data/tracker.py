@@ -406,7 +406,7 @@ class Tracker:
         fetch.transfer.count(run.chunks, -1)
         link = self.links[run.source]
         del link.serves[run]
-        link.serves_of[run.kind] -= 1
+        link.count_run(run.kind, -1)
         link = self.links[fetch.store]
         link.gets -= 1
         link.gets_small -= run.kind is Kind.SMALL
@@ -446,8 +446,10 @@ class Tracker:
         for look in range(min(count, looks)):
             source = sources[(self._turn * (MAX_LOOKS + 1) + look) % count]
             link = self.links[source]
+            if not link.may_serve[kind]:
+                continue
             runs = len(link.serves)
-            if runs < fewest and link.may_serve(kind) and self._useful(fetch, source, missing):
+            if runs < fewest and self._useful(fetch, source, missing):
                 best, fewest = source, runs
                 if not runs:
                     break
@@ -489,7 +491,7 @@ class Tracker:
         fetch.asked |= chunks
         transfer.count(chunks, 1)
         link.serves[run] = None
-        link.serves_of[kind] += 1
+        link.count_run(kind, 1)
         own = self.links[fetch.store]
         own.gets += 1
         own.gets_small += kind is Kind.SMALL
@@ -510,7 +512,7 @@ class Tracker:
 
         None when it has no room, or nothing that one waits for.
         """
-        may_serve = [link.may_serve(kind) for kind in Kind]
+        may_serve = link.may_serve
         if not any(may_serve):
             return None
         best, least = None, math.inf

@@ -131,17 +131,20 @@ class Traffic:
     serves: dict[FetchRun, None] = field(default_factory=dict)
     serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How many of each kind."""
+    may_serve: tuple[bool, bool, bool] = True, True, True
+    """Whether there is room for another run of each kind."""
     gets: int = 0
     gets_small: int = 0
     fetches: OrderedDict[bytes, Fetch] = field(default_factory=OrderedDict)
     offered: OrderedDict[Transfer, None] = field(default_factory=OrderedDict)
     """Transfers for which it is a source; that which it served last is at the end."""
 
-    def may_serve(self, kind: Kind) -> bool:
+    def count_run(self, kind: Kind, change: int) -> None:
+        """Count the runs that it serves."""
+        self.serves_of[kind] += change
         small, lone, shared = self.serves_of
-        if kind is Kind.SMALL:
-            return small < MAX_SMALL_RUNS
-        return lone + shared < MAX_RUNS_OF_SOURCE and (kind is Kind.LONE or shared < MAX_SHARED_RUNS)
+        has_room = lone + shared < MAX_RUNS_OF_SOURCE
+        self.may_serve = small < MAX_SMALL_RUNS, has_room, has_room and shared < MAX_SHARED_RUNS
 
     def may_get(self, kind: Kind) -> bool:
         if kind is Kind.SMALL:
