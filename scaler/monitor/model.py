@@ -38,8 +38,9 @@ NAMES = (
     "running",
     "cpu_percent",
     "memory_bytes",
+    "moved_per_second",
 )
-"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers."""
+"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers; moved_per_second are bytes."""
 FINE_SECONDS = 1800.0
 MAX_FINE = 3600
 COARSE_SECONDS = 10.0
@@ -137,7 +138,7 @@ class Model:
 
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)
-        self.status = status
+        self.status = status = _with_rates(before, status)
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
         self.series.add(status.at, _figures(before, status))
@@ -310,12 +311,26 @@ class Model:
         return lanes
 
 
+def _seconds(before: Status, status: Status) -> float:
+    """Return the time between two states; inf when they are not of the same scheduler in this order."""
+    is_later = before.incarnation == status.incarnation and status.at > before.at > 0
+    return status.at - before.at if is_later else inf
+
+
+def _with_rates(before: Status, status: Status) -> Status:
+    """Return a state with what stores have fetched per second since the one before."""
+    seconds, known = _seconds(before, status), {row.id: row.received_bytes for row in before.stores}
+    news = [max(0, row.received_bytes - known.get(row.id, 0)) for row in status.stores]
+    rows = (row._replace(fetches_per_second=new / seconds) for row, new in zip(status.stores, news, strict=True))
+    return status._replace(stores=tuple(rows))
+
+
 def _figures(before: Status, status: Status) -> Mapping[str, float]:
-    seconds = status.at - before.at
-    same = before.incarnation == status.incarnation and before.at > 0 and seconds > 0
+    seconds = _seconds(before, status)
     return {
-        "tasks_per_second": max(0, status.tasks.ended_total - before.tasks.ended_total) / seconds if same else 0.0,
-        "failed_per_second": max(0, status.tasks.failed_total - before.tasks.failed_total) / seconds if same else 0.0,
+        "tasks_per_second": max(0, status.tasks.ended_total - before.tasks.ended_total) / seconds,
+        "failed_per_second": max(0, status.tasks.failed_total - before.tasks.failed_total) / seconds,
+        "moved_per_second": max(0, status.totals.moved_bytes - before.totals.moved_bytes) / seconds,
         "workers": status.totals.workers,
         "slots": status.totals.slots,
         "queued": status.tasks.queued,

@@ -12,7 +12,8 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
-from scaler.protocol.monitor_rows import AuditRow, Column, FailureRow, ProcessorRow, Status, TaskRow
+from scaler.protocol.monitor_columns import Column
+from scaler.protocol.monitor_rows import AuditRow, FailureRow, ProcessorRow, Status, TaskRow
 
 Document = Mapping[str, Any]
 View = dict[str, Any]
@@ -25,7 +26,15 @@ DIGITS = 3
 
 R = TypeVar("R", bound=NamedTuple)
 
-KEYS = {"workers": "id", "clients": "id", "managers": "id", "functions": "name", "waiting": "id"}
+KEYS = {
+    "workers": "id",
+    "clients": "id",
+    "managers": "id",
+    "functions": "name",
+    "waiting": "id",
+    "stores": "id",
+    "pairs": "id",
+}
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}
 

@@ -261,6 +261,11 @@ class StorageCore:
             self._owner_keys[owner_of(object_id)] = key
 
     @property
+    def object_count(self) -> int:
+        """How many whole objects there are."""
+        return len(self._objects)
+
+    @property
     def used_bytes(self) -> int:
         """Memory that objects and uploads use."""
         return self._objects.used_bytes
@@ -384,6 +389,7 @@ class StorageCore:
                 table = self._objects
                 status = StorageStatus(request, len(table), table.used_bytes, self._limit_bytes, table.waiting_gets)
                 status.spilled_bytes, status.disk_failure = self.disk_bytes, table.disk_failure
+                status.hits, status.misses = self.hits, self.misses
                 self._commands.append(SendToPeer(peer.id, status))
             case _:
                 pass  # heartbeats and the like show that the peer is alive, and that was noted

@@ -146,8 +146,6 @@ class Exchange:
 
     def __init__(self) -> None:
         self.stores: dict[int, StoreAddress] = {}
-        self.received_bytes: dict[int, int] = {}
-        """What has come from each source."""
         self._fetches: dict[bytes, WantedObject] = {}
         self._wanted: list[bytes] = []
         self._unwanted: list[bytes] = []
@@ -237,8 +235,6 @@ class Exchange:
         whole = chunk_count(size_bytes)
         count = run.count if run.size_bytes else whole
         fetch.have |= ((1 << count) - 1) << run.first
-        came_bytes = run.wanted_bytes or size_bytes
-        self.received_bytes[run.source] = self.received_bytes.get(run.source, 0) + came_bytes
         self._came.append((run.id, run.first, count, size_bytes))
         if fetch.have == (1 << whole) - 1:
             del self._fetches[run.id]

@@ -838,6 +838,8 @@ class StorageStatus(Message):
     spilled_bytes: f.Count64 = 0  # of objects in spill_directory
     state_bytes: f.Count64 = 0  # what state_directory takes on the disk
     disk_failure: f.Display = ""  # why objects cannot be kept in state_directory, and are refused; or empty
+    hits: f.Count64 = 0  # as in StoreReport
+    misses: f.Count64 = 0
 
 
 @message(from_scheduler=CLIENTS)
@@ -1097,8 +1099,6 @@ class StoreReport(Message):
     spilled_bytes: f.Count64
     hits: f.Count64  # gets of objects that were there
     misses: f.Count64  # gets of objects that were fetched
-    sources: f.Counts = field(default_factory=list)  # numbers of the stores of which it has fetched something
-    received_bytes: f.Counts = field(default_factory=list)  # from each of them
 
 
 @message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))

@@ -10,12 +10,11 @@ takes a third of the time of JSON of objects.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
-Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time"]
-"""What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds."""
+from scaler.protocol.data_rows import PairRow, StoreRow
+from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 
 RUNNING = "running"
 RETRYING = "retrying"
@@ -27,51 +26,6 @@ READY, WAITING, ASSIGNED, SUSPENDED = "ready", "waiting", "assigned", "suspended
 LIVE = (RUNNING, RETRYING)
 NO_FAILURE = (*LIVE, READY, WAITING, ASSIGNED, SUSPENDED, DONE, CANCELLED)
 """States of a task that are no failure; all others are names of outcomes."""
-
-
-@dataclass(frozen=True, slots=True)
-class Top:
-    """A column of scaler_top's table of workers. order: its position; width: the least, in columns of the terminal.
-
-    worth: columns with larger numbers are hidden first, 0 never. key: sorts by this column.
-    """
-
-    order: int
-    title: str
-    width: int
-    worth: int
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """How one value of a row is shown.
-
-    title: heading on the page, whose tables leave out columns without one. rank: 2 and 3 are hidden in narrow windows.
-    help: for tooltips, the OpenAPI document and metrics. metric: name of its gauge in /metrics.
-    after: the column that a computed one follows; without it, computed columns are last.
-    volatile: changes all the time: rounded in views, and no reason to send anything. zero_is_none: 0 means unknown.
-    whole: only in the view of a single row, not in lists. internal: in no view.
-    """
-
-    title: str = ""
-    unit: Unit = "text"
-    rank: int = 1
-    help: str = ""
-    top: Top | None = None
-    metric: str = ""
-    after: str = ""
-    volatile: bool = False
-    zero_is_none: bool = False
-    whole: bool = False
-    internal: bool = False
-
-
-INTERNAL = Column(internal=True)
-
-
-def _gauge(metric: str, text: str, unit: Unit = "count") -> Column:
-    return Column(help=text, metric=metric, unit=unit)
 
 
 class TaskRow(NamedTuple):
@@ -348,19 +302,19 @@ class AuditRow(NamedTuple):
 
 class SchedulerRow(NamedTuple):
     cpu_percent: Annotated[
-        float, _gauge("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", "percent")
+        float, gauge("scaler_scheduler_cpu_ratio", "CPUs that the scheduler uses: 1 is one CPU.", "percent")
     ] = 0.0
-    rss_bytes: Annotated[int, _gauge("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
-    uptime_seconds: Annotated[float, _gauge("scaler_scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
+    rss_bytes: Annotated[int, gauge("scaler_scheduler_resident_memory_bytes", "Memory of the scheduler.")] = 0
+    uptime_seconds: Annotated[float, gauge("scaler_scheduler_uptime_seconds", "Since the scheduler's start.")] = 0.0
     step_seconds_max: Annotated[
-        float, _gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
+        float, gauge("scaler_scheduler_step_seconds_max", "The scheduler's longest step lately.")
     ] = 0.0
-    insecure_no_auth: Annotated[bool, _gauge("scaler_insecure_no_auth", "1 while every process may connect.")] = False
+    insecure_no_auth: Annotated[bool, gauge("scaler_insecure_no_auth", "1 while every process may connect.")] = False
     journal_bytes: Annotated[
-        int, _gauge("scaler_scheduler_journal_bytes", "Disk space that the scheduler's journal takes.")
+        int, gauge("scaler_scheduler_journal_bytes", "Disk space that the scheduler's journal takes.")
     ] = 0
     disk_failure: Annotated[
-        str, _gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused because the disk fails.", "text")
+        str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused because the disk fails.", "text")
     ] = ""
 
 
@@ -368,19 +322,21 @@ class StorageRow(NamedTuple):
     """The object storage. limit_bytes: 0 for no limit."""
 
     address: str = ""
-    objects: Annotated[int, _gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
-    bytes: Annotated[int, _gauge("scaler_object_storage_bytes", "Bytes of these objects in memory.")] = 0
+    objects: Annotated[int, gauge("scaler_object_storage_objects", "Objects in the object storage.")] = 0
+    bytes: Annotated[int, gauge("scaler_object_storage_bytes", "Bytes of these objects in memory.")] = 0
     limit_bytes: Annotated[
         int, Column(help="Most bytes that it stores.", metric="scaler_object_storage_limit_bytes", zero_is_none=True)
     ] = 0
     spilled_bytes: Annotated[
-        int, _gauge("scaler_object_storage_spilled_bytes", "Bytes of objects in spill_directory.")
+        int, gauge("scaler_object_storage_spilled_bytes", "Bytes of objects in spill_directory.")
     ] = 0
     state_bytes: Annotated[
-        int, _gauge("scaler_object_storage_state_bytes", "Disk space that objects take in state_directory.")
+        int, gauge("scaler_object_storage_state_bytes", "Disk space that objects take in state_directory.")
     ] = 0
+    hits: Annotated[int, Column(help="Gets of objects that were there")] = 0
+    misses: Annotated[int, Column(help="Gets of objects that it fetched from the stores of hosts")] = 0
     disk_failure: Annotated[
-        str, _gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
+        str, gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
     ] = ""
     at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
 
@@ -411,14 +367,20 @@ class TaskCounts(NamedTuple):
 class Totals(NamedTuple):
     """How many there are: the lists of rows may have fewer."""
 
-    workers: Annotated[int, _gauge("scaler_workers", "Workers that the scheduler knows.")] = 0
-    slots: Annotated[int, _gauge("scaler_slots", "Tasks that all workers can run at a time.")] = 0
-    draining: Annotated[int, _gauge("scaler_workers_draining", "Workers that get no more tasks.")] = 0
-    disconnected: Annotated[int, _gauge("scaler_workers_disconnected", "Workers out of contact.")] = 0
-    clients: Annotated[int, _gauge("scaler_clients", "Clients that the scheduler knows.")] = 0
+    workers: Annotated[int, gauge("scaler_workers", "Workers that the scheduler knows.")] = 0
+    slots: Annotated[int, gauge("scaler_slots", "Tasks that all workers can run at a time.")] = 0
+    draining: Annotated[int, gauge("scaler_workers_draining", "Workers that get no more tasks.")] = 0
+    disconnected: Annotated[int, gauge("scaler_workers_disconnected", "Workers out of contact.")] = 0
+    clients: Annotated[int, gauge("scaler_clients", "Clients that the scheduler knows.")] = 0
     managers: int = 0
     functions: int = 0
     waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
+    stores: Annotated[int, gauge("scaler_stores", "Stores of objects: the object storage, and those of hosts.")] = 0
+    pairs: Annotated[int, Column(help="Pairs of stores between which something went, or cannot go")] = 0
+    unreachable: Annotated[
+        int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
+    ] = 0
+    moved_bytes: Annotated[int, Column("", "bytes", help="What all stores have fetched from others")] = 0
     memory_kills: Annotated[int, Column(help="Processors that workers ended for their memory")] = 0
     processors_replaced: Annotated[int, Column(help="Processors that workers replaced between tasks")] = 0
 
@@ -440,6 +402,8 @@ class Status(NamedTuple):
     managers: Annotated[tuple[ManagerRow, ...], INTERNAL] = ()
     functions: Annotated[tuple[FunctionRow, ...], INTERNAL] = ()
     waiting: Annotated[tuple[WaitingRow, ...], INTERNAL] = ()
+    stores: Annotated[tuple[StoreRow, ...], INTERNAL] = ()
+    pairs: Annotated[tuple[PairRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."
@@ -449,7 +413,7 @@ _AGE = Column(help=_AGE_HELP, metric="scaler_state_age_seconds", volatile=True)
 class ConnectionRow(NamedTuple):
     """The web server's connection to the scheduler. age_seconds: of the last state, None before the first."""
 
-    connected: Annotated[bool, _gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
+    connected: Annotated[bool, gauge("scaler_scheduler_up", "1 while the scheduler is connected.")] = False
     address: str = ""
     trouble: Annotated[str, Column(help="Why there is no connection")] = ""
     incarnation: str = ""

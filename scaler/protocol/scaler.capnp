@@ -714,6 +714,8 @@ struct StorageStatus {
   spilledBytes @5 :UInt64;       # of objects in spill_directory
   stateBytes @6 :UInt64;         # what state_directory takes on the disk
   diskFailure @7 :Text;          # why objects cannot be kept in state_directory, and are refused; or empty
+  hits @8 :UInt64;               # as in StoreReport
+  misses @9 :UInt64;
 }
 
 struct Notice {
@@ -948,8 +950,6 @@ struct StoreReport {
   spilledBytes @3 :UInt64;
   hits @4 :UInt64;               # gets of objects that were there
   misses @5 :UInt64;             # gets of objects that were fetched
-  sources @6 :List(UInt64);      # numbers of the stores of which it has fetched something
-  receivedBytes @7 :List(UInt64);  # from each of them
 }
 
 struct FetchChunks {

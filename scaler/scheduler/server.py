@@ -446,7 +446,8 @@ class SchedulerServer:
             match event:
                 case Received(_, StorageStatus() as found):
                     sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
-                    row = StorageRow(self._advertised_storage, found.objects, *sizes, found.disk_failure, time.time())
+                    counts = *sizes, found.hits, found.misses, found.disk_failure
+                    row = StorageRow(self._advertised_storage, found.objects, *counts, time.time())
                     self._storage_row, self._storage_asked = row, False
                     self._monitors.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):

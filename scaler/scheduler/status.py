@@ -18,6 +18,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, islice
 
 from scaler.needs import Needs
+from scaler.protocol.data_rows import STORE_COLUMNS, PairRow
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     WORKER_COLUMNS,
@@ -36,6 +37,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
+from scaler.scheduler.data_status import pair_rows, store_rows
 
 VERSION = 1
 MAX_ROWS = 500
@@ -50,7 +52,9 @@ MAX_PROCESSORS_LISTED = 16
 """Processors of one worker."""
 MAX_TEXT = 200
 """Characters of any text in a row."""
-WORKERS_BYTES = 640 * 1024
+WORKERS_BYTES = 560 * 1024
+STORES_BYTES = 48 * 1024
+PAIRS_BYTES = 32 * 1024
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Of each of the other lists."""
@@ -112,6 +116,8 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
         "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
+        "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
+        "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
@@ -179,6 +185,10 @@ class _Census:
             managers=len(state.managers),
             functions=len(self.functions),
             waiting=len(self.queued),
+            stores=1 + len(state.stores),
+            pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
+            unreachable=len(state.tracker.unreachable),
+            moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,
             processors_replaced=state.processors_replaced,
         )

@@ -34,6 +34,8 @@ TRACEBACK = """Traceback (most recent call last):
 ValueError: no curve for XYZ
 """
 GIB = 1024**3
+HOSTS = 6
+"""Hosts with a store."""
 MAX_LISTED_TASKS = 2000
 
 
@@ -47,6 +49,7 @@ class FakeCluster:
     incarnation: int = 1_790_000_000
     functions: tuple[str, ...] = FUNCTIONS
     worker_name: str = "node-{:03d}"
+    host_name: str = "rack-{}"
     client_names: tuple[str, ...] = ("risk-desk", "notebook-anna")
     seed: int = 7
     ended: Counter[str] = field(default_factory=Counter)
@@ -119,7 +122,12 @@ class FakeCluster:
                 "clients": len(self.client_names),
                 "managers": 1,
                 "functions": len(self.functions),
+                "stores": HOSTS + 1,
+                "unreachable": 1,
+                "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
+            "stores": [self._store(host) for host in range(HOSTS + 1)],
+            "pairs": [self._pair(source, target) for source in range(HOSTS + 1) for target in range(HOSTS + 1)],
             "workers": [self._worker(worker) for worker in alive],
             "clients": [
                 {"id": f"{place:032x}", "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
@@ -213,6 +221,30 @@ class FakeCluster:
                     "function": function,
                 }
             ],
+        }
+
+    def _store(self, host: int) -> Document:
+        return {
+            "id": str(host),
+            "host": self.host_name.format(host) if host else "object storage",
+            "address": f"tcp://10.0.0.{host}:34217",
+            "objects": 1200 + 7 * host,
+            "bytes": (host + 1) * 2 * GIB,
+            "limit_bytes": 16 * GIB,
+            "spilled_bytes": GIB if host == HOSTS else 0,
+            "hits": 90_000,
+            "misses": 1000 * host,
+            "received_bytes": int(self.at - self.started_at) * (host + 1) * 1024**2,
+            "sent_bytes": 40 * GIB,
+        }
+
+    def _pair(self, source: int, target: int) -> Document:
+        return {
+            "id": f"{source}-{target}",
+            "source": self.host_name.format(source) if source else "object storage",
+            "target": self.host_name.format(target) if target else "object storage",
+            "bytes": 0 if source == target else (source * 7 + target * 3) % 11 * GIB // 3,
+            "unreachable": (source, target) == (2, 5),
         }
 
     def _manager(self, running: int) -> Document:

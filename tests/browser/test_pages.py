@@ -28,6 +28,7 @@ PATHS = (
     "/#/timeline",
     "/#/tasks",
     "/#/task/{failed}",
+    "/#/data",
     "/#/failures",
     "/#/clients",
 )
@@ -90,6 +91,21 @@ def test_the_overview_shows_counts_curves_decisions_and_incidents(told: Told, wi
     )
     assert "412 tasks wait for 20 slots" in page.get_by_role("region", name="Last scaling decisions").inner_text()
     assert "worker lost node-007" in page.get_by_role("region", name="Incidents").inner_text()
+
+
+def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_without_a_way(
+    told: Told, windows: Windows
+) -> None:
+    page = windows.open(told.url("/#/data"))
+    stores = page.get_by_role("table", name="Stores").locator("tbody tr")
+    stores.first.wait_for()
+    assert stores.first.get_by_role("rowheader").inner_text() == "rack-6"
+    page.get_by_role("button", name="Host", exact=True).click()
+    assert stores.first.get_by_role("rowheader").inner_text() == "object storage"
+    assert "rack-2 → rack-5" in page.get_by_role("region", name="Hosts that cannot reach each other").inner_text()
+    cells = page.locator("table.matrix tbody tr").nth(2).locator("td")
+    assert cells.nth(5).get_attribute("title") == "rack-2 → rack-5: 2.3 GiB, no way between them"
+    page.locator(".plot canvas").wait_for()
 
 
 def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Told, windows: Windows) -> None:
@@ -393,7 +409,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 6
+        assert [link.is_visible() for link in links] == [True] * 7
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -429,8 +445,9 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
         ("2", "Workers"),
         ("3", "Timeline"),
         ("4", "Tasks"),
-        ("5", "Failures"),
-        ("6", "Clients and functions"),
+        ("5", "Data"),
+        ("6", "Failures"),
+        ("7", "Clients and functions"),
         ("1", "Overview"),
     ):
         page.keyboard.press(key)
@@ -452,7 +469,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     seen = []
-    for _ in range(10):
+    for _ in range(11):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert seen == [
@@ -462,6 +479,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
         "Workers",
         "Timeline",
         "Tasks",
+        "Data",
         "Failures",
         "Clients",
         "Pause",
@@ -490,7 +508,12 @@ def test_a_screen_reader_finds_landmarks_and_headers(told: Told, windows: Window
 
 def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(
-        workers=2, at=time.time() - 20, functions=(EVIL,), worker_name=EVIL + "{}", client_names=(EVIL,)
+        workers=2,
+        at=time.time() - 20,
+        functions=(EVIL,),
+        worker_name=EVIL + "{}",
+        client_names=(EVIL,),
+        host_name=EVIL + "{}",
     )
     evil = Told(server, cluster, seconds=20)
     server.monitor.explanations[evil.failed.id] = EVIL

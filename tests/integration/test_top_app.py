@@ -351,6 +351,35 @@ def test_waiting_tasks_are_listed_by_group_with_why_they_wait_and_explained() ->
     on_a_screen(story)
 
 
+STORES = [
+    {"id": "0", "host": "object storage", "bytes": 2048, "limit_bytes": 4096},
+    {"id": "1", "host": "al\x1bpha", "bytes": 4096, "limit_bytes": 8192, "hits": 3, "misses": 1},
+]
+PAIRS = [
+    {"id": "0-1", "source": "object storage", "target": "alpha", "bytes": 3072},
+    {"id": "1-2", "source": "alpha", "target": "beta", "unreachable": True},
+]
+
+
+@pytest.mark.parametrize("size", [(120, 24), (60, 24)])
+def test_the_data_screen_shows_stores_what_moved_and_hosts_without_a_way(size: tuple[int, int]) -> None:
+    async def story(stage: Stage) -> None:
+        totals = {"stores": 2, "moved_bytes": 3072, "unreachable": 1}
+        stage.cluster.tell(stores=STORES, pairs=PAIRS, totals=totals)
+        await stage.press("b")
+        await stage.until(lambda: "2 stores, 3.0k moved between them" in stage.text("#text"))
+        _, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
+        assert ("hit rate" in head) == (size[0] == 120)
+        assert [line.split()[0] for line in rows[:2]] == ["al\\x1bpha", "object"]
+        assert ("75.0%" in rows[0]) == (size[0] == 120)
+        assert "  alpha -> beta" in rows
+        assert rows[-1].split() == ["object", "storage", "alpha", "3.0k"]
+        await stage.press("escape")
+        assert stage.text("#totals").startswith("Total")
+
+    on_a_screen(story, size=size)
+
+
 def test_a_search_finds_tasks_and_an_empty_one_goes_back_to_the_waiting_ones() -> None:
     async def story(stage: Stage) -> None:
         stage.cluster.found = [TaskRow(TASK, "ready", "queue_me"), TaskRow("cd" * 16, "waiting", "quit")]

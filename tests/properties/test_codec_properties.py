@@ -185,7 +185,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.StorageReply: st.builds(
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
-    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT),
+    m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),
     m.UseStore: st.builds(m.UseStore, st.just(b"") | PEER),
     m.ObjectsHeld: columns(sizes=U64).map(lambda drawn: m.ObjectsHeld(**drawn)),
     m.ObjectsDropped: st.builds(m.ObjectsDropped, IDS),
@@ -195,7 +195,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.FetchesFailed: columns(firsts=U32, sources=U32, unreachable=st.booleans()).map(
         lambda drawn: m.FetchesFailed(**drawn)
     ),
-    m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64, NUMBERS, NUMBERS),
+    m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64),
     m.FetchChunks: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchChunks(**drawn)),
     m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS),
     m.SoleCopies: st.builds(m.SoleCopies, IDS),

@@ -20,6 +20,7 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.top import formats, panels
+from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
 from scaler.protocol.monitor_rows import Status, TaskRow, WorkerRow
@@ -53,8 +54,8 @@ Screen { layout: vertical; }
 #workers { height: 1fr; }
 #side { width: 46; padding-left: 2; height: 100%; }
 #filter, #search { height: 1; }
-HelpScreen, DetailScreen { align: left top; }
-#help { padding: 0 1; height: 1fr; }
+HelpScreen, DetailScreen, DataScreen { align: left top; }
+#help, #data { padding: 0 1; height: 1fr; }
 #facts { height: auto; }
 #tasks { height: 1fr; min-height: 3; }
 #answer { height: 2fr; border-top: solid; }
@@ -84,6 +85,7 @@ class TopApp(App[None]):
         Binding("greater_than_sign", "step(1)", show=False),
         Binding("slash", "filter", show=False),
         Binding("t", "tasks", show=False),
+        Binding("b", "data", show=False),
         Binding("space", "freeze", show=False),
         Binding("question_mark", "help", show=False),
         Binding("escape", "clear", show=False),
@@ -162,6 +164,9 @@ class TopApp(App[None]):
     async def action_tasks(self) -> None:
         await self.push_screen(TasksScreen(self), lambda _: self.redraw())
 
+    async def action_data(self) -> None:
+        await self.push_screen(DataScreen(self), lambda _: self.redraw())
+
     async def action_help(self) -> None:
         await self.push_screen(HelpScreen(), lambda _: self.redraw())
 
@@ -194,7 +199,7 @@ class TopApp(App[None]):
     def redraw(self) -> None:
         """Draw everything in the present size of the terminal."""
         if len(self.screen_stack) > 1:
-            if isinstance(self.screen, DetailScreen):
+            if isinstance(self.screen, DetailScreen | DataScreen):
                 self.screen.redraw()
             return
         width, height = self.size
@@ -410,6 +415,34 @@ class TasksScreen(DetailScreen):
         self.redraw()
 
 
+class DataScreen(ModalScreen[None]):
+    """The stores of hosts, and what moved between them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,b,backspace", "dismiss(None)", show=False),
+        Binding("space", "app.freeze", show=False),
+    ]
+
+    def __init__(self, top: TopApp) -> None:
+        super().__init__()
+        self._top = top
+        (self._text_part,) = _texts("text")
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(id="data"):
+            yield self._text_part
+        yield Static("freeze[space] back[escape]", id="hint", markup=False)
+
+    def on_mount(self) -> None:
+        self.redraw()
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.redraw)
+
+    def redraw(self) -> None:
+        self._text_part.update(text_of(data_lines(self._top.status, self.app.size.width - 3), has_head=True))
+
+
 _SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
 _COLUMNS = "\n".join(f"  {column.title:13} {column.schema.help}" for column in COLUMNS)
 HELP = f"""\
@@ -418,6 +451,7 @@ Keys                                            escape or ? closes this page
   < >     sort by the column to the left or right of the sorted one
   /       only workers with a text in their name, manager, capabilities, function
   t       waiting tasks, and why they wait; there / searches all tasks
+  b       the bytes that hosts store, and what moves between them
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task, o shows its output
   arrows, page up and down, home, end     move

@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from scaler.protocol.monitor_rows import Unit
+from scaler.protocol.monitor_columns import Unit
 
 MARK = "+"
 """The end of a text that was cut."""

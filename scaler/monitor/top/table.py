@@ -10,7 +10,8 @@ from rich.cells import cell_len
 
 from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
-from scaler.protocol.monitor_rows import Column, Top, WorkerRow
+from scaler.protocol.monitor_columns import Column, Top
+from scaler.protocol.monitor_rows import WorkerRow
 
 SPACE = " "
 WIDEST = 60

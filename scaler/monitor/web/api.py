@@ -264,6 +264,8 @@ ROUTES: tuple[ApiRoute, ...] = (
     _table("clients", "Clients and their tasks"),
     _table("functions", "Functions and their tasks"),
     _table("waiting", "Waiting tasks by function and needs, and why they wait"),
+    _table("stores", "Stores of objects: the object storage, and those of hosts"),
+    _table("pairs", "What went from store to store, and which ones cannot reach each other"),
     ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
     ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
     ApiRoute(

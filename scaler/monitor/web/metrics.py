@@ -6,6 +6,7 @@ them while the scheduler lives, because a counter that changes its label looks l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -33,6 +34,17 @@ Family = tuple[type[Any], str, str, tuple[str, ...], Iterable[tuple[Any, ...]]]
 MAX_FUNCTIONS = 100
 OTHER = "other"
 """The label that all other functions share."""
+
+_OF_STORES = (
+    (GaugeMetricFamily, "scaler_store_objects", "objects", "Objects in the store of a host."),
+    (GaugeMetricFamily, "scaler_store_bytes", "bytes", "Bytes of these objects in memory."),
+    (GaugeMetricFamily, "scaler_store_limit_bytes", "limit_bytes", "Most memory for objects there."),
+    (GaugeMetricFamily, "scaler_store_spilled_bytes", "spilled_bytes", "Bytes of objects that it has spilled."),
+    (CounterMetricFamily, "scaler_store_hits", "hits", "Gets of objects that were there."),
+    (CounterMetricFamily, "scaler_store_misses", "misses", "Gets of objects that it fetched."),
+    (CounterMetricFamily, "scaler_store_received_bytes", "received_bytes", "Bytes that it fetched from other stores."),
+    (CounterMetricFamily, "scaler_store_sent_bytes", "sent_bytes", "Bytes that it served to other stores."),
+)
 
 
 class Metrics(Collector):
@@ -97,6 +109,22 @@ class Metrics(Collector):
         yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units
         desired = [(row.id, row.desired) for row in managers if row.desired is not None]
         yield gauge, "scaler_units_desired", "Units that the scheduler wants of a manager.", ("manager",), desired
+
+        yield from self._stores(status)
+
+    def _stores(self, status: Status) -> Iterator[Family]:
+        """Yield the figures of stores by their hosts; a host may have several."""
+        for kind, name, column, text in _OF_STORES:
+            sums: Counter[str] = Counter()
+            for row in status.stores:
+                sums[row.host] += getattr(row, column)
+            yield kind, name, text, ("host",), sums.items()
+        moved: Counter[tuple[str, str]] = Counter()
+        for pair in status.pairs:
+            moved[pair.source, pair.target] += pair.bytes
+        samples = [(*pair, number) for pair, number in moved.items()]
+        text = "Bytes that went from the store of one host to that of another."
+        yield CounterMetricFamily, "scaler_store_moved_bytes", text, ("source", "target"), samples
 
     # -- functions with series of their own, and the sums of the others
 

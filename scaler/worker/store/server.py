@@ -7,6 +7,7 @@ import logging
 import re
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from scaler.config.addresses import is_loopback, local_address
 from scaler.config.compression import Compression
@@ -117,10 +118,11 @@ class HostStoreServer(StorageServer):
         # A scheduler that is reached by loopback, and is not here, is behind a tunnel: so are the other stores.
         is_tunnelled = is_loopback(self.addresses[0]) and not config.host_name
         details = StoreDetails("" if is_tunnelled else self.addresses[0], public_key, limit_bytes)
+        hello = own_hello(Role.STORE, details)
         self._to_scheduler = SocketConnector(
             config.scheduler_address,
             peer=self.peer,
-            hello=own_hello(Role.STORE, details),
+            hello=replace(hello, hostname=config.host_name or hello.hostname),
             on_events=self._on_scheduler_events,
             io_threads=config.io_threads,
             keys=access.to(Server.SCHEDULER, config.scheduler_address),
@@ -202,10 +204,9 @@ class HostStoreServer(StorageServer):
             self._end(None)
 
     def _report(self, now: float) -> None:
-        core, received = self._core, self.transfers.exchange.received_bytes
-        report = StoreReport(now, len(core.held()), core.used_bytes, core.disk_bytes, core.hits, core.misses)
-        report.sources, report.received_bytes = list(received), list(received.values())
-        self._to_scheduler.send(report)
+        core = self._core
+        figures = core.object_count, core.used_bytes, core.disk_bytes, core.hits, core.misses
+        self._to_scheduler.send(StoreReport(now, *figures))
 
     def _end(self, error: ScalerError | None) -> None:
         if not self.ended.done():

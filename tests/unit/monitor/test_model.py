@@ -49,6 +49,22 @@ def test_rates_are_differences_between_two_states() -> None:
     assert points(model, "failed_per_second", 101.0) == [(102.0, 5.0)]
 
 
+def test_what_stores_fetch_per_second_is_the_difference_to_the_state_before() -> None:
+    def told(at: float, incarnation: int, *received: int) -> dict[str, Any]:
+        rows = [{"id": str(number), "received_bytes": size} for number, size in enumerate(received)]
+        totals = {"moved_bytes": sum(received)}
+        return status(at, incarnation=incarnation, stores=rows, totals=totals)
+
+    model = Model()
+    model.apply_status(told(100.0, 1, 5000))
+    assert model.status.stores[0].fetches_per_second == 0.0
+    model.apply_status(told(102.0, 1, 9000, 600))
+    assert [row.fetches_per_second for row in model.status.stores] == [2000.0, 300.0]
+    assert points(model, "moved_per_second", 101.0) == [(102.0, 2300.0)]
+    model.apply_status(told(103.0, 2, 100_000))
+    assert model.status.stores[0].fetches_per_second == 0.0
+
+
 def test_another_scheduler_begins_to_count_anew_and_knows_of_no_running_task() -> None:
     model = Model()
     model.apply_status(status(100.0, ended={"done": 50}))

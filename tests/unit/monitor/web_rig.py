@@ -55,10 +55,21 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
         },
         "tasks": {"waiting": 1, "ready": 2, "assigned": 5, "running": 3, "ended": {"done": 7, "exception": 2}},
         "messages": {"sent": {"Submit": 5}, "received": {"Finished": 6}},
-        "totals": {"workers": 1, "slots": 2, "clients": 1, "managers": 1, "functions": 1},
+        "totals": {
+            "workers": 1, "slots": 2, "clients": 1, "managers": 1, "functions": 1, "stores": 3, "unreachable": 1,
+        },
         "workers": [worker("w")],
         "clients": [{"id": "c1", "name": "alice", "tasks": 4}],
         "managers": [{"id": "here", "kind": "native", "desired": 2, "running": 1, "pending": 1, "reason": "because"}],
+        "stores": [
+            {"id": "0", "host": "object storage", "objects": 3, "bytes": 4096, "limit_bytes": 8192},
+            {"id": "1", "host": "alpha", "bytes": 1000, "limit_bytes": 4000, "hits": 3, "received_bytes": 70},
+            {"id": "2", "host": "alpha", "bytes": 1, "hits": 1, "misses": 2, "received_bytes": 5, "sent_bytes": 9},
+        ],
+        "pairs": [
+            {"id": "0-1", "source": "object storage", "target": "alpha", "bytes": 70},
+            {"id": "1-2", "source": "alpha", "target": "alpha", "bytes": 5, "unreachable": True},
+        ],
         "functions": [{"name": "work", "queued": 1, "running": 3, "ended": 9, "failed": 2, "seconds_total": 4.5}],
         **more,
     }  # fmt: skip

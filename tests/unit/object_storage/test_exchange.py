@@ -83,7 +83,6 @@ def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_
         Fetched(OBJECT),
         Tell(ChunksFetched([OBJECT], [0], [4], [SIZE])),
     ]
-    assert story.exchange.received_bytes == {3: SIZE - 4 * MIN_CHUNK_BYTES, 0: 4 * MIN_CHUNK_BYTES}
 
 
 def test_a_run_names_the_bytes_of_its_chunks_and_the_last_chunk_may_be_short() -> None:

@@ -230,7 +230,7 @@ def test_a_link_is_another_name_and_the_bytes_live_as_long_as_one_of_them(story:
     story.says(SCHEDULER, ForgetObjects([OBJECT]))
     assert contents(story.says(READER, GetObject(1, OTHER, 0.0))) == [(READER, 1, b"bytes")]
     story.says(SCHEDULER, ForgetObjects([OTHER]))
-    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0, hits=1)
 
 
 def test_what_is_not_there_cannot_be_linked(story: Story) -> None:

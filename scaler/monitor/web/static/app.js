@@ -1,6 +1,7 @@
 // The start of the page: its views, its keys, and the state of the connection.
 
 import { clients } from "./clients.js";
+import { data } from "./data.js";
 import { failures } from "./failures.js";
 import { code, fill, h, setText } from "./dom.js";
 import { age } from "./format.js";
@@ -11,9 +12,9 @@ import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, failures, clients };
+const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients };
 const IN_MENU = { worker: "workers", task: "tasks" };
-const MENU = ["overview", "workers", "timeline", "tasks", "failures", "clients"];
+const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients"];
 const UPDATE_MS = 250;
 
 const store = new Store();

@@ -22,6 +22,7 @@ from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, Message, ObjectsUnavailable, PushObjects, SoleCopies
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
 from scaler.scheduler.core.data.mail import StoreMail
+from scaler.scheduler.core.data.moved import Moved
 from scaler.scheduler.core.data.rates import Rates
 from scaler.scheduler.core.data.transfer import (
     LONE,
@@ -61,6 +62,7 @@ class Tracker:
         """The core's own time of the present step."""
         self.mail = StoreMail()
         self.rates = Rates()
+        self.moved = Moved()
         self.links = {OBJECT_STORAGE: Traffic()}
         """By number: the stores that are here."""
         self.awaited: set[int] = set()
@@ -206,6 +208,7 @@ class Tracker:
                 self.unsettled[transfer] = None
         self.mail.drop(store)
         self.rates.drop(store)
+        self.moved.drop(store)
         self.unreachable = {pair: until for pair, until in self.unreachable.items() if store not in pair}
 
     def retry(self) -> None:
@@ -332,7 +335,9 @@ class Tracker:
         for run in list(fetch.runs):
             run.chunks &= ~chunks
             if not run.chunks:
-                self.rates.note(store, run.source, run.size_bytes or transfer.size_bytes, run.began_at, self.now)
+                size_bytes = run.size_bytes or transfer.size_bytes
+                self.rates.note(store, run.source, size_bytes, run.began_at, self.now)
+                self.moved.note(store, run.source, size_bytes)
                 self._stop(run)
                 freed.append(run.source)
         if fetch.have:

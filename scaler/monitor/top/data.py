@@ -1,0 +1,57 @@
+"""The tables of stores and of what moved between them, as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+
+from scaler.grammar import counted
+from scaler.monitor.rows import columns
+from scaler.monitor.top import formats
+from scaler.protocol.data_rows import PairRow, StoreRow
+from scaler.protocol.monitor_rows import Status
+
+_SPACE = "  "
+
+
+def data_lines(status: Status, width: int | None) -> list[str]:
+    """Return lines about stores, those that cannot reach each other, and what moved. width: None for no limit."""
+    stores = sorted(status.stores, key=lambda row: -row.bytes)
+    parts = [["", *_table(StoreRow, stores, width)]]
+    apart = [row for row in status.pairs if row.unreachable]
+    if apart:
+        text = f"no way between {counted(status.totals.unreachable, 'pair')} of hosts: through the object storage"
+        parts.append(["", text, *(f"  {row.source} -> {row.target}" for row in apart)])
+    moved = sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes)
+    if moved:
+        parts.append(["", *_table(PairRow, moved, width)])
+    total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
+    lines = [total, *(line for part in parts for line in part)]
+    return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
+
+
+def _table(kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None) -> list[str]:
+    """Return a heading and a line for each row, with the columns that fit: first without rank 3, then without 2."""
+    shown = [(name, column) for name, (column, _) in columns(kind).items() if column.title]
+    for rank in (3, 2, 1):
+        chosen = [(name, column) for name, column in shown if column.rank <= rank]
+        cells = [
+            _aligned([column.title.lower(), *(_text(column, getattr(row, name)) for row in rows)], column.unit)
+            for name, column in chosen
+        ]
+        lines = [_SPACE.join(parts).rstrip() for parts in zip(*cells, strict=True)]
+        if width is None or max(map(cell_len, lines)) <= width:
+            break
+    return lines
+
+
+def _text(column: Any, value: Any) -> str:
+    return "" if column.zero_is_none and not value else formats.safe(formats.FORMATS[column.unit](value))
+
+
+def _aligned(texts: Iterable[str], unit: str) -> list[str]:
+    texts = list(texts)
+    widest = max(map(cell_len, texts))
+    return [(formats.left if unit == "text" else formats.right)(text, widest) for text in texts]

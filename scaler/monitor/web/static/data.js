@@ -1,0 +1,75 @@
+// The stores of hosts: how full they are, what moved between them, and which ones cannot reach each other.
+
+import { chart } from "./charts.js";
+import { fill, h, panel, setText } from "./dom.js";
+import { NONE, bytes, count, counted, percent } from "./format.js";
+import { nothing } from "./notices.js";
+import { columns, table } from "./table.js";
+
+const MOST_HOSTS = 24;  // in the matrix: those that moved the most
+const SECONDS = 300;
+const NEARLY_FULL = 95;
+const STORES = columns("stores", {
+  host: { class: "name" },
+  address: { class: "name" },
+  used_percent: { show: (row) => ({ text: row.limit_bytes > 0 ? percent(row.used_percent) : NONE, class: row.used_percent >= NEARLY_FULL ? "bad" : "" }) },
+  hit_percent: { show: (row) => (row.hits + row.misses ? percent(row.hit_percent) : NONE) },
+});
+const MEMORY = STORES.findIndex((column) => column.name === "bytes");
+
+export function data(store) {
+  const moved = h("span", { class: "muted" });
+  const rate = chart("Bytes that moved between stores per second", [{ name: "moved_per_second", title: "moved", colour: "teal", fill: true }], bytes);
+  const stores = table("Stores", STORES, (row) => row.id, { sort: [MEMORY, -1], empty: nothing("No stores yet", "They appear with the scheduler's first report.") });
+  const grid = h("div", { class: "scroll", role: "region", "aria-label": "Bytes that moved from host to host", tabindex: "0" });
+  const listed = h("span", { class: "muted" });
+  const matrix = panel("From host to host", { extra: listed, hidden: true }, grid);
+  const apart = h("ul", { class: "counts" });
+  const unreachable = panel("Hosts that cannot reach each other", { hidden: true },
+    h("p", { class: "muted" }, "Objects go through the object storage between them. Open the ports of their stores to each other to save it the bytes. Each pair is tried again every minute that it is needed."), apart);
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Data"), moved),
+    unreachable, panel("Stores", {}, stores.element), matrix, h("div", { class: "grid charts" }, rate.element));
+
+  function update(what) {
+    const has = (name) => what.includes("all") || what.includes(name);
+    if (has("status")) setText(moved, `${counted(store.status?.totals.stores ?? 0, "store")}, ${bytes(store.status?.totals.moved_bytes ?? 0)} moved between them`);
+    if (has("stores")) stores.update(store.rows("stores"));
+    if (has("pairs")) drawPairs(store.rows("pairs"));
+    if (has("series")) {
+      const until = store.series.at.at(-1) ?? store.now();
+      rate.update(store.series, until - SECONDS, until);
+    }
+  }
+
+  function drawPairs(pairs) {
+    const cut = pairs.filter((pair) => pair.unreachable);
+    unreachable.hidden = cut.length === 0;
+    fill(apart, cut.map((pair) => h("li", {}, h("span", { class: "bad", "aria-hidden": "true" }, "✕"), h("span", {}, `${pair.source} → ${pair.target}`))));
+    const sums = new Map();
+    const cells = new Map();
+    for (const { source, target, bytes: size } of pairs) {
+      for (const host of [source, target]) sums.set(host, (sums.get(host) ?? 0) + size);
+      cells.set(`${source}\n${target}`, (cells.get(`${source}\n${target}`) ?? 0) + size);
+    }
+    matrix.hidden = pairs.length === 0;
+    const hosts = [...sums.keys()].sort((left, right) => sums.get(right) - sums.get(left)).slice(0, MOST_HOSTS)
+      .sort((left, right) => left.localeCompare(right, "en", { numeric: true }));
+    setText(listed, sums.size > hosts.length ? `the ${count(hosts.length)} hosts that moved the most, of ${count(sums.size)}` : "");
+    const most = Math.max(1, ...cells.values());
+    const blocked = new Set(cut.map((pair) => `${pair.source}\n${pair.target}`));
+    fill(grid, h("table", { class: "matrix" }, h("caption", { class: "visually-hidden" }, "Rows: from this host; columns: to this host"),
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "from ↓ to →"), hosts.map((host) => h("th", { scope: "col", class: "number name", title: host }, host)))),
+      h("tbody", {}, hosts.map((from) => h("tr", {}, h("th", { scope: "row", class: "name", title: from }, from), hosts.map((to) => cell(from, to)))))));
+
+    function cell(from, to) {
+      const key = `${from}\n${to}`;
+      const size = cells.get(key) ?? 0;
+      const shade = h("td", { class: `number${blocked.has(key) ? " bad" : ""}`, title: `${from} → ${to}: ${bytes(size)}${blocked.has(key) ? ", no way between them" : ""}` },
+        `${blocked.has(key) ? "✕ " : ""}${size ? bytes(size) : blocked.has(key) ? "" : "·"}`);
+      if (size) shade.style.backgroundColor = `color-mix(in srgb, var(--teal) ${Math.round(8 + 47 * Math.sqrt(size / most))}%, transparent)`;
+      return shade;
+    }
+  }
+
+  return { title: "Data", element, update, close() { rate.close(); } };
+}

@@ -1,0 +1,54 @@
+"""The rows of monitors about data: the stores, what went from one to another, the largest objects. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from scaler.protocol.monitor_columns import Column
+
+
+class StoreRow(NamedTuple):
+    """A store of objects: the object storage, or that of a host. Counts are since its start, as far as that is known.
+
+    id: its number; 0 is the object storage. A hit is a get of an object that was there, a miss one that it fetched.
+    """
+
+    id: str = ""
+    host: Annotated[str, Column("Host", help="Whose store it is")] = ""
+    address: Annotated[str, Column("Address", rank=3, help="Where other stores reach it; empty: they cannot")] = ""
+    objects: Annotated[int, Column("Objects", "count", 2)] = 0
+    bytes: Annotated[int, Column("Memory", "bytes", help="Of its objects")] = 0
+    limit_bytes: Annotated[int, Column("Limit", "bytes", help="Most memory for objects", zero_is_none=True)] = 0
+    spilled_bytes: Annotated[int, Column("On disk", "bytes", 2, "Objects that it has spilled")] = 0
+    hits: Annotated[int, Column("Hits", "count", 3, "Gets of objects that were there")] = 0
+    misses: Annotated[int, Column("Misses", "count", 3, "Gets of objects that it fetched")] = 0
+    received_bytes: Annotated[int, Column("Fetched", "bytes", 1, "From other stores")] = 0
+    sent_bytes: Annotated[int, Column("Served", "bytes", 2, "To other stores")] = 0
+    fetches_per_second: Annotated[
+        float, Column("Fetches/s", "bytes", 1, "Bytes that it fetched per second since the state before", volatile=True)
+    ] = 0.0
+    """The receiver sets it."""
+
+    @property
+    def hit_percent(self) -> Annotated[float, Column("Hit rate", "percent", 2, "Hits of all gets", after="misses")]:
+        return 100.0 * self.hits / (self.hits + self.misses) if self.hits else 0.0
+
+    @property
+    def used_percent(self) -> Annotated[float, Column("Used", "percent", help="Of the limit", after="limit_bytes")]:
+        return 100.0 * self.bytes / self.limit_bytes if self.limit_bytes > 0 else 0.0
+
+
+STORE_COLUMNS = StoreRow._fields[:-1]
+"""What the scheduler sends of a store."""
+
+
+class PairRow(NamedTuple):
+    """What went from one store to another, by the names of their hosts."""
+
+    id: str = ""
+    source: Annotated[str, Column("From")] = ""
+    target: Annotated[str, Column("To")] = ""
+    bytes: Annotated[int, Column("Bytes", "bytes")] = 0
+    unreachable: Annotated[bool, Column(help="There is no way between them: objects go through the object storage")] = (
+        False
+    )

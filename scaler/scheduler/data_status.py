@@ -1,0 +1,64 @@
+"""The part of the MonitorStatus document about data: the stores, and what moved between them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import nlargest
+from itertools import islice
+
+from scaler.protocol.data_rows import PairRow, StoreRow
+from scaler.protocol.monitor_rows import StorageRow
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE
+
+STORAGE_NAME = "object storage"
+"""Stands for the host of the object storage."""
+
+
+def host_names(state: ClusterState) -> dict[int, str]:
+    """Return the host of each store, by number."""
+    return {OBJECT_STORAGE: STORAGE_NAME, **{record.number: record.host for record in state.stores.values()}}
+
+
+def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:
+    """Yield a row for the object storage, and for the stores of hosts, those that use most memory first."""
+    moved = state.tracker.moved
+    yield StoreRow(
+        str(OBJECT_STORAGE),
+        STORAGE_NAME,
+        storage.address,
+        storage.objects,
+        storage.bytes,
+        storage.limit_bytes,
+        storage.spilled_bytes,
+        storage.hits,
+        storage.misses,
+        moved.into[OBJECT_STORAGE],
+        moved.out_of[OBJECT_STORAGE],
+    )
+    used = {record: record.report.used_bytes if record.report is not None else 0 for record in state.stores.values()}
+    for record in nlargest(most - 1, used, key=used.__getitem__):
+        row = StoreRow(str(record.number), record.host, record.details.address)
+        row = row._replace(
+            limit_bytes=max(0, record.details.limit_bytes),
+            received_bytes=moved.into[record.number],
+            sent_bytes=moved.out_of[record.number],
+        )
+        if (report := record.report) is not None:
+            row = row._replace(
+                objects=report.objects,
+                bytes=report.used_bytes,
+                spilled_bytes=report.spilled_bytes,
+                hits=report.hits,
+                misses=report.misses,
+            )
+        yield row
+
+
+def pair_rows(state: ClusterState, most: int) -> Iterator[PairRow]:
+    """Yield the pairs of stores without a way to each other, then those between which most bytes went."""
+    hosts, moved, unreachable = host_names(state), state.tracker.moved.pairs, state.tracker.unreachable
+    moving = nlargest(most, moved, key=moved.__getitem__)
+    for store, source in islice(dict.fromkeys((*unreachable, *moving)), most):
+        names = hosts.get(source, str(source)), hosts.get(store, str(store))
+        yield PairRow(f"{source}-{store}", *names, moved[store, source], (store, source) in unreachable)
