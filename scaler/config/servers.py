@@ -78,6 +78,10 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """Directory in which objects outlive the object storage's process and a power loss. One object storage uses it at a
     time; the scheduler may have the same one. An object is stored when the disk has it, so storing is as fast as that.
     """
+    backend: Annotated[str, Setting(default_text="none", metavar="URL")] = ""
+    """Where objects of 1 MiB and more are written to, too: s3://bucket/prefix, or a URL of a filesystem that fsspec
+    knows, such as file:///shared/directory. Hosts of workers fetch them there, and memory need not keep them.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

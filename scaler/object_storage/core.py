@@ -176,6 +176,36 @@ class ObjectNotFetched:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteToBackend:
+    """Command: write this object to the backend, sooner or later; answered with WrittenToBackend."""
+
+    id: bytes
+    body: Body
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetInBackend:
+    """Command: delete these objects, and all of this owner if one is given, from the backend."""
+
+    ids: list[bytes]
+    owner: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenToBackend:
+    """Input: the backend has these objects, so that memory need not keep them."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchForStores:
+    """Input: other stores wait for these objects and cannot get them themselves from where they are."""
+
+    ids: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
 class DiskChanged:
     """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
 
@@ -183,12 +213,29 @@ class DiskChanged:
 
 
 StorageInput = (
-    ListenerEvent | OutboxMeasured | ObjectNotPersisted | DiskChanged | BodiesMoved | ObjectFetched | ObjectNotFetched
+    ListenerEvent
+    | OutboxMeasured
+    | ObjectNotPersisted
+    | DiskChanged
+    | BodiesMoved
+    | ObjectFetched
+    | ObjectNotFetched
+    | WrittenToBackend
+    | FetchForStores
 )
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
 """Commands for `exchange.Exchange`."""
 StorageCommand = (
-    SendToPeer | MeasureOutbox | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies | ToExchange
+    SendToPeer
+    | MeasureOutbox
+    | ExpirePeer
+    | ReportIgnored
+    | PersistObject
+    | ForgetPersisted
+    | WriteToBackend
+    | ForgetInBackend
+    | SpillBodies
+    | ToExchange
 )
 
 
@@ -244,6 +291,9 @@ class StorageCore:
         self._cached = ResultCache(cache_limit_bytes)
         self.fetches = False
         """Whether there are other stores, from which it gets what it does not have."""
+        self.has_backend = False
+        """Objects of LARGE_BYTES and more are written to a backend, too."""
+        self._fetched_for_stores: set[bytes] = set()
         self.hits = self.misses = 0
         """Gets of readers of this host: of objects that were here, and that were fetched."""
         self._fetched: dict[bytes, int] = {}
@@ -336,6 +386,13 @@ class StorageCore:
                 self._disk_failed(item)
             case BodiesMoved():
                 self._objects.moved(item, now)
+            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | FetchForStores():
+                self._take_transfer(item)
+            case _:
+                assert_never(item)
+
+    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | FetchForStores) -> None:
+        match item:
             case ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
                 if self._objects.body(object_id) is None and self._make_room(body.size_bytes):
@@ -345,6 +402,14 @@ class StorageCore:
             case ObjectNotFetched(object_id, text):
                 self._end_fetch(object_id)
                 self._miss(self._objects.take_gets(object_id), text)
+            case WrittenToBackend(ids):
+                if not self._is_durable:  # the disk keeps what memory has
+                    self._copies.update((each, None) for each in ids if self._objects.body(each) is not None)
+            case FetchForStores(ids):
+                for object_id in ids:
+                    if self._objects.body(object_id) is None and not self._objects.is_forgotten(object_id):
+                        self._fetched_for_stores.add(object_id)
+                        self._fetch(object_id)
             case _:
                 assert_never(item)
 
@@ -371,13 +436,17 @@ class StorageCore:
             case ForgetObjects(object_ids):
                 allowed = [object_id for object_id in object_ids if self._may_forget(peer, object_id)]
                 self._forget_persisted(allowed)
+                self._forget_in_backend(ForgetInBackend(allowed))
                 for object_id in allowed:
                     self._copies.pop(object_id, None)
+                    self._fetched_for_stores.discard(object_id)
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 self._forget_persisted(self._objects.owned_by(owner))
+                self._forget_in_backend(ForgetInBackend([], owner))
+                self._fetched_for_stores = {each for each in self._fetched_for_stores if owner_of(each) != owner}
                 for object_id in self._objects.owned_by(owner):
                     self._copies.pop(object_id, None)
                     self._miss(self._objects.drop(object_id), "it was forgotten")
@@ -402,10 +471,13 @@ class StorageCore:
         answer = self._objects.put(peer, put, event.attachments, memory)
         may_go = is_cached(put.id)
         may_report = self.fetches and (not is_result(put.id) or peer.role is Role.STORE)
-        is_needed = answer is DONE and (self._is_durable or may_go or may_report)
+        may_write = self.has_backend and not may_go
+        is_needed = answer is DONE and (self._is_durable or may_go or may_report or may_write)
         body = self._objects.body(put.id) if is_needed else None
         if body is not None and may_report and (peer.role is Role.STORE or body.size_bytes >= LARGE_BYTES):
             self._commands.append(ReportPut(put.id, body.size_bytes))
+        if body is not None and may_write and body.size_bytes >= LARGE_BYTES:
+            self._commands.append(WriteToBackend(put.id, body))
         if body is not None and may_go and not self._cache(put.id, body):
             self._answer(peer, put.request, (StorageResult.TOO_LARGE, "it is larger than cache_limit_bytes"))
         elif body is None or not self._is_durable:
@@ -428,6 +500,10 @@ class StorageCore:
     def _forget_persisted(self, ids: list[bytes]) -> None:
         if ids and self._is_durable:
             self._commands.append(ForgetPersisted(ids))
+
+    def _forget_in_backend(self, command: ForgetInBackend) -> None:
+        if self.has_backend and (command.ids or command.owner):
+            self._commands.append(command)
 
     def _disk_failed(self, item: ObjectNotPersisted | DiskChanged) -> None:
         match item:
@@ -493,9 +569,7 @@ class StorageCore:
         elif self.fetches and peer.role is not Role.STORE:
             self.misses += 1
             self._objects.wait(WaitingGet(peer, message, now + (message.deadline_seconds or math.inf)))
-            if message.id not in self._fetched:
-                self._fetched[message.id] = 0
-                self._commands.append(FetchObject(message.id))
+            self._fetch(message.id)
             return
         elif 0 < message.deadline_seconds < math.inf:
             self._objects.wait(WaitingGet(peer, message, now + message.deadline_seconds))
@@ -660,12 +734,23 @@ class StorageCore:
         """Return a whole object, None when it is not here."""
         return self._objects.body(object_id)
 
+    def is_forgotten(self, object_id: bytes) -> bool:
+        """Return whether this very id was forgotten, as far as that is remembered."""
+        return self._objects.is_forgotten(object_id)
+
+    def _fetch(self, object_id: bytes) -> None:
+        if object_id not in self._fetched:
+            self._fetched[object_id] = 0
+            self._commands.append(FetchObject(object_id))
+
     def _end_fetch(self, object_id: bytes) -> None:
         self._objects.reserve(-self._fetched.pop(object_id, 0))
         self._partial.pop(object_id, None)
+        self._fetched_for_stores.discard(object_id)
 
     def _stop_fetches(self) -> None:
-        for object_id in [each for each in self._fetched if not self._objects.is_waited_for(each)]:
+        wanted = self._fetched_for_stores
+        for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
             self._commands.append(StopFetching(object_id))
 
@@ -675,11 +760,18 @@ class StorageCore:
 
     def _drop_copies(self, wanted_bytes: int) -> None:
         """Drop copies that other stores have, the longest unused first, while there is no room for as much."""
+        if not self._copies or self._objects.surplus(wanted_bytes) <= 0:
+            return
         dropped = []
-        while self._copies and self._objects.surplus(wanted_bytes) > 0:
-            object_id, _ = self._copies.popitem(last=False)
+        busy = {sending.body for peer in self._senders for sending in peer.sending} - {None}
+        for object_id in list(self._copies):
+            if self._objects.body(object_id) in busy:
+                continue
+            del self._copies[object_id]
             self._miss(self._objects.drop(object_id), "its copy was dropped for others")
             dropped.append(object_id)
+            if self._objects.surplus(wanted_bytes) <= 0:
+                break
         if dropped:
             self._commands.append(ReportDropped(dropped))
 

@@ -39,9 +39,20 @@ FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, Stor
 
 @dataclass(frozen=True, slots=True)
 class SchedulerOpened:
-    """Input: the scheduler knows nothing of this store. held: its whole objects, with their sizes."""
+    """Input: the scheduler knows nothing of this store. held: its whole objects, with their sizes.
+
+    in_backend: what the object storage knows to be in the backend.
+    """
 
     held: list[tuple[bytes, int]]
+    in_backend: list[tuple[bytes, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenByStore:
+    """Input: this store has written these objects to the backend, with their sizes."""
+
+    rows: list[tuple[bytes, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +139,7 @@ class Push:
     ids: list[bytes]
 
 
-ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | RunCame | RunFailed
+ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | WrittenByStore | RunCame | RunFailed
 ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
 
 
@@ -150,6 +161,7 @@ class Exchange:
         self._wanted: list[bytes] = []
         self._unwanted: list[bytes] = []
         self._put: list[tuple[bytes, int]] = []
+        self._in_backend: list[tuple[bytes, int]] = []
         self._came: list[tuple[bytes, int, int, int]] = []
         self._failed: list[tuple[bytes, int, int, bool]] = []
         self._commands: list[ExchangeCommand] = []
@@ -164,12 +176,18 @@ class Exchange:
         self._tell_each(self._wanted, ObjectsWanted)  # first: only of what is wanted are chunks of use
         self._tell_each(self._came, lambda rows: ChunksFetched(*_columns(rows)))
         self._tell_each(self._failed, lambda rows: FetchesFailed(*_columns(rows)))
-        self._tell_each(self._put, lambda rows: ObjectsHeld(*_columns(rows)))
+        self._tell_each(self._put, _held)
+        self._tell_each(self._in_backend, lambda rows: _held(rows, in_backend=True))
         self._tell_each(self._unwanted, ObjectsUnwanted)
         commands, self._commands = self._commands, []
         return commands
 
-    def _take(self, item: ToExchange | SchedulerOpened | RunCame | RunFailed) -> None:
+    @property
+    def backend(self) -> StoreAddress | None:
+        """The backend, which is listed among the stores."""
+        return next((store for store in self.stores.values() if store.backend_key), None)
+
+    def _take(self, item: ToExchange | SchedulerOpened | WrittenByStore | RunCame | RunFailed) -> None:
         match item:
             case FetchObject(object_id):
                 self._fetches[object_id] = WantedObject()
@@ -182,8 +200,11 @@ class Exchange:
                 self._tell_each(ids, ObjectsDropped)
             case ReportPut(object_id, size_bytes):
                 self._put.append((object_id, size_bytes))
-            case SchedulerOpened(held):
+            case WrittenByStore(rows):
+                self._in_backend += rows
+            case SchedulerOpened(held, in_backend):
                 self._put += held
+                self._in_backend += in_backend
                 self._wanted += self._fetches
                 self.stores.clear()
                 self._tell_chunks()
@@ -260,10 +281,16 @@ class Exchange:
 
     def check(self) -> None:
         """Assert the laws that hold between steps. For tests."""
-        assert not any((self._commands, self._wanted, self._unwanted, self._put, self._came, self._failed))
+        told = self._wanted, self._unwanted, self._put, self._in_backend, self._came, self._failed
+        assert not any((self._commands, *told))
         for object_id, fetch in self._fetches.items():
             assert all(run.id == object_id for run in fetch.runs)
             assert not fetch.have or fetch.have < (1 << chunk_count(fetch.size_bytes)) - 1
+
+
+def _held(rows: list[tuple[bytes, int]], *, in_backend: bool = False) -> ObjectsHeld:
+    ids, sizes = _columns(rows)
+    return ObjectsHeld(ids, sizes, in_backend)
 
 
 def _columns(rows: Iterable[tuple[Any, ...]]) -> list[list[Any]]:

@@ -18,7 +18,7 @@ from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
 from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
 from scaler.errors import UsageError
-from scaler.ids import SHARED_OWNER, new_peer_id
+from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
 from scaler.net.access import StoreAccess
 from scaler.net.connection import Opened, Received
@@ -33,7 +33,9 @@ from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
     DiskChanged,
     ExpirePeer,
+    FetchForStores,
     FetchObject,
+    ForgetInBackend,
     ForgetPersisted,
     MeasureOutbox,
     ObjectNotPersisted,
@@ -48,8 +50,10 @@ from scaler.object_storage.core import (
     StorageCore,
     StorageInput,
     ToExchange,
+    WriteToBackend,
+    WrittenToBackend,
 )
-from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened
+from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
@@ -59,6 +63,8 @@ from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
     Hello,
     Message,
+    ObjectsHeld,
+    PushObjects,
     PutObject,
     RefusalReason,
     Refused,
@@ -69,11 +75,13 @@ from scaler.protocol.messages import (
     StorageStatus,
     StoreAddress,
     StoresChanged,
+    UseBackend,
     Welcome,
 )
 from scaler.protocol.session import Descriptor
 
 if TYPE_CHECKING:
+    from scaler.object_storage.backend.run import BackendRun
     from scaler.object_storage.durable import ObjectJournal
 
 LEASE_SECONDS = 60.0
@@ -105,12 +113,14 @@ class StorageServer:
         cache_limit_bytes: int = ObjectStorageServerConfig.cache_limit_bytes,
         access: ServerAccess | None = None,
         limit_name: str = "memory_limit_bytes",
+        backend: BackendRun | None = None,
     ) -> None:
         """Listen at this address. Raises UsageError when that is not possible, or nothing can be written there.
 
         spill: where objects go for which memory has no room; None: nowhere.
         state_directory: objects are in its subdirectory `objects`, too, and outlive the process; empty: in none.
         access, limit_name: of a server that is not the object storage.
+        backend: where large objects are written to, too.
         """
         self._loop = asyncio.get_running_loop()
         self._incarnation = int.from_bytes(os.urandom(7), "big")
@@ -127,6 +137,10 @@ class StorageServer:
             cache_limit_bytes=cache_limit_bytes,
             limit_name=limit_name,
         )
+        self._backend = backend
+        if backend is not None:
+            self._core.has_backend = True
+            backend.begin(self._on_written)
         self._spill_directory = "" if spill is None else spill.directory
         if spill is not None:
             _check_writable(spill.directory)
@@ -172,6 +186,8 @@ class StorageServer:
         )
         for found, body in journal.recover():
             self._core.restore(found.id, body, found.putter, found.key)
+            if self._backend is not None and body.size_bytes >= LARGE_BYTES and not is_cached(found.id):
+                self._backend.write(found.id, body)
         return journal
 
     @property
@@ -235,8 +251,13 @@ class StorageServer:
             match event:
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
                     self.scheduler_says(message)
+                case Received(_, ObjectsHeld() as held) if self._backend is not None:
+                    self._backend.add(zip(held.ids, held.sizes, strict=True))
+                    self._backend.forget(filter(self._core.is_forgotten, held.ids))
                 case Opened(peer, Hello(role=Role.SCHEDULER)):
                     self._scheduler, self._is_known = peer, False
+                    if self._backend is not None:
+                        self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
         self._set_timer(self._core.wake_at)
         used_bytes = self._core.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
@@ -244,9 +265,21 @@ class StorageServer:
             self._trim = self._loop.call_later(TRIM_SECONDS, self._return_memory)
 
     def _perform(
-        self, command: SendToPeer | ExpirePeer | ReportIgnored | PersistObject | ForgetPersisted | SpillBodies
+        self,
+        command: SendToPeer
+        | ExpirePeer
+        | ReportIgnored
+        | PersistObject
+        | ForgetPersisted
+        | WriteToBackend
+        | ForgetInBackend
+        | SpillBodies,
     ) -> None:
         match command:
+            case WriteToBackend(object_id, body) if self._backend is not None:
+                self._backend.write(object_id, body)
+            case ForgetInBackend(ids, owner) if self._backend is not None:
+                self._backend.forget(ids, owner)
             case SendToPeer(peer, StorageStatus() as status) if self._durable is not None:
                 failure = status.disk_failure or self._durable.why_refused()
                 status = replace(status, state_bytes=self._durable.size_bytes, disk_failure=failure)
@@ -264,8 +297,8 @@ class StorageServer:
                 self._spill(command)
             case ReportIgnored(peer, count):
                 self._ignored.add(f"peer {peer.hex()}: ids that are not its own were not forgotten: {count}")
-            case PersistObject() | ForgetPersisted():
-                raise AssertionError("the core was told that no disk keeps its objects")
+            case PersistObject() | ForgetPersisted() | WriteToBackend() | ForgetInBackend():
+                raise AssertionError("the core was told that no disk and no backend keeps its objects")
             case _:
                 assert_never(command)
 
@@ -273,8 +306,19 @@ class StorageServer:
         """Take in what the scheduler says about other stores."""
         if isinstance(message, StoresChanged) and not self._is_known:
             self._is_known = self._core.fetches = True
-            self.transfers.take([SchedulerOpened([row for row in self._core.held() if row[1] >= LARGE_BYTES])])
-        self.transfers.take([message])
+            large = [row for row in self._core.held() if row[1] >= LARGE_BYTES]
+            in_backend = [] if self._backend is None else self._backend.held()
+            self.transfers.take([SchedulerOpened(large, in_backend)])
+        if isinstance(message, PushObjects):
+            self._on_events([FetchForStores(message.ids)])
+        else:
+            self.transfers.take([message])
+
+    def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
+        """Note what is in the backend now: memory need not keep it, and other stores may get it there."""
+        self._on_events([WrittenToBackend([object_id for object_id, _ in rows])])
+        if self._is_known:
+            self.transfers.take([WrittenByStore(rows)])
 
     def _tell_scheduler(self, message: Message) -> None:
         self._listener.send(self._scheduler, message)
@@ -349,6 +393,12 @@ def _spill_space(config: ObjectStorageServerConfig) -> SpillSpace | None:
     return SpillSpace(str(Path(config.spill_directory).expanduser()), config.spill_limit_bytes)
 
 
+def _open_backend(url: str) -> BackendRun:
+    from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (of those that have one)
+
+    return BackendRun(url)
+
+
 def _check_writable(directory: str) -> None:
     try:
         write_segment(directory, [[memoryview(b"x")]])
@@ -400,6 +450,7 @@ def run(config: ObjectStorageServerConfig) -> int:
     """Run an object storage until the process is asked to end, and return its exit code."""
 
     async def main(component: Component) -> int:
+        backend = _open_backend(config.backend) if config.backend else None
         server = StorageServer(
             config.bind_address,
             config.memory_limit_bytes,
@@ -408,10 +459,13 @@ def run(config: ObjectStorageServerConfig) -> int:
             security=config,
             state_directory=config.state_directory,
             cache_limit_bytes=config.cache_limit_bytes,
+            backend=backend,
         )
         component.ready({"object storage": server.addresses[0]})
         await component.stop.wait()
         server.close()
+        if backend is not None:
+            await backend.end()
         return 0
 
     return run_component("object_storage_server", config, main)

@@ -6,9 +6,9 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
-from scaler.errors import LimitError, ObjectLostError, RefusedError, ScalerError
+from scaler.errors import LimitError, ObjectLostError, RefusedError, ScalerError, UnreachableError, UsageError
 from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body
@@ -26,12 +26,16 @@ from scaler.object_storage.exchange import (
     RunCame,
     RunFailed,
     Tell,
+    WrittenByStore,
 )
 from scaler.object_storage.layout import assemble
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, GrowingMemory
-from scaler.protocol.chunks import chunk_bytes, chunk_count
+from scaler.protocol.chunks import LARGE_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import Message, StoreAddress
+
+if TYPE_CHECKING:
+    from scaler.object_storage.backend.client import BackendClient
 
 SOURCE_SECONDS = 3.0
 """How long a source may be away, or out of reach, before its runs have failed."""
@@ -61,6 +65,9 @@ class Transfers:
         self._tell = tell
         self._connect = connect
         self._sources: dict[int, StorageClient] = {}
+        self._backends: dict[int, BackendClient] = {}
+        """One, or none; the next run's has another number."""
+        self._pushes: set[asyncio.Task[None]] = set()
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
         """Small objects that have come as a whole."""
@@ -88,12 +95,17 @@ class Transfers:
                     self.push(ids)
         for number in [number for number in self._sources if number and number not in self.exchange.stores]:
             self._sources.pop(number).close()
+        for number in [number for number in self._backends if number not in self.exchange.stores]:
+            self._backends.pop(number).close()
 
     def close(self) -> None:
         """End all transfers."""
         for source in self._sources.values():
             source.close()
+        for backend in self._backends.values():
+            backend.close()
         self._sources.clear()
+        self._backends.clear()
         self._memories.clear()
 
     def _source(self, number: int) -> StorageClient:
@@ -103,8 +115,24 @@ class Transfers:
             source = self._sources[number] = self._connect(address)
         return source
 
+    def _backend(self, backend: StoreAddress) -> BackendClient:
+        client = self._backends.get(backend.number)
+        if client is None:
+            from scaler.object_storage.backend.client import BackendClient  # noqa: PLC0415 (where there is one)
+
+            client = self._backends[backend.number] = BackendClient(backend.address, backend.backend_key)
+        return client
+
     def _get(self, run: ChunkRun) -> None:
         """Ask for each chunk of a run; for a small object as a whole, and so for one whose size is not known."""
+        backend = self.exchange.backend
+        if backend is not None and backend.number == run.source:
+            client = self._backend(backend)
+            self._left[run] = run.count
+            for number in range(run.first, run.first + run.count):
+                chunk = client.get_chunk(run.id, run.size_bytes, number)
+                chunk.add_done_callback(partial(self._chunk_ended, run, number, client))
+            return
         source = self._source(run.source)
         size = chunk_bytes(run.size_bytes)
         chunks = range(1) if _comes_at_once(run) else range(run.first, run.first + run.count)
@@ -115,7 +143,7 @@ class Transfers:
             future.add_done_callback(partial(self._chunk_ended, run, number, source))
 
     def _chunk_ended(
-        self, run: ChunkRun, number: int, source: StorageClient, future: asyncio.Future[ByteRange]
+        self, run: ChunkRun, number: int, source: StorageClient | BackendClient, future: asyncio.Future[ByteRange]
     ) -> None:
         if future.cancelled():
             return
@@ -138,7 +166,7 @@ class Transfers:
             self._feed([ObjectNotFetched(run.id, str(error))])
             return
         self._failures.add(f"object {show(run.id)} did not come from store {run.source}: {error}")
-        is_unreachable = not source.was_connected or isinstance(error, RefusedError)
+        is_unreachable = not source.was_connected or isinstance(error, RefusedError | UnreachableError | UsageError)
         self.take([RunFailed(run, is_unreachable)])
 
     def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
@@ -179,20 +207,30 @@ class Transfers:
         for run in [run for run in self._left if run.id == object_id]:
             del self._left[run]
 
-    def push(self, object_ids: Iterable[bytes]) -> list[asyncio.Future[Any]]:
-        """Put objects into the object storage, too."""
-        puts: list[asyncio.Future[Any]] = []
-        for object_id in object_ids:
-            body = self._core.body(object_id)
-            if body is not None:
-                put = self._source(OBJECT_STORAGE).put(object_id, assemble(body.parts, body.all_frames()))
-                put.add_done_callback(partial(self._pushed, object_id))
-                puts.append(put)
+    def push(self, object_ids: Iterable[bytes]) -> list[asyncio.Task[None]]:
+        """Put objects into the backend, or where that cannot be, into the object storage, too."""
+        bodies = [(object_id, self._core.body(object_id)) for object_id in object_ids]
+        loop = asyncio.get_running_loop()
+        puts = [loop.create_task(self._push(object_id, body)) for object_id, body in bodies if body is not None]
+        for put in puts:
+            self._pushes.add(put)
+            put.add_done_callback(self._pushes.discard)
         return puts
 
-    def _pushed(self, object_id: bytes, future: asyncio.Future[object]) -> None:
-        if not future.cancelled() and future.exception() is not None:
-            self._failures.add(f"object {show(object_id)} is not in the object storage: {future.exception()}")
+    async def _push(self, object_id: bytes, body: Body) -> None:
+        frames, size, backend = list(body.all_frames()), body.size_bytes, self.exchange.backend
+        if backend is not None and size >= LARGE_BYTES:
+            try:
+                await self._backend(backend).put(object_id, body.parts, frames)
+            except ScalerError as error:
+                self._failures.add(f"object {show(object_id)} is not in the backend: {error}")
+            else:
+                self.take([WrittenByStore([(object_id, size)])])
+                return
+        try:
+            await self._source(OBJECT_STORAGE).put(object_id, assemble(body.parts, frames))
+        except ScalerError as error:
+            self._failures.add(f"object {show(object_id)} is not in the object storage: {error}")
 
 
 def _comes_at_once(run: ChunkRun) -> bool:

@@ -1040,12 +1040,16 @@ class UseStore(Message):
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
 class ObjectsHeld(Message):
-    """Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing."""
+    """Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
+
+    What a store has written to the backend, the scheduler tells the object storage, which deletes it in time.
+    """
 
     ids: f.Ids
     sizes: f.Sizes
+    in_backend: bool = False  # the backend has them; the store may have them, too
 
 
 @message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
@@ -1135,12 +1139,13 @@ class PushObjects(Message):
 
 @dataclass(slots=True)
 class StoreAddress:
-    """Where a store is, and the key by which it and its peers know each other."""
+    """Where a store is, and the key by which it and its peers know each other. The backend is listed as one."""
 
     number: f.Count32
     peer: f.PeerId  # its peer id at the scheduler
     address: f.Display
     public_key: f.Display
+    backend_key: bytes = field(default=b"", repr=False)  # of UseBackend; of the backend only
 
 
 @message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
@@ -1149,3 +1154,11 @@ class StoresChanged(Message):
 
     stores: list[StoreAddress]
     gone: f.Counts  # numbers, which are not used again
+
+
+@message(from_storage=(Role.SCHEDULER,))
+class UseBackend(Message):
+    """The object storage has a backend, for all stores. Comes first in each of its sessions."""
+
+    url: f.Display  # of the folder of this run
+    key: bytes = field(repr=False)  # that its content is verified with

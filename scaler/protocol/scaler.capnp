@@ -121,6 +121,7 @@ struct Body {
     soleCopies @76 :SoleCopies;
     pushObjects @77 :PushObjects;
     storesChanged @78 :StoresChanged;
+    useBackend @79 :UseBackend;
   }
 }
 
@@ -893,10 +894,14 @@ struct UseStore {
 
 struct ObjectsHeld {
   # Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
+  #
+  # What a store has written to the backend, the scheduler tells the object storage, which deletes it in time.
   # store -> scheduler.
+  # scheduler -> object storage.
   # object storage -> scheduler.
   ids @0 :Data;                  # column of ids
   sizes @1 :List(UInt64);
+  inBackend @2 :Bool;            # the backend has them; the store may have them, too
 }
 
 struct ObjectsDropped {
@@ -985,11 +990,12 @@ struct PushObjects {
 }
 
 struct StoreAddress {
-  # Where a store is, and the key by which it and its peers know each other.
+  # Where a store is, and the key by which it and its peers know each other. The backend is listed as one.
   number @0 :UInt32;
   peer @1 :Data;                 # its peer id at the scheduler; 8 bytes
   address @2 :Text;
   publicKey @3 :Text;
+  backendKey @4 :Data;           # of UseBackend; of the backend only
 }
 
 struct StoresChanged {
@@ -998,4 +1004,11 @@ struct StoresChanged {
   # scheduler -> object storage.
   stores @0 :List(StoreAddress);
   gone @1 :List(UInt64);         # numbers, which are not used again
+}
+
+struct UseBackend {
+  # The object storage has a backend, for all stores. Comes first in each of its sessions.
+  # object storage -> scheduler.
+  url @0 :Text;                  # of the folder of this run
+  key @1 :Data;                  # that its content is verified with
 }

@@ -13,11 +13,16 @@ from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 
 STORAGE_NAME = "object storage"
 """Stands for the host of the object storage."""
+BACKEND_NAME = "backend"
+"""Stands for the backend of the object storage."""
 
 
 def host_names(state: ClusterState) -> dict[int, str]:
     """Return the host of each store, by number."""
-    return {OBJECT_STORAGE: STORAGE_NAME, **{record.number: record.host for record in state.stores.values()}}
+    names = {record.number: record.host for record in state.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
+    if state.tracker.backend is not None:
+        names[state.tracker.backend] = BACKEND_NAME
+    return names
 
 
 def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:

@@ -154,6 +154,9 @@ EFFECTS: dict[type, dict[str, str]] = {
         "state_directory": (
             "integration/test_storage_on_disk.py::test_an_answer_comes_only_when_the_disk_has_the_object"
         ),
+        "backend": (
+            "integration/test_backend.py::test_large_values_of_a_client_go_to_the_backend_and_from_there_to_workers"
+        ),
         "credentials": IN_TRANSIT
         + "test_with_keys_what_is_recorded_in_between_has_no_source_argument_result_or_failure",
         "compression": COMPRESSED,

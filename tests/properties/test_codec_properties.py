@@ -187,7 +187,10 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),
     m.UseStore: st.builds(m.UseStore, st.just(b"") | PEER),
-    m.ObjectsHeld: columns(sizes=U64).map(lambda drawn: m.ObjectsHeld(**drawn)),
+    m.ObjectsHeld: columns(sizes=U64).flatmap(
+        lambda drawn: st.builds(m.ObjectsHeld, in_backend=st.booleans(), **{k: st.just(v) for k, v in drawn.items()})
+    ),
+    m.UseBackend: st.builds(m.UseBackend, TEXT, DATA),
     m.ObjectsDropped: st.builds(m.ObjectsDropped, IDS),
     m.ObjectsWanted: st.builds(m.ObjectsWanted, IDS),
     m.ObjectsUnwanted: st.builds(m.ObjectsUnwanted, IDS),
@@ -201,7 +204,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.SoleCopies: st.builds(m.SoleCopies, IDS),
     m.PushObjects: st.builds(m.PushObjects, IDS),
     m.StoresChanged: st.builds(
-        m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT), max_size=3), NUMBERS
+        m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT, DATA), max_size=3), NUMBERS
     ),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)

@@ -102,15 +102,18 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
     fetch = next((link.fetches[each] for each in (*task.references, *named) if link and each in link.fetches), None)
     if fetch is None:
         return ""
-    transfer, hosts = fetch.transfer, {record.number: record.host for record in state.stores.values()}
+    transfer = fetch.transfer
+    hosts = {record.number: f"host {record.host}" for record in state.stores.values()}
+    if state.tracker.backend is not None:
+        hosts[state.tracker.backend] = "the backend of the object storage"
     size = f"{bytes_text(transfer.size_bytes)} of input" if transfer.size_bytes else "an input"
-    sources = [f"host {hosts[run.source]}" if run.source in hosts else "the object storage" for run in fetch.runs]
+    sources = [hosts.get(run.source, "the object storage") for run in fetch.runs]
     if sources:
         part = 100 * fetch.have.bit_count() // len(transfer.counts)
         return f"{size} from {listed(list(dict.fromkeys(sources)), MAX_NAMED)}, {part} % there"
     if transfer.pushed_by is not None:
         pushing = hosts[transfer.pushed_by]
-        return f"{size}, which comes through the object storage: it has found no way to host {pushing}"
+        return f"{size}, which comes through the object storage: it has found no way to {pushing}"
     return f"{size}, until a store that has it has time or comes back"
 
 

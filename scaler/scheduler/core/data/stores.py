@@ -11,6 +11,7 @@ store is taken in only while it is here.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from scaler.protocol import messages
 from scaler.protocol.messages import (
@@ -26,6 +27,8 @@ from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import RECOVERY_SECONDS
 from scaler.scheduler.core.state import StoreRecord, Worker
+
+_BACKEND_PEER = bytes(8)
 
 
 class Stores:
@@ -44,6 +47,7 @@ class Stores:
         """Stores that workers have named and that have not come, and until when they are awaited."""
         self._used_by: dict[bytes, bytes] = {}
         """The peer id of each worker's store."""
+        self._backend: StoreAddress | None = None
 
     # -- stores and workers come and go
 
@@ -61,7 +65,7 @@ class Stores:
             if store == peer:
                 self._state.locality.use_store(self._state.workers[worker], number)
         mail = self._tracker.mail
-        mail.send(number, StoresChanged(list(map(_address, others)), []))
+        mail.send(number, StoresChanged(self._listed(others), []))
         for other in (OBJECT_STORAGE, *(each.number for each in others)):
             mail.send(other, StoresChanged([_address(record)], []))
         return record
@@ -88,9 +92,41 @@ class Stores:
     def storage_connected(self) -> None:
         """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
         if self._state.directory.is_used:
+            self._drop_backend()
             self._tracker.gone(OBJECT_STORAGE, is_back=True)
-            addresses = list(map(_address, self._state.stores.values()))
-            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(addresses, []))
+            self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.stores.values()), []))
+
+    def _use_backend(self, url: str, key: bytes) -> None:
+        """List the backend of the object storage as a store, with a number of its own for each run."""
+        self._drop_backend()
+        self._last_number += 1
+        self._state.directory.is_used = True
+        self._backend = StoreAddress(self._last_number, _BACKEND_PEER, url, "", key)
+        self._tracker.came(self._backend.number, is_backend=True)
+        for record in self._state.stores.values():
+            self._tracker.mail.send(record.number, StoresChanged([self._backend], []))
+        self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.stores.values()), []))
+
+    def _drop_backend(self) -> None:
+        if self._backend is not None:
+            self._tracker.gone(self._backend.number)
+            for record in self._state.stores.values():
+                self._tracker.mail.send(record.number, StoresChanged([], [self._backend.number]))
+            self._backend = None
+
+    def _listed(self, records: Iterable[StoreRecord]) -> list[StoreAddress]:
+        backend = [] if self._backend is None else [self._backend]
+        return [*map(_address, records), *backend]
+
+    def _held(self, store: int, message: messages.ObjectsHeld) -> None:
+        holder: int | None = store
+        if message.in_backend:
+            holder = self._tracker.backend
+            if store != OBJECT_STORAGE:
+                self._tracker.mail.send(OBJECT_STORAGE, message)
+        if holder is not None:
+            for identifier, size_bytes in zip(message.ids, message.sizes, strict=True):
+                self._tracker.held(holder, identifier, size_bytes)
 
     def _number(self, peer: bytes, now: float) -> int:
         """Return the number of a store; a new one is awaited from now on."""
@@ -133,9 +169,10 @@ class Stores:
         """Take in what a store, or the object storage, says of objects. Returns False for anything else."""
         tracker = self._tracker
         match message:
-            case messages.ObjectsHeld(ids, sizes):
-                for identifier, size_bytes in zip(ids, sizes, strict=True):
-                    tracker.held(store, identifier, size_bytes)
+            case messages.ObjectsHeld():
+                self._held(store, message)
+            case messages.UseBackend(url, key):
+                self._use_backend(url, key)
             case messages.ObjectsDropped(ids):
                 for identifier in ids:
                     tracker.dropped(store, identifier)

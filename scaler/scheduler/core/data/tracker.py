@@ -65,6 +65,8 @@ class Tracker:
         self.moved = Moved()
         self.links = {OBJECT_STORAGE: Traffic()}
         """By number: the stores that are here."""
+        self.backend: int | None = None
+        """The number of the backend of the object storage, which is listed as a store."""
         self.awaited: set[int] = set()
         """Numbers of stores that workers use, and that have not come yet."""
         self.unknown_from = -math.inf
@@ -174,8 +176,9 @@ class Tracker:
 
     # -- stores come and go
 
-    def came(self, store: int) -> None:
-        self.links[store] = Traffic()
+    def came(self, store: int, *, is_backend: bool = False) -> None:
+        self.links[store] = Traffic(is_backend=is_backend)
+        self.backend = store if is_backend else self.backend
         self.awaited.discard(store)
         self.retry()
 
@@ -202,6 +205,8 @@ class Tracker:
         for run in list(link.serves):
             self._lose(run)
         del self.links[store]
+        if store == self.backend:
+            self.backend = None
         for transfer in self.transfers.values():
             if transfer.pushed_by == store:
                 transfer.pushed_by = None
@@ -249,7 +254,7 @@ class Tracker:
             if identifier in self.transfers:
                 stores = stores | self.transfers[identifier].fetches.keys()
                 self._end(self.transfers[identifier])
-            for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE}):
+            for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE, self.backend}):
                 self.mail.name(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
@@ -453,7 +458,7 @@ class Tracker:
             link = self.links[source]
             if not link.may_serve[kind]:
                 continue
-            runs = len(link.serves)
+            runs = 1 if link.is_backend else len(link.serves)  # only an idle store of a host is better
             if runs < fewest and self._useful(fetch, source, missing):
                 best, fewest = source, runs
                 if not runs:
@@ -471,6 +476,8 @@ class Tracker:
         """Tell whether a fetch may ever get something from this source."""
         if source == fetch.store or source in fetch.failed:
             return False
+        if source == OBJECT_STORAGE and self.backend in fetch.transfer.sources and self._may_use(fetch, self.backend):
+            return False  # so that nothing crosses its link twice
         return not self.unreachable or self.unreachable.get((fetch.store, source), -math.inf) <= self.now
 
     def _start(self, fetch: Fetch, source: int) -> None:
@@ -580,10 +587,16 @@ class Tracker:
             if holders & self.awaited:
                 return
             pushing = holders & self.links.keys() - {OBJECT_STORAGE, fetch.store}
+            if fetch.store == OBJECT_STORAGE:
+                transfer.is_out_of_reach = self.backend in pushing
+            if transfer.is_out_of_reach:
+                pushing -= {self.backend}
             if pushing and OBJECT_STORAGE not in holders:
-                if transfer.pushed_by is None:
-                    transfer.pushed_by = min(pushing)
-                    self.mail.name(PushObjects, transfer.pushed_by, transfer.id)
+                pusher = self.backend if self.backend in pushing else min(pushing)
+                if transfer.pushed_by is None or pusher == self.backend != transfer.pushed_by:
+                    transfer.pushed_by = pusher
+                    # The object storage gets what only the backend has.
+                    self.mail.name(PushObjects, OBJECT_STORAGE if pusher == self.backend else min(pushing), transfer.id)
                 return
         self.mail.name(ObjectsUnavailable, fetch.store, transfer.id)
         self._drop(fetch)
@@ -592,7 +605,7 @@ class Tracker:
         """Tell a store that it has the only copy left."""
         if len(left.holders) == 1:
             [holder] = left.holders
-            if holder in self.links:
+            if holder in self.links and holder != self.backend:
                 self.mail.name(SoleCopies, holder, identifier)
 
     # -- laws
@@ -607,9 +620,10 @@ class Tracker:
             kinds = [sum(run.kind is kind for run in link.serves) for kind in Kind]
             small, lone, shared = kinds
             assert link.serves_of == kinds, f"store {number} counts the runs that it serves"
-            assert small <= MAX_SMALL_RUNS, f"store {number} serves {small} small runs"
-            assert lone + shared <= MAX_RUNS_OF_SOURCE, f"store {number} serves {lone + shared} large runs"
-            assert shared <= MAX_SHARED_RUNS, f"store {number} serves {shared} runs of shared objects"
+            is_unbounded = link.is_backend
+            assert small <= MAX_SMALL_RUNS or is_unbounded, f"store {number} serves {small} small runs"
+            assert lone + shared <= MAX_RUNS_OF_SOURCE or is_unbounded, f"store {number} serves {lone + shared} runs"
+            assert shared <= MAX_SHARED_RUNS or is_unbounded, f"store {number} serves {shared} runs of shared objects"
             own = [run for run in runs if run.fetch.store == number]
             small = sum(run.kind is Kind.SMALL for run in own)
             assert (link.gets, link.gets_small) == (len(own), small), f"store {number} counts the runs that it gets"

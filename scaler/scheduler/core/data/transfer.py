@@ -82,6 +82,8 @@ class Transfer:
         """No store is known to have it: the object storage is taken to."""
         self.pushed_by: int | None = None
         """The store that was asked to push it into the object storage."""
+        self.is_out_of_reach = False
+        """The object storage could not get it from the backend."""
         self.resize(size_bytes)
 
     def resize(self, size_bytes: int) -> None:
@@ -126,8 +128,9 @@ class Transfer:
 
 @dataclass(slots=True, eq=False)
 class Traffic:
-    """What a store that is here serves and gets."""
+    """What a store that is here serves and gets. is_backend: it serves as many runs as are wanted."""
 
+    is_backend: bool = False
     serves: dict[FetchRun, None] = field(default_factory=dict)
     serves_of: list[int] = field(default_factory=lambda: [0, 0, 0])
     """How many of each kind."""
@@ -142,6 +145,8 @@ class Traffic:
     def count_run(self, kind: Kind, change: int) -> None:
         """Count the runs that it serves."""
         self.serves_of[kind] += change
+        if self.is_backend:
+            return
         small, lone, shared = self.serves_of
         has_room = lone + shared < MAX_RUNS_OF_SOURCE
         self.may_serve = small < MAX_SMALL_RUNS, has_room, has_room and shared < MAX_SHARED_RUNS

@@ -1,0 +1,194 @@
+"""The object storage's part: writes large objects to the backend, and deletes what is forgotten or left behind.
+
+Each run of an object storage has a folder whose name cannot be guessed, and keeps an object there that says when it was
+last alive. A folder without such a sign of life belongs to no run: the next run with the same backend removes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+import secrets
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+from scaler.errors import ObjectLostError, ScalerError, UnreachableError, UsageError
+from scaler.ids import owner_of
+from scaler.logs import RateLimitedLog
+from scaler.object_storage.backend import ObjectFolder, open_backend
+from scaler.object_storage.backend.client import ALIVE, BackendClient
+from scaler.object_storage.backend.sealed import KEY_BYTES
+from scaler.object_storage.body import Body
+
+MAX_WRITES = 2
+"""Objects that are written at a time; each goes in several parts at a time."""
+RETRY_SECONDS = 15.0
+"""After a write that failed, nothing is written for this long."""
+ALIVE_SECONDS = 300.0
+"""How often a run says that it is alive, and looks for what others have left."""
+STALE_SECONDS = 3600.0
+"""A run that has said nothing for this long has ended. Clocks of hosts may differ by less."""
+DELETES_AT_ONCE = 1000
+END_SECONDS = 10.0
+"""How long the end of a run may take to remove its folder; the next run removes the rest."""
+_FOLDER = re.compile(r"run-[0-9a-f]{32}")
+_log = logging.getLogger(__name__)
+
+
+class BackendRun:
+    """The folder of this run. `begin` it before anything is put."""
+
+    def __init__(self, url: str) -> None:
+        """Check that objects can be written, read, listed and deleted there. Raises UsageError with what to change."""
+        self.name = f"run-{secrets.token_hex(16)}"
+        self.url = f"{url.rstrip('/')}/{self.name}"
+        self.key = os.urandom(KEY_BYTES)
+        self._root = open_backend(url)
+        probe = f"{self.name}/probe"
+        try:
+            self._say_alive()
+            self._root.put(probe, [memoryview(b"probe")])
+            if self._root.read(probe, 1, 3) != b"ro":
+                raise UnreachableError("it returns other bytes than those of the range that was asked for")
+            self._root.delete([probe])
+            self._root.folders()
+        except ScalerError as error:
+            raise UsageError(f"backend = {url!r} cannot be used: {error}") from None
+
+    def begin(self, on_written: Callable[[list[tuple[bytes, int]]], None]) -> None:
+        """Begin to write, on the running loop. on_written: is called with objects that are there, and their sizes."""
+        self._on_written = on_written
+        self._loop = asyncio.get_running_loop()
+        self._client = BackendClient(self.url, self.key)
+        self._waiting: OrderedDict[bytes, Body] = OrderedDict()
+        self._writing: dict[bytes, Body] = {}
+        self._held: dict[bytes, dict[bytes, int]] = {}
+        """What is there, by owner, with sizes."""
+        self._doomed: deque[bytes] = deque()
+        self._deleting: asyncio.Task[None] | None = None
+        self._pause: asyncio.TimerHandle | None = None
+        self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
+        self._upkeep = self._loop.create_task(self._keep_up())
+
+    # -- objects
+
+    def write(self, object_id: bytes, body: Body) -> None:
+        """Have an object written, unless it is there or will be."""
+        if object_id not in self._writing and not self._has(object_id):
+            self._waiting[object_id] = body
+            self._write_next()
+
+    def add(self, rows: Iterable[tuple[bytes, int]]) -> None:
+        """Note objects that stores have written."""
+        for object_id, size_bytes in rows:
+            self._held.setdefault(owner_of(object_id), {})[object_id] = size_bytes
+
+    def held(self) -> list[tuple[bytes, int]]:
+        """Return what is there, with sizes."""
+        return [row for objects in self._held.values() for row in objects.items()]
+
+    def forget(self, object_ids: Iterable[bytes], owner: bytes = b"") -> None:
+        """Delete these objects, and those of an owner."""
+        for object_id in (*object_ids, *self._held.get(owner, ())):
+            self._waiting.pop(object_id, None)
+            objects = self._held.get(owner_of(object_id), {})
+            if objects.pop(object_id, None) is not None:
+                self._doomed.append(object_id)
+            if not objects:
+                self._held.pop(owner_of(object_id), None)
+        if self._doomed and self._deleting is None:
+            self._deleting = self._loop.create_task(self._delete())
+
+    def _has(self, object_id: bytes) -> bool:
+        return object_id in self._held.get(owner_of(object_id), ())
+
+    def _write_next(self) -> None:
+        while self._waiting and len(self._writing) < MAX_WRITES and self._pause is None:
+            object_id, body = self._waiting.popitem(last=False)
+            if body.names:
+                self._writing[object_id] = body
+                put = self._client.put(object_id, body.parts, list(body.all_frames()))
+                put.add_done_callback(lambda ended, each=object_id: self._written(each, ended))  # type: ignore[misc]
+
+    def _written(self, object_id: bytes, ended: asyncio.Future[None]) -> None:
+        body = self._writing.pop(object_id)
+        if ended.cancelled():
+            return
+        error = ended.exception()
+        if error is None:
+            self.add([(object_id, body.size_bytes)])
+            if body.names:
+                self._on_written([(object_id, body.size_bytes)])
+            else:
+                self.forget([object_id])
+        elif isinstance(error, ScalerError):
+            self._failures.add(f"objects stay in memory, because the backend does not take them: {error}")
+            self._waiting[object_id] = body
+            self._waiting.move_to_end(object_id, last=False)
+            self._pause = self._pause or self._loop.call_later(RETRY_SECONDS, self._go_on)
+        else:
+            raise error
+        self._write_next()
+
+    def _go_on(self) -> None:
+        self._pause = None
+        self._write_next()
+
+    async def _delete(self) -> None:
+        while self._doomed:
+            batch = [self._doomed.popleft() for _ in range(min(len(self._doomed), DELETES_AT_ONCE))]
+            try:
+                await self._client.delete(batch)
+            except ScalerError as error:
+                self._failures.add(f"forgotten objects stay in the backend until its run ends: {error}")
+        self._deleting = None
+
+    # -- the run
+
+    def _say_alive(self) -> None:
+        self._root.put(f"{self.name}/{ALIVE}", [memoryview(repr(time.time()).encode())])
+
+    async def _keep_up(self) -> None:
+        while True:
+            try:
+                await asyncio.to_thread(self._say_alive)
+                await asyncio.to_thread(remove_stale, self._root, self.name, time.time())
+            except ScalerError as error:
+                self._failures.add(f"the backend cannot be tidied up: {error}")
+            await asyncio.sleep(ALIVE_SECONDS)
+
+    async def end(self) -> None:
+        """Stop writing, and remove the folder."""
+        for task in (self._upkeep, self._deleting, self._pause):
+            if task is not None:
+                task.cancel()
+        self._client.close()
+        with suppress(TimeoutError, ScalerError):
+            await asyncio.wait_for(asyncio.to_thread(_remove, self._root, self.name), END_SECONDS)
+
+
+def remove_stale(root: ObjectFolder, own: str, now: float) -> list[str]:
+    """Remove the folders of runs that have ended without removing them, and return their names."""
+    stale = [name for name in root.folders() if _FOLDER.fullmatch(name) and name != own and _is_stale(root, name, now)]
+    for name in stale:
+        _log.info("removing what an earlier run has left in the backend: %s", name)
+        _remove(root, name)
+    return stale
+
+
+def _is_stale(root: ObjectFolder, name: str, now: float) -> bool:
+    try:
+        return now - float(root.read(f"{name}/{ALIVE}", 0)) > STALE_SECONDS
+    except (ObjectLostError, ValueError):
+        return True
+
+
+def _remove(root: ObjectFolder, name: str) -> None:
+    """Remove a folder; its sign of life goes last, so that a removal that was broken off is taken up again."""
+    names: Sequence[str] = root.names(name)
+    root.delete([each for each in names if not each.endswith(f"/{ALIVE}")])
+    root.delete([f"{name}/{ALIVE}"])

@@ -1,0 +1,127 @@
+"""What every folder for objects of a backend does: on a disk, and in S3."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import boto3
+import pytest
+
+from scaler.errors import ObjectLostError, UnreachableError, UsageError
+from scaler.object_storage.backend import ObjectFolder, open_backend
+from scaler.object_storage.backend.run import STALE_SECONDS, BackendRun, remove_stale
+from tests.integration.moto_rig import moto_server
+
+
+@pytest.fixture(scope="module")
+def endpoint() -> Iterator[str]:
+    with moto_server() as address:
+        yield address
+
+
+@pytest.fixture
+def bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    for name, value in {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    boto3.session.Session().client("s3").create_bucket(Bucket="bucket")
+    return "s3://bucket"
+
+
+@pytest.fixture(params=["disk", "s3"])
+def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "disk":
+        return tmp_path.as_uri()
+    return str(request.getfixturevalue("bucket"))
+
+
+@pytest.fixture
+def folder(root: str, request: pytest.FixtureRequest) -> ObjectFolder:
+    return open_backend(f"{root}/{request.node.name.partition('[')[0]}")
+
+
+def content(*parts: bytes) -> list[memoryview]:
+    return [memoryview(part) for part in parts]
+
+
+def test_ranges_of_what_was_put_are_read(folder: ObjectFolder) -> None:
+    large = bytes(range(256)) * 150_000
+    folder.put("run/one", content(large[:7], large[7:20_000_000], large[20_000_000:]))
+    assert folder.read("run/one", 5, 9) == large[5:9]
+    assert folder.read("run/one", 16_777_210, 16_777_220) == large[16_777_210:16_777_220]
+    assert folder.read("run/one", len(large) - 3) == large[-3:]
+    folder.put("run/one", content(b"again"))
+    assert folder.read("run/one", 0) == b"again"
+
+
+def test_what_is_not_there_is_lost_and_deleting_it_does_no_harm(folder: ObjectFolder) -> None:
+    with pytest.raises(ObjectLostError, match="does not have it"):
+        folder.read("run/none", 0)
+    folder.delete(["run/none"])
+    folder.delete([])
+
+
+def test_folders_and_names_are_listed_until_their_objects_are_deleted(folder: ObjectFolder) -> None:
+    assert folder.folders() == []
+    for name in ("a/1", "a/2", "b/1"):
+        folder.put(name, content(b"x"))
+    assert sorted(folder.folders()) == ["a", "b"]
+    assert sorted(folder.names("a")) == ["a/1", "a/2"]
+    folder.delete(["a/1", "a/2"])
+    assert folder.folders() == ["b"]
+
+
+def test_a_put_that_fails_leaves_nothing(folder: ObjectFolder) -> None:
+    def broken() -> Iterator[memoryview]:
+        yield memoryview(bytes(20_000_000))
+        raise UnreachableError("closed")
+
+    with pytest.raises(UnreachableError, match="closed"):
+        folder.put("run/broken", broken())
+    assert folder.names("run") == [] if "run" in folder.folders() else True
+
+
+def test_a_run_removes_what_ended_runs_have_left_and_nothing_else(root: str) -> None:
+    url = f"{root}/tidy"
+    folder = open_backend(url)
+    left, living = BackendRun(url), BackendRun(url)
+    folder.put(f"{left.name}/object", content(b"x"))
+    folder.put("mine/object", content(b"x"))
+    now = float(folder.read(f"{left.name}/alive", 0))
+    assert remove_stale(folder, living.name, now + STALE_SECONDS - 60) == []
+    assert remove_stale(folder, living.name, now + STALE_SECONDS + 60) == [left.name]
+    assert sorted(folder.folders()) == ["mine", living.name]
+
+
+def test_a_bucket_that_is_not_there_is_named_at_the_start(bucket: str) -> None:
+    with pytest.raises(UsageError, match=r"NoSuchBucket.*create the bucket other"):
+        BackendRun("s3://other/prefix")
+
+
+def test_a_host_without_credentials_is_told_where_they_come_from(bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/dev/null")
+    with pytest.raises(UsageError, match="AWS_PROFILE"):
+        BackendRun(bucket)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("bucket/prefix", "not a URL"),
+        ("s3://", "not a URL"),
+        ("memory://here", "no other process reads it"),
+        ("nonsense://x/y", "nonsense"),
+        ("file:///proc/none", "cannot write"),
+    ],
+)
+def test_a_url_that_names_no_backend_is_an_error_that_says_why(url: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        BackendRun(url)
