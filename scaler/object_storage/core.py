@@ -206,6 +206,13 @@ class FetchForStores:
 
 
 @dataclass(frozen=True, slots=True)
+class CopiesWanted:
+    """Input: get these objects although no reader waits, and keep them. rows: their ids and sizes (0: not known)."""
+
+    rows: Sequence[tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class DiskChanged:
     """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
 
@@ -222,6 +229,7 @@ StorageInput = (
     | ObjectNotFetched
     | WrittenToBackend
     | FetchForStores
+    | CopiesWanted
 )
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
 """Commands for `exchange.Exchange`."""
@@ -298,6 +306,8 @@ class StorageCore:
         """Gets of readers of this host: of objects that were here, and that were fetched."""
         self._fetched: dict[bytes, int] = {}
         """Objects that are fetched now, with the memory that is reserved for each."""
+        self._kept: set[bytes] = set()
+        """Those that are fetched without readers, too, and are kept as if they had been put here."""
         self._partial: dict[bytes, PartialObject] = {}
         self._copies: OrderedDict[bytes, None] = OrderedDict()
         """Objects that other stores have, too: the longest unused one is dropped first."""
@@ -386,20 +396,28 @@ class StorageCore:
                 self._disk_failed(item)
             case BodiesMoved():
                 self._objects.moved(item, now)
-            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | FetchForStores():
+            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | FetchForStores() | CopiesWanted():
                 self._take_transfer(item)
             case _:
                 assert_never(item)
 
-    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | FetchForStores) -> None:
+    def _take_transfer(
+        self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | FetchForStores | CopiesWanted
+    ) -> None:
         match item:
             case ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
                 if self._objects.body(object_id) is None and self._make_room(body.size_bytes):
                     self._objects.restore(object_id, body, b"")
                     self._copies[object_id] = None
+                    if object_id in self._kept:
+                        self._keep(object_id, body)
                     self._serve_waiting(object_id)
+                self._kept.discard(object_id)
+            case CopiesWanted(rows):
+                self._want_copies(rows)
             case ObjectNotFetched(object_id, text):
+                self._kept.discard(object_id)
                 self._end_fetch(object_id)
                 self._miss(self._objects.take_gets(object_id), text)
             case WrittenToBackend(ids):
@@ -438,11 +456,13 @@ class StorageCore:
                 self._forget_persisted(allowed)
                 self._forget_in_backend(ForgetInBackend(allowed))
                 for object_id in allowed:
+                    self._kept.discard(object_id)
                     self._copies.pop(object_id, None)
                     self._fetched_for_stores.discard(object_id)
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
+                self._kept = {each for each in self._kept if owner_of(each) != owner}
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 self._forget_persisted(self._objects.owned_by(owner))
                 self._forget_in_backend(ForgetInBackend([], owner))
@@ -509,6 +529,8 @@ class StorageCore:
         match item:
             case ObjectNotPersisted(object_id, text, requests):
                 self._miss(self._objects.drop(object_id), text)
+                if self.fetches:
+                    self._commands.append(ReportDropped([object_id]))
                 for peer, request in requests:
                     self._commands.append(SendToPeer(peer, StorageReply(request, StorageResult.UNWRITABLE, text)))
             case DiskChanged(failure):
@@ -649,6 +671,7 @@ class StorageCore:
     def _serve_waiting(self, object_id: bytes) -> None:
         body = self._objects.body(object_id)
         if body is not None:
+            self._kept.discard(object_id)
             for get in self._objects.take_gets(object_id):
                 self._send_later(get.peer, get.message, body)
 
@@ -743,13 +766,35 @@ class StorageCore:
             self._fetched[object_id] = 0
             self._commands.append(FetchObject(object_id))
 
+    def _want_copies(self, rows: Sequence[tuple[bytes, int]]) -> None:
+        """Fetch objects that are to have a copy here, and keep those that are here."""
+        for object_id, size_bytes in rows:
+            body = self._objects.body(object_id)
+            if body is not None:
+                self._keep(object_id, body)
+                self._commands.append(ReportPut(object_id, body.size_bytes))
+                continue
+            self._fetch(object_id)
+            if not (self._objects.disk_failure or self._objects.is_forgotten(object_id)) and self._make_room(
+                size_bytes
+            ):
+                self._kept.add(object_id)  # else the fetch ends with this step, and the scheduler learns of it
+
+    def _keep(self, object_id: bytes, body: Body) -> None:
+        """Keep a copy as if it had been put here."""
+        self._copies.pop(object_id, None)
+        if self.has_backend and body.size_bytes >= LARGE_BYTES:
+            self._commands.append(WriteToBackend(object_id, body))
+        if self._is_durable:
+            self._commands.append(PersistObject(object_id, body, SHARED_OWNER, self.key_of(owner_of(object_id)), 0))
+
     def _end_fetch(self, object_id: bytes) -> None:
         self._objects.reserve(-self._fetched.pop(object_id, 0))
         self._partial.pop(object_id, None)
         self._fetched_for_stores.discard(object_id)
 
     def _stop_fetches(self) -> None:
-        wanted = self._fetched_for_stores
+        wanted = self._fetched_for_stores | self._kept
         for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
             self._commands.append(StopFetching(object_id))

@@ -14,6 +14,7 @@ from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, St
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     ChunksFetched,
+    CopyObjects,
     FetchChunks,
     FetchesFailed,
     Message,
@@ -33,8 +34,8 @@ MAX_ROWS_PER_MESSAGE = 10_000
 UNAVAILABLE = "no store has it"
 
 _Row = TypeVar("_Row")
-FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
-FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
+FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | CopyObjects | PushObjects | StoresChanged
+FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, CopyObjects, PushObjects, StoresChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +134,13 @@ class KeepCopies:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Command: get these objects as if readers waited, and keep them. rows: their ids and sizes (0: not known)."""
+
+    rows: list[tuple[bytes, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class Push:
     """Command: put these objects into the object storage, too."""
 
@@ -140,7 +148,7 @@ class Push:
 
 
 ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | WrittenByStore | RunCame | RunFailed
-ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
+ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Copy | Push
 
 
 @dataclass(slots=True)
@@ -231,6 +239,8 @@ class Exchange:
                     self.stores.pop(number, None)
             case SoleCopies(ids):
                 self._commands.append(KeepCopies(ids))
+            case CopyObjects(ids, sizes):
+                self._commands.append(Copy(list(zip(ids, sizes, strict=True))))
             case PushObjects(ids):
                 self._commands.append(Push(ids))
             case _:

@@ -13,9 +13,17 @@ from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.core import ObjectFetched, ObjectNotFetched, StopFetching, StorageCore, StorageInput
+from scaler.object_storage.core import (
+    CopiesWanted,
+    ObjectFetched,
+    ObjectNotFetched,
+    StopFetching,
+    StorageCore,
+    StorageInput,
+)
 from scaler.object_storage.exchange import (
     ChunkRun,
+    Copy,
     Exchange,
     ExchangeInput,
     Fetched,
@@ -91,6 +99,8 @@ class Transfers:
                         self._feed([ObjectNotFetched(object_id, text)])
                 case KeepCopies(ids):
                     self._core.keep(ids)
+                case Copy(rows):
+                    self._feed([CopiesWanted(rows)])
                 case Push(ids):
                     self.push(ids)
         for number in [number for number in self._sources if number and number not in self.exchange.stores]:

@@ -35,6 +35,8 @@ GROUP_BYTES = 2048
 """The same of a group, and of a function, in a Submit: so none that is split has more than `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Most futures and objects among the arguments of one task."""
+MAX_REPLICAS = 16
+"""Most stores that are to have a copy of one result."""
 MAX_ATTACHED_BYTES = 64 * 1024 * 1024
 """Most bytes of the attachments of one message (frames of an object's bytes)."""
 
@@ -388,6 +390,7 @@ class Spec:
     deliver: bool = True  # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
     name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
+    replicas: f.Count32 = 1  # stores that are to have a copy of each large result; 0 says the same as 1
 
 
 @dataclass(slots=True)
@@ -1162,3 +1165,22 @@ class UseBackend(Message):
 
     url: f.Display  # of the folder of this run
     key: bytes = field(repr=False)  # that its content is verified with
+
+
+@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+class CopyObjects(Message):
+    """Names objects of which this store is to get a copy, and to keep it. Those that it has it names in ObjectsHeld.
+
+    It fetches the others as if readers waited, or names them in ObjectsUnwanted when it has no room.
+    """
+
+    ids: f.Ids
+    sizes: f.Sizes  # 0: not known
+
+
+@message(to_scheduler=CLIENTS)
+class ReplicateResults(Message):
+    """Names stored results of the client that are to have copies in more than one store."""
+
+    ids: f.Ids
+    replicas: f.Numbers32  # copies in all; 0: one of them in the object storage

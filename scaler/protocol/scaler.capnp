@@ -122,6 +122,8 @@ struct Body {
     pushObjects @77 :PushObjects;
     storesChanged @78 :StoresChanged;
     useBackend @79 :UseBackend;
+    copyObjects @80 :CopyObjects;
+    replicateResults @81 :ReplicateResults;
   }
 }
 
@@ -297,6 +299,7 @@ struct Spec {
   deliver @9 :Bool;              # false: the client wants the outcome of a success, not its value (inner nodes of a graph)
   name @10 :Text;                # display text: the function's qualified name, unless the user gave one
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
+  replicas @12 :UInt32;          # stores that are to have a copy of each large result; 0 says the same as 1
 }
 
 struct TaskGroup {
@@ -1011,4 +1014,21 @@ struct UseBackend {
   # object storage -> scheduler.
   url @0 :Text;                  # of the folder of this run
   key @1 :Data;                  # that its content is verified with
+}
+
+struct CopyObjects {
+  # Names objects of which this store is to get a copy, and to keep it. Those that it has it names in ObjectsHeld.
+  #
+  # It fetches the others as if readers waited, or names them in ObjectsUnwanted when it has no room.
+  # scheduler -> store.
+  # scheduler -> object storage.
+  ids @0 :Data;                  # column of ids
+  sizes @1 :List(UInt64);        # 0: not known
+}
+
+struct ReplicateResults {
+  # Names stored results of the client that are to have copies in more than one store.
+  # client, admin -> scheduler.
+  ids @0 :Data;                  # column of ids
+  replicas @1 :List(UInt32);     # copies in all; 0: one of them in the object storage
 }

@@ -51,6 +51,7 @@ SPEC = st.builds(
     deliver=st.booleans(),
     name=TEXT,
     parent=OPTIONAL_ID,
+    replicas=U32,
 )
 FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
@@ -206,6 +207,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.StoresChanged: st.builds(
         m.StoresChanged, st.lists(st.builds(m.StoreAddress, U32, PEER, TEXT, TEXT, DATA), max_size=3), NUMBERS
     ),
+    m.CopyObjects: columns(sizes=U64).map(lambda drawn: m.CopyObjects(**drawn)),
+    m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 
@@ -283,7 +286,7 @@ def test_bits_flipped_at_random_never_break_the_codec(kind: type[Any]) -> None:
 
 
 _ID = bytes(range(16))
-_SPEC = m.Spec(_ID, _ID, (("cpu", 1.0), ("gpu", 0.0)), 5, 1, b"retry", 2.5, True, True, False, "name", _ID)
+_SPEC = m.Spec(_ID, _ID, (("cpu", 1.0), ("gpu", 0.0)), 5, 1, b"retry", 2.5, True, True, False, "name", _ID, 2)
 RICH: dict[type[Any], m.Message] = {
     m.Hello: m.Hello(
         m.Role.WORKER, True, 1, "1", "3.11", "3.1", "host", 9, m.WorkerDetails("m", "u", 4, 9, {"a": 2.0})

@@ -41,6 +41,7 @@ class Story:
         spill_limit_bytes: int = 0,
         put_wait_seconds: float = 0.0,
         cache_limit_bytes: int = 100,
+        is_durable: bool = False,
     ) -> None:
         self.core = StorageCore(
             limit_bytes,
@@ -50,6 +51,7 @@ class Story:
             tick_seconds=2.0,
             put_wait_seconds=put_wait_seconds,
             cache_limit_bytes=cache_limit_bytes,
+            is_durable=is_durable,
         )
         self.writes: list[SpillBodies] = []
         """Those that have not ended."""

@@ -8,9 +8,12 @@ from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Closed, Opened
 from scaler.object_storage.body import Body
 from scaler.object_storage.core import (
+    CopiesWanted,
     FetchObject,
     ObjectFetched,
     ObjectNotFetched,
+    ObjectNotPersisted,
+    PersistObject,
     ReportDropped,
     ReportPut,
     StopFetching,
@@ -40,8 +43,8 @@ RESULT = result_id(MADE.task(), 1)
 class HostStory(Story):
     """The store of a host: there are others."""
 
-    def __init__(self, limit_bytes: int = 1000) -> None:
-        super().__init__(limit_bytes)
+    def __init__(self, limit_bytes: int = 1000, *, is_durable: bool = False) -> None:
+        super().__init__(limit_bytes, is_durable=is_durable)
         self.core.fetches = True
         self.step(Opened(STORE, hello(Role.STORE)))
         self.told: list[StorageCommand] = []
@@ -49,7 +52,7 @@ class HostStory(Story):
 
         def note(inputs: list[StorageInput], now: float) -> list[StorageCommand]:
             commands = step(inputs, now)
-            kinds = FetchObject | StopFetching | ReportDropped | ReportPut
+            kinds = FetchObject | StopFetching | ReportDropped | ReportPut | PersistObject
             self.told += [command for command in commands if isinstance(command, kinds)]
             return commands
 
@@ -150,6 +153,68 @@ def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory
     assert story.core.sole() == [RESULT, OBJECT, late]
     assert replies(story.puts(WORKER, result_id(MADE.task(), 1), bytes(300))) == [(WORKER, 1, "full")]
     assert story.take_told() == []
+
+
+def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_is_full(story: HostStory) -> None:
+    story.step(CopiesWanted([(OBJECT, 400)]))
+    assert story.step() == []
+    assert story.take_told() == [FetchObject(OBJECT)]
+    story.step(ObjectFetched(OBJECT, body(bytes(400))))
+    story.says(WORKER, GetObject(1, OTHER, 0.0))
+    story.step(ObjectFetched(OTHER, body(bytes(300))))
+    story.take_told()
+    assert replies(story.puts(WORKER, RESULT, bytes(300))) == [(WORKER, 1, "ok")]
+    assert story.take_told() == [ReportDropped([OTHER])]
+    assert dict(story.core.held()).keys() == {OBJECT, RESULT}
+
+
+def test_a_copy_that_is_wanted_and_here_is_kept_and_named(story: HostStory) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    story.step(ObjectFetched(OBJECT, body(bytes(600))))
+    story.take_told()
+    story.step(CopiesWanted([(OBJECT, 600)]))
+    assert story.take_told() == [ReportPut(OBJECT, 600)]
+    assert replies(story.puts(WORKER, RESULT, bytes(500))) == [(WORKER, 1, "full")]
+
+
+def test_a_copy_that_readers_wait_for_is_kept_when_it_is_wanted_meanwhile_and_fetched_when_they_leave(
+    story: HostStory,
+) -> None:
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    story.step(CopiesWanted([(OBJECT, 600)]))
+    story.step(Closed(WORKER, is_orderly=True, text=""))
+    assert story.take_told() == [FetchObject(OBJECT)]
+    story.step(ObjectFetched(OBJECT, body(bytes(600))))
+    assert story.core.sole() == [OBJECT]
+
+
+def test_a_copy_without_room_is_refused_at_once(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, bytes(700))
+    story.step(CopiesWanted([(OBJECT, 400)]))
+    assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
+    story.step(ObjectFetched(OBJECT, body(bytes(200))))
+    assert story.core.sole() == [RESULT]
+
+
+def test_a_copy_is_fetched_no_more_when_it_is_forgotten_or_was_put_here(story: HostStory) -> None:
+    late = result_id(MADE.task(), 1)
+    story.step(CopiesWanted([(OBJECT, 4), (late, 4)]))
+    story.take_told()
+    story.says(SCHEDULER, ForgetObjects([OBJECT]))
+    assert story.take_told() == [StopFetching(OBJECT)]
+    story.says(STORE, PutObject(1, late, [4], 0), [b"push"])
+    assert story.take_told() == [ReportPut(late, 4), StopFetching(late)]
+
+
+def test_a_storage_with_a_disk_keeps_a_copy_that_is_wanted_there() -> None:
+    story = HostStory(is_durable=True)
+    story.step(CopiesWanted([(OBJECT, 4)]))
+    story.step(ObjectFetched(OBJECT, body(b"copy")))
+    _, kept = story.take_told()
+    assert isinstance(kept, PersistObject)
+    assert (kept.id, kept.body.size_bytes) == (OBJECT, 4)
+    story.step(ObjectNotPersisted(OBJECT, "the disk fails", [(kept.putter, kept.request)]))
+    assert story.take_told() == [ReportDropped([OBJECT])]
 
 
 def test_an_object_without_room_is_not_fetched(story: HostStory) -> None:

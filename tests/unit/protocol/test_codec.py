@@ -23,7 +23,7 @@ ID = bytes(range(16))
 OTHER = bytes(range(16, 32))
 PEER = b"12345678"
 SPEC = m.Spec(function=ID)
-WIRE_SPEC: dict[str, Any] = {"function": ID, "retries": 3, "deliver": True}
+WIRE_SPEC: dict[str, Any] = {"function": ID, "retries": 3, "deliver": True, "replicas": 1}
 
 
 def said_by_a_peer(kind: str, **fields: Any) -> bytes:
