@@ -26,6 +26,7 @@ from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     ChunksFetched,
     ClientDetails,
+    CopyObjects,
     FetchChunks,
     FetchesFailed,
     Hello,
@@ -37,7 +38,7 @@ from scaler.protocol.messages import (
     Role,
     StoreDetails,
 )
-from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageSaid
+from scaler.scheduler.core.commands import Input, Send, SendToStorage, StorageConnected, StorageSaid
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.invariants import check
 
@@ -105,12 +106,16 @@ class LinkWorld:
         hello = Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", "host", 1, ClientDetails("client"))
         self._arrive(Opened(b"client..", hello))
         for number in range(1, hosts + 1):
-            host = Host(number, number.to_bytes(8, "big"))
-            self._add(host)
-            details = StoreDetails(f"tcp://h{number}:1", "", -1)
-            hello = Hello(Role.STORE, False, PROTOCOL_VERSION, "", "", "", f"h{number}", 1, details)
-            self._arrive(Opened(host.peer, hello))
+            self.join(number)
         self.run()
+
+    def join(self, number: int) -> None:
+        """A host comes: the next one by its number."""
+        host = Host(number, number.to_bytes(8, "big"))
+        self._add(host)
+        details = StoreDetails(f"tcp://h{number}:1", "", -1)
+        hello = Hello(Role.STORE, False, PROTOCOL_VERSION, "", "", "", f"h{number}", 1, details)
+        self._arrive(Opened(host.peer, hello))
 
     def _add(self, host: Host) -> None:
         self.hosts[host.number] = host
@@ -131,13 +136,22 @@ class LinkWorld:
         for first in range(0, len(identifiers), 1000):
             self.say(number, ObjectsWanted(list(identifiers[first : first + 1000])))
 
-    def die(self, number: int) -> None:
-        """A host is lost, and the scheduler notices."""
+    def is_whole(self, number: int, identifier: bytes) -> bool:
+        """Tell whether a host that lives has all of an object."""
         host = self.hosts[number]
-        host.alive = False
+        return host.alive and host.has.get(identifier) == (1 << chunk_count(self.sizes[identifier])) - 1
+
+    def client_says(self, message: Message) -> None:
+        self._arrive(Received(b"client..", message))
+
+    def die(self, number: int) -> None:
+        """A host is lost, and the scheduler notices. The object storage starts again at once, without its objects."""
+        host = self.hosts[number]
+        host.alive = number == 0
+        host.has.clear()
         for flow in [*host.sends, *host.gets]:
             self._cut(flow)
-        self._arrive(Closed(host.peer, "", is_orderly=False))
+        self._arrive(StorageConnected() if host.alive else Closed(host.peer, "", is_orderly=False))
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         self._sequence += 1
@@ -199,6 +213,10 @@ class LinkWorld:
             for identifier in message.ids:
                 host.ended[identifier] = self.now
                 host.lost.add(identifier)
+        elif isinstance(message, CopyObjects):
+            here = [identifier for identifier in message.ids if self.is_whole(host.number, identifier)]
+            self.say(host.number, ObjectsHeld(here, [self.sizes[each] for each in here]))
+            self.want(host.number, [identifier for identifier in message.ids if identifier not in here])
         elif isinstance(message, PushObjects):
             for identifier in message.ids:
                 done = partial(self._pushed, identifier)

@@ -87,6 +87,7 @@ class SchedulerCore:
         """secret: see `Failures`. changes: collects what is to be journaled; None without a journal."""
         self.state = ClusterState(now, KeyAccounts(config), secret, changes)
         self._config = config
+        self.state.tracker.replicas.keeps_results = bool(config.state_directory)
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)
         self._placement = Placement(self.state, self._tasks, allocation, config)
@@ -500,8 +501,8 @@ class SchedulerCore:
                 self._recovery.hear(client, message)
             case messages.Cancel(ids):
                 self._cancel(client, ids)
-            case messages.Release() | messages.Pin():
-                self._release_or_pin(client, message)
+            case messages.Release() | messages.Pin() | messages.ReplicateResults():
+                self._note_objects(client, message)
             case messages.ObjectsRestored():
                 self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
@@ -517,16 +518,22 @@ class SchedulerCore:
             case _:
                 self._not_allowed(client.id, message)
 
-    def _release_or_pin(self, client: ClientRecord, message: messages.Release | messages.Pin) -> None:
+    def _note_objects(
+        self, client: ClientRecord, message: messages.Release | messages.Pin | messages.ReplicateResults
+    ) -> None:
+        """Release or pin objects. What is to have copies is pinned, too: a restarted scheduler did not know of it."""
         objects = self.state.objects
         if isinstance(message, messages.Release):
             for identifier in message.ids:
                 objects.release(identifier, client.id)
             return
+        replicas = message.replicas if isinstance(message, messages.ReplicateResults) else [None] * len(message.ids)
         left = self.state.accounts.bytes_left(client.account)
-        for identifier in message.ids[: max(0, left // ENTRY_BYTES)]:
+        for identifier, copies in list(zip(message.ids, replicas, strict=True))[: max(0, left // ENTRY_BYTES)]:
             if len(identifier) == ID_BYTES and identifier.startswith(client.id):
                 objects.pin(identifier, client.id)
+                if copies is not None:
+                    self.state.tracker.want(identifier, copies, is_stored=not copies)
 
     def _note_submitted(self, changes: Changes, client: ClientRecord, message: messages.Submit) -> None:
         """Have the journal note what a client sent: only the functions while it can take no tasks."""

@@ -306,6 +306,8 @@ class Tasks:
                 if not self._is_result(identifier, attempt, payload):
                     outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
                 elif self._directory.is_used:
+                    if group.spec.replicas > 1:
+                        self._state.tracker.want(payload[1:17], group.spec.replicas)
                     self._state.tracker.stored(payload[1:17], stored_bytes(payload), worker.store)
             if outcome <= _RAN:
                 healthy = True

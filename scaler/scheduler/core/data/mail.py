@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
+    CopyObjects,
     FetchChunks,
     ForgetObjects,
     Message,
@@ -36,6 +37,15 @@ class StoreMail:
         message.firsts.append(first)
         message.counts.append(count)
         message.sources.append(source)
+
+    def copy(self, store: int, identifier: bytes, size_bytes: int) -> None:
+        """Have a store get a copy of an object, and keep it."""
+        message = self._last(store, CopyObjects)
+        if message is None:
+            message = CopyObjects([], [])
+            self.send(store, message)
+        message.ids.append(identifier)
+        message.sizes.append(size_bytes)
 
     def name(self, kind: type[_Ids], store: int, identifier: bytes) -> None:
         """Name an object in the next message of this kind to a store."""

@@ -24,6 +24,7 @@ from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directo
 from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.moved import Moved
 from scaler.scheduler.core.data.rates import Rates
+from scaler.scheduler.core.data.replicas import Replicas
 from scaler.scheduler.core.data.transfer import (
     LONE,
     MAX_RUNS_OF_FETCH,
@@ -74,6 +75,7 @@ class Tracker:
         self.unreachable: dict[tuple[int, int], float] = {}
         """Fetcher and source: there was no way from the one to the other, and until when that is taken for granted."""
         self.transfers: dict[bytes, Transfer] = {}
+        self.replicas = Replicas(directory, self.links, self.mail)
         self._directory = directory
         self.next_at = math.inf
         """When `sweep` is due."""
@@ -109,16 +111,19 @@ class Tracker:
             fetch = self.links[store].fetches.get(identifier)
             if fetch is not None:
                 self._drop(fetch)
+            self._refused(store, identifier)
 
     def stored(self, identifier: bytes, size_bytes: int, store: int) -> None:
         """Note that a task has stored its result. A small one in the object storage needs no entry."""
         is_known = store in self.links or store in self.awaited
-        if is_known and (store != OBJECT_STORAGE or size_bytes >= LARGE_BYTES):
+        is_small = store == OBJECT_STORAGE and size_bytes < LARGE_BYTES
+        if is_known and (not is_small or self.replicas.find(identifier) is not None):
             self.held(store, identifier, size_bytes)
 
     def held(self, store: int, identifier: bytes, size_bytes: int) -> None:
         """Note that a store has an object: others that wait may fetch it there."""
         copies = self._directory.add(identifier, size_bytes, store)
+        self._note_copy(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is None:
             return
@@ -171,7 +176,8 @@ class Tracker:
 
     def restored(self, identifier: bytes) -> None:
         """Note that a client has put an object into the object storage again: what named other holders was wrong."""
-        if identifier in self.transfers or self._directory.find(identifier) is not None:
+        is_wanted = identifier in self.transfers or self.replicas.find(identifier) is not None
+        if is_wanted or self._directory.find(identifier) is not None:
             self.held(OBJECT_STORAGE, identifier, 0)
 
     # -- stores come and go
@@ -179,6 +185,8 @@ class Tracker:
     def came(self, store: int, *, is_backend: bool = False) -> None:
         self.links[store] = Traffic(is_backend=is_backend)
         self.backend = store if is_backend else self.backend
+        self.replicas.came(store)
+        self.wake_by(self.replicas.next_at)
         self.awaited.discard(store)
         self.retry()
 
@@ -189,6 +197,8 @@ class Tracker:
         """
         for identifier, copies in self._directory.drop_store(store).items():
             self._note_sole(identifier, copies)
+        self.replicas.gone(store)
+        self.wake_by(self.replicas.next_at)
         self.awaited.discard(store)
         link = self.links.get(store)
         if link is None:
@@ -228,7 +238,8 @@ class Tracker:
 
     def sweep(self) -> None:
         """Do what is due: see `next_at`."""
-        self.next_at = self.unknown_from if self.now < self.unknown_from else math.inf
+        self.replicas.settle(self.now)
+        self.next_at = min(self.unknown_from if self.now < self.unknown_from else math.inf, self.replicas.next_at)
         if self.unreachable:
             left = {pair: until for pair, until in self.unreachable.items() if until > self.now}
             self.wake_by(min(left.values(), default=math.inf))
@@ -247,19 +258,21 @@ class Tracker:
     def forget(self, identifiers: list[bytes]) -> None:
         """Have objects forgotten: by the object storage, and by all stores that have them, or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
-        if not self._directory.is_used:
+        if not self._directory.is_used and not self.replicas:
             return
         for identifier in identifiers:
             stores = self._directory.forget(identifier)
             if identifier in self.transfers:
                 stores = stores | self.transfers[identifier].fetches.keys()
                 self._end(self.transfers[identifier])
+            stores = stores | self.replicas.forget(identifier)
             for store in sorted(stores & self.links.keys() - {OBJECT_STORAGE, self.backend}):
                 self.mail.name(ForgetObjects, store, identifier)
 
     def forget_owner(self, owner: bytes) -> None:
         """Forget the objects of a client, and who fetches them."""
         self._directory.forget_owner(owner)
+        self.replicas.forget_owner(owner)
         for transfer in [each for each in self.transfers.values() if owner_of(each.id) == owner]:
             self._end(transfer)
 
@@ -349,6 +362,7 @@ class Tracker:
             self._add_source(transfer, store)
         if fetch.have == transfer.full:
             self._directory.add(transfer.id, transfer.size_bytes, store)
+            self._note_copy(transfer.id, store)
             self._leave(fetch)
         for source in freed:  # those that have waited longer come first, so that chunks spread
             self._offer(source)
@@ -600,19 +614,38 @@ class Tracker:
                 return
         self.mail.name(ObjectsUnavailable, fetch.store, transfer.id)
         self._drop(fetch)
+        self._refused(fetch.store, transfer.id)
 
     def _note_sole(self, identifier: bytes, left: Copies) -> None:
         """Tell a store that it has the only copy left."""
+        self.replicas.lost(identifier)
+        self.wake_by(self.replicas.next_at)
         if len(left.holders) == 1:
             [holder] = left.holders
             if holder in self.links and holder != self.backend:
                 self.mail.name(SoleCopies, holder, identifier)
+
+    # -- copies that are wanted
+
+    def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
+        """Have an object copied: see `Replicas`."""
+        self.replicas.want(identifier, copies, is_stored=is_stored)
+        self.wake_by(self.replicas.next_at)
+
+    def _note_copy(self, identifier: bytes, store: int) -> None:
+        self.replicas.held(identifier, store)
+        self.wake_by(self.replicas.next_at)
+
+    def _refused(self, store: int, identifier: bytes) -> None:
+        self.replicas.refused(store, identifier, self.now)
+        self.wake_by(self.replicas.next_at)
 
     # -- laws
 
     def check(self) -> None:
         """Assert the laws on top, after `take`. O(everything): for tests."""
         assert not self.unsettled, "all is settled at the end of a step"
+        self.replicas.check()
         runs = [run for each in self.transfers.values() for fetch in each.fetches.values() for run in fetch.runs]
         served = [(run, source) for source, link in self.links.items() for run in link.serves]
         assert {(run, run.source) for run in runs} == set(served), "a source serves the runs of its fetchers"

@@ -1,0 +1,258 @@
+"""Which objects are to have more than one copy, and which stores are told to get one. Pure.
+
+A *wish* is how many copies of an object there are to be, and whether one of them is to be in the object storage. A
+store that is *asked* gets the object as it does for a reader, and keeps it until it is forgotten. The stores of other
+hosts come before the object storage. When a store refuses, because its memory is full, say, it or another one is asked
+again later.
+
+Laws: a wish lives until its object is forgotten, also while no store has that; a store is asked only while it is here,
+and for at most MAX_ASKED objects; a wish that is not met is settled again when copies or stores come and go. Objects
+without a wish cost nothing. A step settles MAX_SETTLED wishes at most, so that others do not wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from scaler.backoff import Backoff
+from scaler.ids import is_result, owner_of
+from scaler.protocol.messages import MAX_REPLICAS
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
+from scaler.scheduler.core.data.mail import StoreMail
+from scaler.scheduler.core.data.transfer import Traffic
+
+MAX_ASKED = 1_000
+"""Objects that one store is asked to copy at a time."""
+MAX_SETTLED = 2_000
+MAX_LOOKS = 16
+"""Stores among which the one that gets the least is asked."""
+REFUSED = Backoff(1.0, 300.0)
+"""How long after a refusal a store is asked again for the same object."""
+
+
+@dataclass(slots=True, eq=False)
+class Wish:
+    """copies: how many there are to be, in different stores. is_stored: one of them in the object storage, or in its
+    backend.
+    """
+
+    copies: int = 1
+    is_stored: bool = False
+    asked: set[int] = field(default_factory=set)
+    """Stores that were asked for a copy, and have not said yet that they have it."""
+    refusals: int = 0
+
+
+class Replicas:
+    """The wishes of all clients. links: the stores that are here."""
+
+    def __init__(self, directory: Directory, links: Mapping[int, Traffic], mail: StoreMail) -> None:
+        self.keeps_results = False
+        """One copy of each result is to be in the object storage."""
+        self.durable: set[bytes] = set()
+        """Clients for whose results the same holds: those of durable sessions."""
+        self.next_at = math.inf
+        """When `settle` is due."""
+        self._directory = directory
+        self._links = links
+        self._mail = mail
+        self._wishes: dict[bytes, dict[bytes, Wish]] = {}
+        """By owner and object."""
+        self._asked: dict[int, set[bytes]] = {}
+        """By store: the objects that it was asked to copy."""
+        self._hosts: list[int] = []
+        """The stores of hosts that are here."""
+        self._storage = {OBJECT_STORAGE}
+        """The object storage, and its backend, where it has one."""
+        self._unsettled: dict[bytes, None] = {}
+        self._unmet: dict[bytes, None] = {}
+        """Objects that have fewer copies than they should, because there are too few stores."""
+        self._refused: list[tuple[float, bytes]] = []
+        """A heap of when to ask again."""
+        self._turn = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._wishes)
+
+    def find(self, identifier: bytes) -> Wish | None:
+        """Return the wish for an object."""
+        of_owner = self._wishes.get(owner_of(identifier))
+        return None if of_owner is None else of_owner.get(identifier)
+
+    def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
+        """Have an object copied until there are as many copies as this, and as were wanted before."""
+        wish = self._wishes.setdefault(owner_of(identifier), {}).setdefault(identifier, Wish())
+        wish.copies = max(wish.copies, min(copies, MAX_REPLICAS))
+        wish.is_stored |= is_stored
+        self._unsettle(identifier)
+
+    def held(self, identifier: bytes, store: int) -> None:
+        """Note that a store has an object."""
+        wish = self.find(identifier)
+        if wish is not None:
+            self._answered(identifier, wish, store)
+            self._unsettle(identifier)
+        elif (
+            store not in self._storage
+            and is_result(identifier)
+            and (self.keeps_results or owner_of(identifier) in self.durable)
+        ):
+            self.want(identifier, is_stored=True)
+
+    def lost(self, identifier: bytes) -> None:
+        """Note that a store does not have an object any more."""
+        if self.find(identifier) is not None:
+            self._unsettle(identifier)
+
+    def refused(self, store: int, identifier: bytes, now: float) -> None:
+        """Note that a store does not get an object, or does not want it any more."""
+        wish = self.find(identifier)
+        if wish is not None and self._answered(identifier, wish, store):
+            wish.refusals += 1
+            heapq.heappush(self._refused, (now + REFUSED.seconds(wish.refusals), identifier))
+            self.next_at = min(self.next_at, self._refused[0][0])
+
+    def came(self, store: int) -> None:
+        """Note that a store is here."""
+        if self._links[store].is_backend:
+            self._storage.add(store)
+        else:
+            self._hosts.append(store)
+        self._unsettled |= self._unmet
+        self._unmet.clear()
+        self._wake()
+
+    def gone(self, store: int) -> None:
+        """Note that a store has gone, or has forgotten what it was asked. For each of its objects, call `lost`, too."""
+        if store in self._hosts:
+            self._hosts.remove(store)
+        elif store != OBJECT_STORAGE:
+            self._storage.discard(store)
+        for identifier in self._asked.pop(store, set()):
+            wish = self.find(identifier)
+            assert wish is not None, "a store is asked for what is wanted"
+            wish.asked.discard(store)
+            self._unsettle(identifier)
+
+    def forget(self, identifier: bytes) -> set[int]:
+        """Drop the wish for an object. Returns the stores that were asked for a copy."""
+        wish = self.find(identifier)
+        if wish is None:
+            return set()
+        of_owner = self._wishes[owner_of(identifier)]
+        del of_owner[identifier]
+        if not of_owner:
+            del self._wishes[owner_of(identifier)]
+        self._drop(identifier, wish)
+        return wish.asked
+
+    def forget_owner(self, owner: bytes) -> None:
+        """Drop all wishes of a client that does not return."""
+        self.durable.discard(owner)
+        for identifier, wish in self._wishes.pop(owner, {}).items():
+            self._drop(identifier, wish)
+
+    def _drop(self, identifier: bytes, wish: Wish) -> None:
+        for store in wish.asked:
+            self._asked[store].discard(identifier)
+        self._unsettled.pop(identifier, None)
+        self._unmet.pop(identifier, None)
+
+    def _answered(self, identifier: bytes, wish: Wish, store: int) -> bool:
+        """Note that a store was asked no more. Returns False when it was not."""
+        if store not in wish.asked:
+            return False
+        wish.asked.discard(store)
+        self._asked[store].discard(identifier)
+        if self._unsettled:
+            self._wake()
+        return True
+
+    def _unsettle(self, identifier: bytes) -> None:
+        self._unsettled[identifier] = None
+        self._wake()
+
+    def _wake(self) -> None:
+        self.next_at = -math.inf
+
+    # -- who gets a copy
+
+    def settle(self, now: float) -> None:
+        """Ask stores for the copies that are missing."""
+        while self._refused and self._refused[0][0] <= now:
+            _, identifier = heapq.heappop(self._refused)
+            if self.find(identifier) is not None:
+                self._unsettled[identifier] = None
+        self.next_at = self._refused[0][0] if self._refused else math.inf
+        for identifier in list(islice(self._unsettled, MAX_SETTLED)):
+            if not self._settle(identifier):
+                return  # until a store has answered
+            del self._unsettled[identifier]
+        if self._unsettled:
+            self._wake()
+
+    def _settle(self, identifier: bytes) -> bool:
+        """Ask stores for copies of one object. Returns False when those to be asked are asked enough."""
+        wish, copies = self.find(identifier), self._directory.find(identifier)
+        assert wish is not None, "it is dropped with its object"
+        self._unmet.pop(identifier, None)
+        if copies is None:
+            return True  # no store has it, until it is made or put again
+        have = (copies.holders & self._links.keys()) | wish.asked
+        if len(have) == len(wish.asked):
+            self._unmet[identifier] = None  # until a store is here that has it
+            return True
+        if wish.is_stored and not self._storage & have:
+            if not self._ask(identifier, wish, copies, OBJECT_STORAGE):
+                return False
+            have.add(OBJECT_STORAGE)
+        while len(have) < wish.copies:
+            store = self._choose(have)
+            if store is None:
+                self._unmet[identifier] = None
+                return True
+            if not self._ask(identifier, wish, copies, store):
+                return False
+            have.add(store)
+        return True
+
+    def _choose(self, have: set[int]) -> int | None:
+        """Return the store that gets the next copy: of some that are not among these, the one that gets the least."""
+        self._turn += 1
+        count = len(self._hosts)
+        looked = (self._hosts[(self._turn + look) % count] for look in range(min(count, MAX_LOOKS + len(have))))
+        found = [store for store in looked if store not in have]
+        if not found:
+            return None if OBJECT_STORAGE in have else OBJECT_STORAGE
+        return min(found, key=lambda store: len(self._asked.get(store, ())) + self._links[store].gets)
+
+    def _ask(self, identifier: bytes, wish: Wish, copies: Copies, store: int) -> bool:
+        asked = self._asked.setdefault(store, set())
+        if len(asked) >= MAX_ASKED:
+            return False
+        asked.add(identifier)
+        wish.asked.add(store)
+        self._mail.copy(store, identifier, copies.size_bytes)
+        return True
+
+    def check(self) -> None:
+        """Assert the laws on top. O(everything): for tests."""
+        wishes = {each: wish for of_owner in self._wishes.values() for each, wish in of_owner.items()}
+        asked = {(store, each) for each, wish in wishes.items() for store in wish.asked}
+        assert asked == {(store, each) for store, of_store in self._asked.items() for each in of_store}, "who is asked"
+        assert {store for store, _ in asked} <= self._links.keys(), "a store that has gone is asked"
+        assert {*self._storage, *self._hosts} == {*self._links}, "the stores that are here"
+        assert all(self._wishes.values()), "a client without wishes is listed"
+        assert self._unsettled.keys() | self._unmet.keys() <= wishes.keys(), "a wish is settled that was dropped"
+        assert all(len(of_store) <= MAX_ASKED for of_store in self._asked.values()), "a store is asked for too much"
+        refused = {each for _, each in self._refused}
+        for identifier, wish in wishes.items():
+            copies = self._directory.find(identifier)
+            have = set() if copies is None else (copies.holders & self._links.keys()) | wish.asked
+            is_met = len(have) >= wish.copies and (not wish.is_stored or self._storage & have)
+            later = identifier in self._unsettled or identifier in self._unmet or identifier in refused
+            assert is_met or later or copies is None, f"object {identifier.hex()} lacks a copy, and none is asked for"

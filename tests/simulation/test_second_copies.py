@@ -1,0 +1,110 @@
+"""Objects with several copies on hosts that die, one after another: none of them is ever lost."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from scaler.protocol.messages import ReplicateResults
+from scaler.scheduler.core.data.replicas import Replicas
+from scaler.scheduler.core.data.tracker import Tracker
+from tests.simulation.planting import Fault, plant
+from tests.simulation.transfers import MB, LinkWorld
+
+SEEDS = range(6)
+STORED = 0
+"""In ReplicateResults: a copy in the object storage."""
+
+FAULTS: dict[str, tuple[type, str, str, str, str]] = {
+    # name: (class, method, true line, faulty line, words of the assertion that catches it)
+    "a lost copy is not replaced": (
+        Replicas,
+        "lost",
+        "self._unsettle(identifier)",
+        "pass",
+        "lacks a copy",
+    ),
+    "a store that goes before it has its copy is still counted on": (
+        Replicas,
+        "gone",
+        "for identifier in self._asked.pop(store, set()):",
+        "for identifier in ():",
+        "a store that has gone is asked",
+    ),
+    "one copy fewer is made than is wanted": (
+        Replicas,
+        "_settle",
+        "while len(have) < wish.copies:",
+        "while len(have) < wish.copies - 1:",
+        "lacks a copy",
+    ),
+    "persisted objects stay on their hosts": (
+        Replicas,
+        "_settle",
+        "if wish.is_stored and not self._storage & have:",
+        "if False:",
+        "lacks a copy",
+    ),
+    "copies that have come are not noted": (
+        Tracker,
+        "_note_copy",
+        "self.replicas.held(identifier, store)",
+        "pass",
+        "lost|copies",
+    ),
+}
+
+
+def run(seed: int) -> None:
+    """Let hosts die, also while they copy, but never the only one that has an object whole; new ones come."""
+    random = Random(seed)
+    world = LinkWorld(6)
+    numbers = list(range(7))
+    wanted: dict[bytes, int] = {}
+    for _ in range(40):
+        identifier = world.make([random.choice(numbers)], random.choice([MB // 10, 3 * MB, 40 * MB]))
+        wanted[identifier] = random.choice([STORED, 2, 2, 3])
+    world.run()
+    world.client_says(ReplicateResults(list(wanted), list(wanted.values())))
+
+    def holders(identifier: bytes) -> set[int]:
+        return {number for number in world.hosts if world.is_whole(number, identifier)}
+
+    deaths = 0
+    for turn in range(60):
+        world.run(limit_seconds=random.choice([0.01, 0.2, 2.0]))
+        for identifier in wanted:
+            assert holders(identifier), f"{identifier.hex()} is lost after {deaths} deaths"
+        alive = [number for number, host in world.hosts.items() if host.alive]
+        victim = random.choice(alive)
+        if len(alive) > 4 and all(holders(identifier) != {victim} for identifier in wanted):
+            world.die(victim)
+            deaths += 1
+        elif turn % 3 == 0:
+            world.join(len(world.hosts))
+    assert deaths > 5
+    world.run(limit_seconds=1000)
+    for identifier, copies in wanted.items():
+        found = holders(identifier)
+        assert len(found) >= copies, f"{identifier.hex()} has {len(found)} copies"
+        assert copies or STORED in found, f"{identifier.hex()} has no copies in the object storage"
+    assert not world.core.state.tracker.transfers
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_nothing_with_two_copies_is_lost_while_one_store_dies_at_a_time(seed: int) -> None:
+    run(seed)
+
+
+def run_all() -> None:
+    for seed in SEEDS:
+        run(seed)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_simulation_notices(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault = Fault(*FAULTS[name])
+    plant(fault, monkeypatch)
+    with pytest.raises(AssertionError, match=fault.words):
+        run_all()
