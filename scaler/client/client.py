@@ -14,7 +14,15 @@ from scaler.client.chunks import ItemCall
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.durable import NamedSession, checked_label
-from scaler.client.functions import DEFAULT_RETRIES, MAX_SECONDS, Options, TemplateTable, check_call, checked_options
+from scaler.client.functions import (
+    DEFAULT_RETRIES,
+    MAX_SECONDS,
+    Options,
+    TemplateTable,
+    check_call,
+    check_integer,
+    checked_options,
+)
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
 from scaler.client.map import (
@@ -33,7 +41,7 @@ from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.ids import task_id_of
 from scaler.needs import task_needs
-from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
+from scaler.protocol.messages import MAX_REPLICAS, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -200,6 +208,7 @@ class Client(ArgumentOnly):
         cpus: float | None = None,
         gpu: float | None = None,
         cache: bool = False,
+        replicas: int = 1,
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
@@ -210,8 +219,8 @@ class Client(ArgumentOnly):
         retries: how often it may run again after its worker or process was lost, or after an exception whose type is
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
         function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
-        is as in `submit`, and by the tag `futures` finds the task. cache: as `cache` does. Raises UsageError for
-        options that cannot be.
+        is as in `submit`, and by the tag `futures` finds the task. cache: as `cache` does. replicas: on how many hosts
+        a large result is kept, 1 to 16, as far as there are so many. Raises UsageError for options that cannot be.
         """
         options = Options(
             priority=priority,
@@ -220,6 +229,7 @@ class Client(ArgumentOnly):
             profiling=self._options.profiling if profiling is None else profiling,
             stream_output=self._options.stream_output if stream_output is None else stream_output,
             name="" if name is None else name,
+            replicas=replicas,
         )
         options = checked_options(options, capabilities, retry_on, memory, cpus, gpu)
         check_call(args, kwargs)
@@ -347,16 +357,18 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        replicas: int = 1,
     ) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values. memory, cpus, gpu: as in `submit_verbose`, of each computation. Raises UsageError, before
-        anything is sent, for missing keys, keys wanted twice, and cycles.
+        instead of values. memory, cpus, gpu, replicas: as in `submit_verbose`, of each computation. Raises UsageError,
+        before anything is sent, for missing keys, keys wanted twice, and cycles.
         """
         self._check_open()
         parent = self._parent()
-        options = self._with_needs(memory, cpus, gpu)
+        check_integer("replicas", replicas, 1, MAX_REPLICAS)
+        options = self._with_needs(memory, cpus, gpu)._replace(replicas=replicas)
         wanted, inner = (options._replace(deliver=deliver) for deliver in (True, False))
         templates = self._templates
         run = GraphRun(
@@ -381,6 +393,18 @@ class Client(ArgumentOnly):
         reference = ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
+
+    @hiding_frames
+    def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:
+        """Have the object storage keep a copy of each of these results, so that they outlive the hosts that made them.
+
+        Returns at once: a result is copied now, or as soon as it exists, and its copy lives as long as its future. It
+        starts no task, waits for none, and leaves the futures as they are: every task runs from `submit` on, and what
+        Dask's `persist` does is not needed. A small result (up to 32 KiB) travels in messages and is never lost with a
+        host. Raises UsageError for anything but futures of this client, ClientClosedError.
+        """
+        self._check_open()
+        self._loop.copies.persist([futures] if isinstance(futures, ScalerFuture) else futures)
 
     @hiding_frames
     def futures(self, name: str | None = None, *, key: str | None = None, tag: str | None = None) -> list[ScalerFuture]:

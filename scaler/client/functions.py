@@ -17,7 +17,7 @@ from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import UsageError
 from scaler.ids import content_id
 from scaler.needs import task_needs
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REPLICAS, Spec
 from scaler.serialization import (
     Parts,
     Serializer,
@@ -65,6 +65,7 @@ class Options(NamedTuple):
     stream_output: bool = False
     deliver: bool = True
     name: str = ""
+    replicas: int = 1
     owner: object = None
     """The executor that submits the tasks."""
     is_plain: bool = False
@@ -83,6 +84,7 @@ def checked_options(
     seconds = options.timeout_seconds
     check_integer("priority", options.priority, -(2**31), 2**31 - 1)
     check_integer("retries", options.retries, 0, MAX_RETRIES)
+    check_integer("replicas", options.replicas, 1, MAX_REPLICAS)
     if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit")
     if capabilities is not None and not isinstance(capabilities, Mapping):

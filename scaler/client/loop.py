@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.cached import CachedResults
+from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
 from scaler.client.kept import Keeper
@@ -63,6 +64,7 @@ from scaler.protocol.messages import (
     ObjectsRestored,
     Outcome,
     Output,
+    ReplicateResults,
     Roster,
     SessionEnded,
     SessionsListed,
@@ -186,6 +188,7 @@ class ClientLoop:
         and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
         ones do not.
         """
+        self.copies = ResultCopies(self.futures, self._call, self._answer)
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
         self._thread.start()
@@ -523,6 +526,7 @@ class ClientLoop:
                 parts = dump_value(future.result(), serializer)
                 stand_ins[task, serializer] = self._upload_again(parts)
         self.futures.step(SchedulerRestarted(stand_ins, expired))
+        self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
         self._questions.ask_again()
 
     def _received(self, message: Message) -> None:
@@ -572,6 +576,7 @@ class ClientLoop:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
                 resolved += self._results.ended(future, outcomes[index], payload, profile, template.serializer)
+                self.copies.came(future)
                 continue
             if to_cache and (digest := self.cached.take(identifier, outcomes[index])):
                 self.cached.put_soon(digest, [*parts_of(payload)])
@@ -619,7 +624,7 @@ class ClientLoop:
     async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> None:
         await self._with_storage(lambda storage: storage.put(identifier, parts))
 
-    def _answer(self, message: ObjectsRestored) -> None:
+    def _answer(self, message: ObjectsRestored | ReplicateResults) -> None:
         if self._connector is not None:
             with contextlib.suppress(ClientClosedError):
                 self._connector.send(message)

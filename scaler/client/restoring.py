@@ -153,6 +153,8 @@ class Restoring:
         again = TaskFuture(
             self._futures, self._futures.ids.task(), template, payload, tuple(references), tuple(uploads)
         )
+        if getattr(lost, "is_persisted", False):
+            again.is_persisted = True
         self._runs[again.task_id] = runs
         self._futures.add((again,))
         lost.add_done_callback(lambda future: again.cancel() if future.cancelled() else None)

@@ -27,6 +27,9 @@ class RemoteReference:
     releases: deque[bytes]
     is_invalid: bool = field(default=False, init=False)
     """True after the client was cleared: the scheduler no longer keeps it."""
+    replicas: int = field(default=1, init=False)
+    is_persisted: bool = field(default=False, init=False)
+    """The stores that are to have a copy of a stored result, and whether the object storage is one of them."""
 
     def __del__(self) -> None:
         self.releases.append(self.id)
@@ -133,6 +136,8 @@ class ClientTask:
     stage: Stage = Stage.UNSENT
     is_used: bool = field(init=False)
     """Other tasks name its value; unset when none does."""
+    is_persisted: bool = field(init=False)
+    """The user wants the object storage to keep a copy of its result; unset for all others."""
     label: tuple[bytes, bytes] = field(init=False)
     """Key and tag of a task of a durable session; other tasks have none, not even an empty one."""
 

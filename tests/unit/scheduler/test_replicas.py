@@ -21,6 +21,7 @@ from scaler.protocol.messages import (
     Outcome,
     Release,
     ReplicateResults,
+    UseBackend,
     UseStore,
     stored_reference,
 )
@@ -239,6 +240,20 @@ def test_a_restarted_object_storage_is_asked_for_persisted_results_again() -> No
     cluster.say("client", ReplicateResults([result], [STORED]))
     cluster.storage_says(ObjectsHeld([result], [SIZE]))
     cluster.asked()
+    cluster.step(StorageConnected())
+    assert cluster.asked() == ["storage"]
+
+
+def test_a_copy_in_the_backend_is_one_in_the_object_storage() -> None:
+    cluster = hosts(2)
+    cluster.storage_says(UseBackend("file:///folder", b"key"))
+    result = cluster.made_with()
+    cluster.storage_says(ObjectsHeld([result], [SIZE], in_backend=True))
+    cluster.say("client", ReplicateResults([result], [STORED]))
+    assert cluster.asked() == []
+    cluster.leave("s1")
+    assert cluster.asked() == []
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
     cluster.step(StorageConnected())
     assert cluster.asked() == ["storage"]
 

@@ -1,0 +1,130 @@
+"""Results with a second copy outlive the store of their host; of others, the error says what could be done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.future import ScalerFuture
+from scaler.config.worker import WorkerConfig
+from scaler.errors import ObjectLostError, UsageError
+from scaler.ids import new_peer_id, result_id
+from scaler.net.access import Access
+from scaler.object_storage.client import StorageClient
+from scaler.protocol.messages import Role
+from scaler.worker.store import place
+from tests.waiting import until, wait_for_file
+
+SIZE = 500_000
+"""Numbers of an array: 4 MB."""
+
+
+def make(seed: int, size: int = SIZE) -> np.ndarray:
+    return np.full(size, float(seed))
+
+
+def make_later(seed: int, path: str) -> np.ndarray:
+    wait_for_file(path)
+    return make(seed)
+
+
+def first(array: np.ndarray) -> float:
+    return float(array[0])
+
+
+@pytest.fixture(scope="module")
+def combo() -> Iterator[SchedulerClusterCombo]:
+    """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
+    with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:
+        yield combo
+
+
+def kill_store(combo: SchedulerClusterCombo) -> None:
+    """Kill the store of the only host, and wait for the next one."""
+
+    def running() -> place.RunningStore | None:
+        address = combo.get_address()
+        config = WorkerConfig(scheduler_address=address, worker_manager_id="", unit_id="", host_name="alpha")
+        return place.find(place.file_name(config))
+
+    before = until(running)
+    os.kill(before.pid, signal.SIGKILL)
+    until(lambda: (found := running()) is not None and found.pid != before.pid)
+
+
+def is_stored(combo: SchedulerClusterCombo, *futures: ScalerFuture) -> bool:
+    """Tell whether the object storage itself has the results of these tasks: to a store, it says so at once."""
+
+    async def ask() -> bool:
+        client = StorageClient(combo.get_object_storage_address(), new_peer_id(), Role.STORE, Access())
+        try:
+            for future in futures:
+                await client.get(result_id(future.task_id, 1), 0.0)
+        except ObjectLostError:
+            return False
+        finally:
+            client.close()
+        return True
+
+    return asyncio.run(ask())
+
+
+def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_again(
+    combo: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    with Client(combo.get_address()) as client:
+        made = client.submit_verbose(make, (1,), retries=0)
+        assert client.submit(first, made).result() == 1.0
+        made_later = client.submit_verbose(make_later, (2, str(tmp_path / "go")), retries=0)
+        used = client.submit(first, made_later)
+        client.persist([made, made_later])
+        (tmp_path / "go").touch()
+        assert used.result() == 2.0
+        until(lambda: is_stored(combo, made, made_later))
+        kill_store(combo)
+        assert client.submit(first, made).result() == 1.0
+        assert [made.result()[0], made_later.result()[0]] == [1.0, 2.0]
+
+
+def test_a_result_with_replicas_outlives_its_host(combo: SchedulerClusterCombo) -> None:
+    with Client(combo.get_address()) as client:
+        made = client.submit_verbose(make, (3,), retries=0, replicas=2)
+        assert client.submit(first, made).result() == 3.0
+        until(lambda: is_stored(combo, made))
+        kill_store(combo)
+        assert made.result()[0] == 3.0
+
+
+def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: SchedulerClusterCombo) -> None:
+    with Client(combo.get_address(), session="nightly") as client:
+        made = client.submit(make, 4, key="four")
+        assert client.submit(first, made).result() == 4.0
+    until(lambda: is_stored(combo, made))
+    kill_store(combo)
+    with Client(combo.get_address(), session="nightly") as client:
+        [found] = client.futures(key="four")
+        assert found.result()[0] == 4.0
+
+
+def test_what_cannot_be_persisted_or_copied_is_refused(combo: SchedulerClusterCombo) -> None:
+    with Client(combo.get_address()) as client, Client(combo.get_address()) as other:
+        future = client.submit(abs, -1)
+        client.persist(future)  # its small value travels in messages
+        assert future.result() == 1
+        with pytest.raises(UsageError, match=r"a future of another client: persist takes futures of this client"):
+            other.persist(future)
+        with pytest.raises(UsageError, match="7 is no future"):
+            client.persist([7])  # type: ignore[list-item]
+        for replicas in (0, 17, 2.0):
+            with pytest.raises(UsageError, match=rf"replicas is {replicas}, and must be an integer from 1 to 16"):
+                client.submit_verbose(abs, (1,), replicas=replicas)  # type: ignore[arg-type]
+        assert client.get({"x": (abs, -2)}, ["x"], replicas=2) == {"x": 2}
+        with pytest.raises(UsageError, match="replicas is 0"):
+            client.get({"x": 1}, ["x"], replicas=0)
