@@ -350,8 +350,9 @@ class StorageCore:
         self._objects.drop_stalled(clock - UPLOAD_SECONDS)
         self._expire_peers(clock)
         if self._waiting_puts:
+            self._drop_copies(self._most_wanted_bytes())
             self._retry_puts(clock, now)
-        wanted_bytes = max(map(_wanted_bytes, self._waiting_puts.values()), default=0)
+        wanted_bytes = self._most_wanted_bytes()
         self._drop_copies(wanted_bytes)
         spill = self._objects.next_spill(wanted_bytes, now)
         if spill is not None:
@@ -562,6 +563,9 @@ class StorageCore:
             wait = MAX_PUT_WAIT_SECONDS if table.spilling.is_moving else self._put_wait_seconds
             if not table.must_wait(peer, first) or now >= waiting.begun + wait:
                 self._end_wait(peer, object_id)
+
+    def _most_wanted_bytes(self) -> int:
+        return max(map(_wanted_bytes, self._waiting_puts.values()), default=0)
 
     def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
         for event in self._waiting_puts.pop((peer, object_id)).events:

@@ -43,12 +43,21 @@ from scaler.protocol.messages import (
     TaskGroup,
     UnitState,
     UnitStatus,
+    UseBackend,
     UseStore,
     WorkerHeartbeat,
     stored_reference,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
-from scaler.scheduler.core.commands import Command, Input, Send, SendToStorage, WriteJournal
+from scaler.scheduler.core.commands import (
+    Command,
+    Input,
+    Send,
+    SendToStorage,
+    StorageConnected,
+    StorageSaid,
+    WriteJournal,
+)
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import Assigned, Recalled
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
@@ -274,6 +283,12 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         self.model.workers[name] = ModelWorker(Offers.of(offers, slots), slots, slots * (1 + queue_size))
         self.cluster.worker(name, offers, slots, queue_size, manager_id="m1")
 
+    @rule(sure=rarely)
+    def the_object_storage_gets_a_backend(self, sure: bool) -> None:
+        if sure:
+            self.cluster.step(StorageConnected())
+            self.cluster.step(StorageSaid(UseBackend("file:///backend", b"key")))
+
     @rule(name=workers, store=st.sampled_from(("", *STORES)))
     def worker_uses_another_store(self, name: str, store: str) -> None:
         if store and Cluster.peer(store) not in self.cluster.state.stores:
@@ -286,15 +301,16 @@ class SchedulerAndPeers(RuleBasedStateMachine):
         count=st.integers(1, 12),
         stores=st.sets(st.sampled_from(STORES), min_size=1),
         size=st.sampled_from((10**6, 10**7, 10**7, 10**9)),
+        in_backend=st.booleans(),
     )
     def submits_what_needs_an_object_of_some_stores(
-        self, name: str, spec: Spec, count: int, stores: set[str], size: int
+        self, name: str, spec: Spec, count: int, stores: set[str], size: int, in_backend: bool
     ) -> None:
         if name not in self.model.clients:
             return
         needed = self.factories[name].object()
         for store in sorted(stores):
-            self.cluster.say(store, ObjectsHeld([needed], [size]))
+            self.cluster.say(store, ObjectsHeld([needed], [size], in_backend=in_backend))
         ids = [self.factories[name].task() for _ in range(count)]
         self.model.clients[name].tasks.update({task: ModelTask(spec, (needed,)) for task in ids})
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * count, [(needed,)] * count)

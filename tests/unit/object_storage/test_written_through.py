@@ -1,0 +1,108 @@
+"""What the storage's core does with objects that a backend has, too."""
+
+from __future__ import annotations
+
+from scaler.ids import IdFactory, cache_owner, cached_id, result_id
+from scaler.object_storage.body import Body
+from scaler.object_storage.core import (
+    MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
+    FetchForStores,
+    FetchObject,
+    ForgetInBackend,
+    ObjectFetched,
+    ObjectNotFetched,
+    OutboxMeasured,
+    ReportDropped,
+    StopFetching,
+    StorageCommand,
+    StorageInput,
+    WriteToBackend,
+    WrittenToBackend,
+)
+from scaler.protocol.chunks import LARGE_BYTES
+from scaler.protocol.messages import ForgetObjects, ForgetOwner, GetObject
+from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
+
+MADE = IdFactory(CLIENT)
+FIRST, SECOND, THIRD = MADE.object(), MADE.object(), MADE.object()
+LARGE = bytes(LARGE_BYTES)
+
+
+class BackendStory(Story):
+    """An object storage with a backend and room for three large objects; `told` is what its shell is told of it."""
+
+    def __init__(self) -> None:
+        super().__init__(3 * LARGE_BYTES, put_wait_seconds=5.0)
+        self.core.has_backend = self.core.fetches = True
+        self.told: list[StorageCommand] = []
+        step = self.core.step
+
+        def note(inputs: list[StorageInput], now: float) -> list[StorageCommand]:
+            commands = step(inputs, now)
+            kinds = WriteToBackend | ForgetInBackend | FetchObject | StopFetching | ReportDropped
+            self.told += [command for command in commands if isinstance(command, kinds)]
+            return commands
+
+        self.core.step = note  # type: ignore[method-assign,assignment]
+
+    def written(self) -> list[bytes]:
+        """Return the ids of what the shell was told to write."""
+        return [each.id for each in self.told if isinstance(each, WriteToBackend)]
+
+
+def test_large_objects_are_written_to_the_backend_and_small_and_cached_ones_are_not() -> None:
+    story = BackendStory()
+    story.puts(CLIENT, FIRST, LARGE)
+    story.puts(CLIENT, SECOND, LARGE[:-1])
+    story.puts(CLIENT, cached_id(cache_owner(""), b"digest"), LARGE)
+    story.puts(WORKER, result := result_id(MADE.task(), 1), LARGE)
+    assert story.written() == [FIRST, result]
+
+
+def test_memory_drops_what_the_backend_has_for_new_objects_and_a_put_that_waits_goes_on_at_once() -> None:
+    story = BackendStory()
+    for object_id in (FIRST, SECOND, THIRD):
+        story.puts(CLIENT, object_id, LARGE)
+    late = MADE.object()
+    assert story.puts(CLIENT, late, LARGE) == []
+    assert replies(story.step(WrittenToBackend([FIRST, SECOND]))) == [(CLIENT, 1, "ok")]
+    assert ReportDropped([FIRST]) in story.told
+    assert {object_id for object_id, _ in story.core.held()} >= {THIRD, late}
+
+
+def test_what_is_on_its_way_to_a_reader_is_not_dropped() -> None:
+    story = BackendStory()
+    for object_id in (FIRST, SECOND, THIRD):
+        story.puts(CLIENT, object_id, LARGE)
+    story.outboxes[READER] = MAX_UNACKNOWLEDGED_BYTES_PER_PEER  # it takes nothing
+    story.step(OutboxMeasured(READER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER))
+    story.says(READER, GetObject(1, FIRST, 0.0))
+    story.step(WrittenToBackend([FIRST, SECOND]))
+    story.puts(CLIENT, MADE.object(), LARGE)
+    assert FIRST in dict(story.core.held())
+    assert SECOND not in dict(story.core.held())
+
+
+def test_what_is_forgotten_is_deleted_from_the_backend_also_when_memory_does_not_have_it() -> None:
+    story = BackendStory()
+    story.says(SCHEDULER, ForgetObjects([FIRST]))
+    story.says(SCHEDULER, ForgetOwner(CLIENT))
+    assert story.told == [ForgetInBackend([FIRST]), ForgetInBackend([], CLIENT)]
+
+
+def test_an_object_is_fetched_for_stores_that_cannot_get_it_themselves_without_a_reader_here() -> None:
+    story = BackendStory()
+    story.step(FetchForStores([FIRST, SECOND, THIRD]))
+    story.step()
+    assert story.told == [FetchObject(FIRST), FetchObject(SECOND), FetchObject(THIRD)]
+    story.step(ObjectFetched(FIRST, Body([4], [memoryview(b"four")], 4)), ObjectNotFetched(SECOND, "lost"))
+    assert contents(story.says(READER, GetObject(1, FIRST, 0.0))) == [(READER, 1, b"four")]
+    story.says(SCHEDULER, ForgetObjects([THIRD]))
+    assert story.told[-1] == StopFetching(THIRD)
+
+
+def test_what_is_here_is_not_fetched_for_stores() -> None:
+    story = BackendStory()
+    story.puts(CLIENT, FIRST, b"four")
+    story.step(FetchForStores([FIRST]))
+    assert story.told == []

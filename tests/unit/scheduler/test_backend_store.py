@@ -1,0 +1,144 @@
+"""A backend of the object storage: where hosts get what is there, and what happens where it cannot be reached."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import (
+    AcknowledgeResults,
+    FetchChunks,
+    FetchesFailed,
+    ForgetObjects,
+    ObjectsDropped,
+    ObjectsHeld,
+    ObjectsUnavailable,
+    ObjectsWanted,
+    PushObjects,
+    Release,
+    SoleCopies,
+    StoresChanged,
+    UseBackend,
+)
+from scaler.scheduler.core.commands import StorageConnected
+from scaler.scheduler.core.explain import explain
+from tests.unit.scheduler.test_stores import SIZE, Hosts
+
+URL, KEY = "s3://bucket/run-1", b"key"
+BACKEND = 3
+"""Its number: the next one."""
+
+
+def cluster_with_backend(*, is_in_backend: bool = True) -> tuple[Hosts, bytes]:
+    """Return a cluster of two hosts, and the id of an object that its object storage has, and the backend."""
+    cluster = Hosts(2)
+    cluster.storage_says(UseBackend(URL, KEY))
+    uploaded = cluster.object_id("client")
+    cluster.storage_says(ObjectsHeld([uploaded], [SIZE]))
+    if is_in_backend:
+        cluster.storage_says(ObjectsHeld([uploaded], [SIZE], in_backend=True))
+    return cluster, uploaded
+
+
+def out_of_memory(cluster: Hosts, identifier: bytes) -> None:
+    cluster.storage_says(ObjectsDropped([identifier]))
+
+
+def test_stores_learn_of_the_backend_and_its_key() -> None:
+    cluster, _ = cluster_with_backend()
+    cluster.store("s3")
+    for name in ("s1", "s2", "s3", "storage"):
+        [listed] = [each for told in cluster.told(name, StoresChanged) for each in told.stores if each.backend_key]
+        assert (listed.number, listed.address, listed.public_key, listed.backend_key) == (BACKEND, URL, "", KEY)
+
+
+def test_hosts_get_from_the_backend_what_is_there_and_not_from_the_object_storage() -> None:
+    cluster, uploaded = cluster_with_backend()
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    assert cluster.fetches("s1") == [(uploaded, BACKEND)]
+
+
+def test_the_object_storage_gives_what_is_not_in_the_backend_yet() -> None:
+    cluster, uploaded = cluster_with_backend(is_in_backend=False)
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    assert cluster.fetches("s1") == [(uploaded, 0)]
+
+
+def test_the_backend_serves_any_number_of_hosts_at_a_time() -> None:
+    cluster, uploaded = cluster_with_backend()
+    names = [f"t{number}" for number in range(20)]
+    for name in names:
+        cluster.store(name)
+        cluster.say(name, ObjectsWanted([uploaded]))
+    for name in names:
+        assert (uploaded, BACKEND) in cluster.fetches(name)
+
+
+def test_a_host_without_a_way_to_the_backend_gets_an_object_from_the_object_storage() -> None:
+    cluster, uploaded = cluster_with_backend()
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
+    assert cluster.fetches("s1") == [(uploaded, BACKEND), (uploaded, 0)]
+
+
+def test_what_only_the_backend_has_comes_to_such_a_host_through_the_object_storage() -> None:
+    cluster, uploaded = cluster_with_backend()
+    out_of_memory(cluster, uploaded)
+    [task] = cluster.submit("client", references=[(uploaded,)])
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
+    assert [each.ids for each in cluster.told("storage", PushObjects)] == [[uploaded]]
+    assert "no way to the backend of the object storage" in explain(cluster.state, task, cluster.now)
+    cluster.storage_says(ObjectsWanted([uploaded]))
+    assert cluster.fetches("storage") == [(uploaded, BACKEND)]
+    cluster.storage_says(ObjectsHeld([uploaded], [SIZE]))
+    assert cluster.fetches("s1") == [(uploaded, BACKEND), (uploaded, 0)]
+
+
+def test_what_nobody_reaches_is_unavailable_and_the_task_does_not_wait() -> None:
+    cluster, uploaded = cluster_with_backend()
+    out_of_memory(cluster, uploaded)
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
+    cluster.storage_says(ObjectsWanted([uploaded]))
+    for run in cluster.told("storage", FetchChunks):
+        cluster.storage_says(FetchesFailed(run.ids, run.firsts, run.sources, [True] * len(run.ids)))
+    for name in ("storage", "s1"):
+        assert [each.ids for each in cluster.told(name, ObjectsUnavailable)] == [[uploaded]]
+
+
+def test_an_object_that_the_backend_has_lost_stays_in_the_object_storage() -> None:
+    cluster, uploaded = cluster_with_backend()
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [False]))
+    assert [each.ids for each in cluster.told("storage", SoleCopies)] == [[uploaded]]
+    assert cluster.fetches("s1")[-1] == (uploaded, 0)
+
+
+def test_the_object_storage_learns_what_a_store_has_written_and_no_store_is_told_to_keep_it() -> None:
+    cluster, _ = cluster_with_backend()
+    result = cluster.made("w1")
+    cluster.say("s1", ObjectsHeld([result], [SIZE], in_backend=True))
+    cluster.leave("s1")
+    assert cluster.told("storage", ObjectsHeld) == [ObjectsHeld([result], [SIZE], in_backend=True)]
+    assert not cluster.told("storage", SoleCopies)
+    cluster.say("s2", ObjectsWanted([result]))
+    assert cluster.fetches("s2") == [(result, BACKEND)]
+
+
+def test_the_object_storage_is_told_once_that_an_object_is_forgotten() -> None:
+    cluster, _ = cluster_with_backend()
+    result = cluster.made("w1")
+    cluster.say("s1", ObjectsHeld([result], [SIZE], in_backend=True))
+    cluster.say("client", AcknowledgeResults(1))
+    cluster.say("client", Release([result]))
+    told = [each.ids for each in cluster.told("storage", ForgetObjects) if result in each.ids]
+    assert told == [[result]]
+
+
+def test_a_restarted_object_storage_has_another_backend_and_nothing_is_in_it() -> None:
+    cluster, uploaded = cluster_with_backend()
+    cluster.said.clear()
+    cluster.step(StorageConnected())
+    assert [each.gone for each in cluster.told("s1", StoresChanged)] == [[BACKEND]]
+    assert cluster.state.directory.find(uploaded) is None
+    cluster.storage_says(UseBackend("s3://bucket/run-2", KEY))
+    [_, listed] = cluster.told("s1", StoresChanged)
+    assert [(each.number, each.address) for each in listed.stores] == [(BACKEND + 1, "s3://bucket/run-2")]
