@@ -48,6 +48,7 @@ ACKNOWLEDGE_SECONDS = 1.0
 """A client that submits nothing acknowledges results by a message of its own, this often at most."""
 _SUCCESS = Outcome.SUCCESS
 _UNSENT = (Stage.UNSENT, Stage.AGAIN)
+_STORED = (Stage.FETCHING, Stage.KEPT)
 
 _Gate = tuple[int, set[ObjectUpload]]
 """Of a task that cannot be sent yet: `resolved` when it was added, and the uploads that it waits for."""
@@ -522,7 +523,10 @@ class TaskSession:
             self._add(task)
 
     def _sendable(self) -> Iterator[ClientTask]:
-        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs."""
+        """Yield all pending tasks that have not ended, each after the undelivered ones that it needs.
+
+        A stored value of one that has ended is not lost with the scheduler.
+        """
         yielded: set[bytes] = set()
         for last in self.pending.values():
             stack = [last] if last.stage is not Stage.FETCHING and not last.is_adopted else []
@@ -533,7 +537,7 @@ class TaskSession:
                     for reference in task.references
                     if isinstance(reference, ClientTask)
                     and reference.template is not None
-                    and reference.stage is not Stage.FETCHING
+                    and reference.stage not in _STORED
                     and not reference.is_adopted
                     and reference.task_id not in yielded
                 ]

@@ -21,7 +21,7 @@ from scaler.client.session import (
     TaskSettled,
     UploadEnded,
 )
-from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, TaskTemplate
+from scaler.client.tasks import ClientTask, FunctionReference, ObjectUpload, Stage, TaskTemplate
 from scaler.errors import LimitError, SchedulerLostError
 from scaler.ids import IdFactory, result_id
 from scaler.protocol.codec import decode, encode
@@ -455,6 +455,28 @@ def test_after_a_restart_a_value_stands_in_for_a_dependency_that_has_ended() -> 
     (submit,) = client.submits()
     assert sent([submit]) == [dependent.task_id]
     assert submit.groups[0].references == [(upload.id,)]
+
+
+def test_after_a_restart_a_value_that_has_stayed_is_named_and_not_computed_again() -> None:
+    stored = result_id(bytes(16), 1)
+
+    class Stored(ClientTask):
+        _reference_id = stored
+
+    client = Client()
+    f = client.template()
+    made = Stored(client.ids.task(), f, b"p")
+    client.step(TasksAdded([made]))
+    dependent = client.task(f, made)
+    client.submits()
+    made.stage = Stage.KEPT
+    client.finish(made, payload=stored_reference(stored, 100_000))
+    assert client.session.lost_values() == []
+    client.step(SchedulerRestarted({}))
+    (submit,) = client.submits()
+    assert sent([submit]) == [dependent.task_id]
+    assert submit.groups[0].references == [(stored,)]
+    assert made.template is f  # it can still run again, should its value be lost
 
 
 def test_after_a_restart_undelivered_dependencies_run_again_before_what_needs_them() -> None:
