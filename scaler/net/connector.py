@@ -191,6 +191,11 @@ class ConnectorShell(Shell[ConnectorCore]):
         return self._transport is not None and self._transport.passes_descriptors
 
     @property
+    def received_bytes(self) -> int:
+        """What has come over the present connection, as far as the kernel says: also of messages that are not whole."""
+        return 0 if self._transport is None else self._transport.received_bytes
+
+    @property
     def last_error(self) -> str:
         return self._core.last_error
 

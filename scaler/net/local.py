@@ -70,11 +70,11 @@ def has_local_listener(address: str) -> bool:
     name = local_name(address)
     if name is None:
         return False
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
             connection.connect(name)
-        except OSError:
-            return False
+    except OSError:
+        return False
     return True
 
 
@@ -141,6 +141,7 @@ class PartialBytes:
 class LocalTransport:
     passes_descriptors = True
     identity = LOCAL
+    received_bytes = 0
 
     def __init__(self, connection: socket.socket, watcher: t.Watcher, memory: PartialBytes | None = None) -> None:
         """memory: of the listener; None makes a connector's end, which trusts the server."""

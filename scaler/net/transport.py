@@ -55,6 +55,10 @@ class Transport(Protocol):
 class Connection(Transport, Protocol):
     """A connector's transport."""
 
+    @property
+    def received_bytes(self) -> int:
+        """What has come, as far as the kernel counts it before all of a message is here; else 0."""
+
     def close(self, linger_seconds: float) -> None:
         """Wait up to `linger_seconds` until everything is delivered, then close."""
 

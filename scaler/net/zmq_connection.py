@@ -12,6 +12,7 @@ from scaler.net import transport as t
 from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE
+from scaler.net.kernel import received_bytes
 from scaler.net.keys import REVOKED, PeerKeys
 from scaler.net.zmq_transport import (
     EVENTS,
@@ -193,6 +194,10 @@ class ZmqConnection(ZmqEnd):
         if ready & READABLE or (self._is_blocked and ready & WRITABLE):
             self._wakeups.soon()
         return not self._is_blocked
+
+    @property
+    def received_bytes(self) -> int:
+        return received_bytes(self._descriptor) if self._descriptor >= 0 else 0
 
     def lift_limits(self) -> None:
         """Do nothing: a connector trusts its server."""

@@ -84,8 +84,6 @@ class StorageClient:
         self._is_closed = False
         self._is_sharing: bool | None = None  # unknown before the first Welcome
         self._heard_at = self._loop.time()
-        self.was_connected = False
-        """Whether the storage has ever welcomed this peer."""
         self._connector = SocketConnector(
             address,
             peer=peer,
@@ -119,6 +117,11 @@ class StorageClient:
     def is_here(self) -> bool:
         """True while the storage is known to be on this host."""
         return self._connector.passes_descriptors
+
+    @property
+    def heard(self) -> tuple[float, int]:
+        """A value that is another one when anything has come from the storage since, also a part of a message."""
+        return self._heard_at, self._connector.received_bytes
 
     @property
     def is_silent(self) -> bool:
@@ -197,7 +200,6 @@ class StorageClient:
         for event in events:
             self._inputs.append(_with_parts(event))
             if isinstance(event, Welcomed | Resumed):
-                self.was_connected = True
                 self._is_sharing = is_supported() and self._connector.passes_descriptors
                 self._inputs.append(SharingChanged(self._is_sharing))
         self._step()

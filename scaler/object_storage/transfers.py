@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from scaler.errors import LimitError, ObjectLostError, RefusedError, ScalerError, UnreachableError, UsageError
+from scaler.grammar import counted
 from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body
@@ -17,6 +18,7 @@ from scaler.object_storage.core import (
     CopiesWanted,
     ObjectFetched,
     ObjectNotFetched,
+    ReportPut,
     StopFetching,
     StorageCore,
     StorageInput,
@@ -46,7 +48,9 @@ if TYPE_CHECKING:
     from scaler.object_storage.backend.client import BackendClient
 
 SOURCE_SECONDS = 3.0
-"""How long a source may be away, or out of reach, before its runs have failed."""
+"""How long a source may be away, out of reach or silent, before its runs have failed."""
+LOOK_SECONDS = 0.25
+"""How often the sources of runs under way are looked at."""
 OBJECT_STORAGE = 0
 """Number of the object storage among the stores."""
 
@@ -79,9 +83,13 @@ class Transfers:
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
         """Small objects that have come as a whole."""
-        self._left: dict[ChunkRun, int] = {}
-        """Chunks that have not come of the runs under way."""
-        self._failures = RateLimitedLog(_log, logging.WARNING, asyncio.get_running_loop())
+        self._left: dict[ChunkRun, set[int]] = {}
+        """Chunks that have not come of the runs under way. A run that is asked for again has a set of its own."""
+        self._heard: dict[int, tuple[object, float]] = {}
+        """What had come from each source of these runs, and since when nothing more has."""
+        self._loop = asyncio.get_running_loop()
+        self._look_timer: asyncio.TimerHandle | None = None
+        self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
 
     def take(self, inputs: Sequence[ExchangeInput]) -> None:
         """Step the core, and perform its commands."""
@@ -117,6 +125,8 @@ class Transfers:
         self._sources.clear()
         self._backends.clear()
         self._memories.clear()
+        if self._look_timer is not None:
+            self._look_timer.cancel()
 
     def _source(self, number: int) -> StorageClient:
         source = self._sources.get(number)
@@ -138,33 +148,40 @@ class Transfers:
         backend = self.exchange.backend
         if backend is not None and backend.number == run.source:
             client = self._backend(backend)
-            self._left[run] = run.count
-            for number in range(run.first, run.first + run.count):
+            left = self._left[run] = set(range(run.first, run.first + run.count))
+            for number in sorted(left):
                 chunk = client.get_chunk(run.id, run.size_bytes, number)
-                chunk.add_done_callback(partial(self._chunk_ended, run, number, client))
+                chunk.add_done_callback(partial(self._chunk_ended, run, left, number, client))
             return
         source = self._source(run.source)
         size = chunk_bytes(run.size_bytes)
         chunks = range(1) if _comes_at_once(run) else range(run.first, run.first + run.count)
-        self._left[run] = len(chunks)
+        left = self._left[run] = set(chunks)
+        if self._look_timer is None:
+            self._look_later()
         for number in chunks:
             wanted = run.size_bytes if _comes_at_once(run) else min(size, run.size_bytes - number * size)
             future = source.get_range(run.id, number * size, wanted)
-            future.add_done_callback(partial(self._chunk_ended, run, number, source))
+            future.add_done_callback(partial(self._chunk_ended, run, left, number, source))
 
     def _chunk_ended(
-        self, run: ChunkRun, number: int, source: StorageClient | BackendClient, future: asyncio.Future[ByteRange]
+        self,
+        run: ChunkRun,
+        left: set[int],
+        number: int,
+        source: StorageClient | BackendClient,
+        future: asyncio.Future[ByteRange],
     ) -> None:
         if future.cancelled():
             return
         error = future.exception()
-        if run not in self._left:
+        if self._left.get(run) is not left:
             return  # it has failed, or nothing waits for it any more
         if error is None:
             error = self._write(run, number, future.result())
         if error is None:
-            self._left[run] -= 1
-            if not self._left[run]:
+            left.discard(number)
+            if not left:
                 del self._left[run]
                 self.take([RunCame(run, sum(future.result().parts))])
             return
@@ -176,8 +193,44 @@ class Transfers:
             self._feed([ObjectNotFetched(run.id, str(error))])
             return
         self._failures.add(f"object {show(run.id)} did not come from store {run.source}: {error}")
-        is_unreachable = not source.was_connected or isinstance(error, RefusedError | UnreachableError | UsageError)
+        # One that has answered does not have it. For the object storage, there is no other way.
+        is_out_of_reach = not source.connected or isinstance(error, RefusedError | UnreachableError | UsageError)
+        is_unreachable = run.source != OBJECT_STORAGE and is_out_of_reach
         self.take([RunFailed(run, is_unreachable)])
+
+    def _look_later(self) -> None:
+        self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look, self._loop.time() + LOOK_SECONDS)
+
+    def _look(self, due_at: float) -> None:
+        """Give up the stores that have sent nothing for SOURCE_SECONDS, although something was asked of them.
+
+        They may have stopped, or their host may be out of reach by now: the connection does not show that.
+        """
+        now = self._loop.time()
+        stood_still = now - due_at > LOOK_SECONDS  # this process: what has come meanwhile is not read yet
+        asked = {run.source for run in self._left} & self._sources.keys() - {OBJECT_STORAGE}
+        self._heard = {number: self._heard[number] for number in asked if number in self._heard}
+        for number in asked:
+            source = self._sources[number]
+            heard, since = self._heard.get(number, (None, now))
+            if stood_still or not source.connected or heard != source.heard:
+                self._heard[number] = source.heard, now
+            elif now - since >= SOURCE_SECONDS:
+                self._give_up(number)
+        self._look_timer = None
+        if self._left:
+            self._look_later()
+
+    def _give_up(self, number: int) -> None:
+        """Fail all runs of a silent source. What it still sends is dropped with the connection."""
+        failed = [run for run in self._left if run.source == number]
+        for run in failed:
+            del self._left[run]
+        self._sources.pop(number).close()
+        self._failures.add(
+            f"store {number} has sent nothing for {SOURCE_SECONDS:g} s: {counted(len(failed), 'run')} failed"
+        )
+        self.take([RunFailed(run, is_unreachable=True) for run in failed])
 
     def _write(self, run: ChunkRun, number: int, found: ByteRange) -> BaseException | None:
         """Keep a chunk that has come. Returns why it cannot be."""
@@ -241,6 +294,13 @@ class Transfers:
             await self._source(OBJECT_STORAGE).put(object_id, assemble(body.parts, frames))
         except ScalerError as error:
             self._failures.add(f"object {show(object_id)} is not in the object storage: {error}")
+            self._loop.call_later(SOURCE_SECONDS, self._tell_held, object_id)
+
+    def _tell_held(self, object_id: bytes) -> None:
+        """Tell the scheduler that an object is still here, and only here, which could not be pushed."""
+        body = self._core.body(object_id)
+        if body is not None:
+            self.take([ReportPut(object_id, body.size_bytes)])
 
 
 def _comes_at_once(run: ChunkRun) -> bool:

@@ -51,6 +51,7 @@ class WireEnd:
     __slots__ = ("_is_blocked", "_is_cut", "_unsent", "inbox", "wire")
 
     passes_descriptors = False
+    received_bytes = 0
     identity = LOCAL
 
     def __init__(self, wire: Wire) -> None:

@@ -73,6 +73,8 @@ def started(path: Path) -> Iterator[Cluster]:
         try:
             yield Cluster(network, deployment)
         finally:
+            for host in network.hosts:
+                host.kill()  # asked to end, the store of a host would stay for a while
             deployment.close()
 
 
@@ -122,15 +124,26 @@ print({task.result() for task in [on("host2", first, made, number) for number in
     assert crossed["host0"].sent_bytes + crossed["host0"].received_bytes < SLACK
 
 
-def test_hosts_that_cannot_reach_each_other_share_values_through_the_storage(tmp_path: Path) -> None:
-    with started(tmp_path) as cluster:
-        cluster.network.cut(*cluster.network.hosts[1:])
-        printed, crossed = cluster.run("""
-made = on("host1", make, 7)
-print({task.result() for task in [on("host2", first, made, number) for number in range(20)]})
-""")
+@pytest.mark.parametrize(
+    ("maker", "user", "is_known"), [("host1", "host2", True), ("host2", "host1", False)], ids=["known", "unknown"]
+)
+def test_hosts_that_cannot_reach_each_other_share_values_through_the_storage(
+    cluster: Cluster, maker: str, user: str, is_known: bool
+) -> None:
+    hosts = cluster.network.hosts[1:]
+    program = f"""
+made = on("{maker}", make, 7)
+print({{task.result() for task in [on("{user}", first, made, number) for number in range(20)]}})
+"""
+    if is_known:
+        assert cluster.run(program)[0] == "{7}"  # so that they are connected
+    cluster.network.cut(*hosts)
+    try:
+        printed, crossed = cluster.run(program)
+    finally:
+        cluster.network.mend(*hosts)
     assert printed == "{7}"
-    assert SIZE < crossed["host2"].received_bytes < SIZE + SLACK
+    assert SIZE < crossed[user].received_bytes < SIZE + SLACK
     assert SIZE < crossed["host0"].received_bytes < SIZE + SLACK
 
 

@@ -30,7 +30,7 @@ class BackendClient:
     right), UsageError (this host lacks a library).
     """
 
-    was_connected = True
+    connected = True
     """As of a `StorageClient`: a host without a way to the backend says so with each call."""
 
     def __init__(self, url: str, key: bytes) -> None:

@@ -310,6 +310,25 @@ def test_a_store_without_a_way_to_the_holder_gets_an_object_through_the_object_s
     assert cluster.fetches("s2") == [(result, 1), (result, 0)]
 
 
+def test_a_store_that_could_not_push_an_object_is_asked_again() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
+    cluster.say("s1", ObjectsHeld([result], [SIZE]))
+    assert [each.ids for each in cluster.told("s1", PushObjects)] == [[result], [result]]
+
+
+def test_an_object_that_was_pushed_before_the_object_storage_was_restarted_is_pushed_again() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [1], [True]))
+    cluster.storage_says(ObjectsHeld([result], [SIZE]))
+    cluster.step(StorageConnected())
+    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
+    assert [each.ids for each in cluster.told("s1", PushObjects)] == [[result], [result]]
+    assert not cluster.told("s2", ObjectsUnavailable)
+
+
 def test_a_fetch_that_is_not_wanted_any_more_is_forgotten() -> None:
     cluster, result = hosts_with_result(2)
     cluster.say("s2", ObjectsWanted([result]))

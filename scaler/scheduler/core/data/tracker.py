@@ -129,6 +129,9 @@ class Tracker:
             return
         if not transfer.size_bytes and copies.size_bytes:
             self._resize(transfer, copies.size_bytes)
+        if transfer.pushed_by is not None and store in (transfer.pushed_by, OBJECT_STORAGE):
+            transfer.pushed_by = None  # it is there now, or could not be put there
+            self.unsettled[transfer] = None
         fetch = transfer.fetches.get(store)
         if fetch is not None:
             self._has(fetch, transfer.full)
@@ -211,6 +214,9 @@ class Tracker:
         if is_back:
             for transfer in self.transfers.values():
                 transfer.assumes_storage = False
+                if transfer.pushed_by is not None:
+                    transfer.pushed_by = None
+                    self.unsettled[transfer] = None
             return
         for run in list(link.serves):
             self._lose(run)
