@@ -15,6 +15,7 @@ imports its client, the fork server does so at once: the processors after it sha
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -83,17 +84,19 @@ class ForkServer:
             os.kill(self.pid, signal.SIGCONT)
 
     def reports(self) -> list[ProcessReport] | None:
-        """Return what has happened; None when the fork server is gone."""
+        """Return what has happened; None when the fork server is gone. Raises OSError without a free descriptor."""
         found: list[ProcessReport] = []
         while True:
             try:
-                data, descriptors, _, _ = socket.recv_fds(self._socket, _REPORT.size, 1)
+                data, descriptors, flags, _ = socket.recv_fds(self._socket, _REPORT.size, 1)
             except BlockingIOError:
                 return found
             except ConnectionError:
                 data = b""
             if not data:
                 return None
+            if flags & socket.MSG_CTRUNC:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             number, value, peak_bytes = _REPORT.unpack(data)
             found.append(ProcessReport(number, value, peak_bytes, descriptors[0] if descriptors else None))
 

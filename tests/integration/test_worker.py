@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import pickle
+import resource
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from scaler.errors import RemoteError, RemoteTraceback, SerializationError
+from scaler.errors import RemoteError, RemoteTraceback, ScalerError, SerializationError
 from scaler.protocol.messages import Done, Drain, Outcome, Output, Printed, Returned, WorkerHeartbeat
 from scaler.worker.agent.processor.processor import Processor
 from scaler.worker.agent.processors import ProcessorAgent
@@ -176,6 +177,26 @@ def test_a_dead_processor_costs_only_the_task_that_ran(how: str, evidence: str) 
         assert outcome is Outcome.PROCESSOR_DIED
         assert evidence in payload.decode()
         assert [await rig.value(each) for each in good] == list(range(20))
+
+    play(story)
+
+
+@pytest.mark.parametrize("free", [0, 1])
+def test_a_worker_without_descriptors_for_a_processor_says_so_and_keeps_none(free: int) -> None:
+    async def story(rig: Rig) -> None:
+        (first,) = rig.submit(abs, (-1,))
+        assert await rig.value(first) == 1
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        rig.processors()[0].kill()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
+        try:
+            with pytest.raises(ScalerError, match=r"3 processors in a row could not start: .*: Too many open files"):
+                await rig.agent.ended
+            assert psutil.Process().num_fds() <= lowest_free
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
     play(story)
 

@@ -76,24 +76,26 @@ class _Processor:
     """The agent's ends of one processor. `unread` is its own reading end of what it wrote to the processor."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fork_server: ForkServer, number: int) -> None:
-        tasks, self.unread = _socket_pair()
-        definitions, their_definitions = _socket_pair()
-        self.results, their_results = _socket_pair()
-        self.tasks = Sender(loop, tasks)
-        self.definitions = Sender(loop, definitions)
-        self.crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
-        page = make_page()
-        self.page = PageReader(page)
-        self.pid = 0
-        self.pidfd = -1
-        self.is_killed = False
-        ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
-        with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
-            fork_server.spawn(number, Descriptors(*ends, page, self.crash_text))
+        """Raises OSError when this process has no descriptor for them."""
         # The processor has its own copies of what is its alone.
-        their_definitions.close()
-        their_results.close()
-        os.close(page)
+        with contextlib.ExitStack() as own, contextlib.ExitStack() as theirs:
+            tasks, self.unread = _socket_pair(own, own)
+            definitions, their_definitions = _socket_pair(own, theirs)
+            self.results, their_results = _socket_pair(own, theirs)
+            self.tasks = Sender(loop, tasks)
+            self.definitions = Sender(loop, definitions)
+            self.crash_text = os.memfd_create("scaler-crash-text", os.MFD_CLOEXEC)
+            own.callback(os.close, self.crash_text)
+            page = make_page()
+            theirs.callback(os.close, page)
+            self.page = PageReader(page)
+            self.pid = 0
+            self.pidfd = -1
+            self.is_killed = False
+            ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
+            with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
+                fork_server.spawn(number, Descriptors(*ends, page, self.crash_text))
+            own.pop_all()
 
     def signal(self, number: signal.Signals) -> None:
         if self.pidfd >= 0:
@@ -162,7 +164,9 @@ class ProcessorAgent(Agent):
     def _perform(self, command: ProcessorCommand) -> None:
         """Perform a command. None of them fails because a processor is gone."""
         if isinstance(command, DispatchTasks):
-            processor = self._processors[command.number]
+            processor = self._processors.get(command.number)
+            if processor is None:
+                return  # it could not start
             if command.announcements:
                 processor.definitions.send(command.announcements)
             if command.tasks:
@@ -171,7 +175,7 @@ class ProcessorAgent(Agent):
             if command.text:
                 _log.warning("%s", escaped(command.text))
             self._show_degraded(command.text)
-        else:
+        elif command.number in self._processors or command.verb is ProcessorVerb.SPAWN:
             self._verbs[command.verb](command.number)
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
@@ -223,8 +227,13 @@ class ProcessorAgent(Agent):
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _spawn(self, number: int) -> None:
-        processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
-        self._loop.add_reader(processor.results, self._on_readable, number)
+        try:
+            processor = self._processors[number] = _Processor(self._loop, self._fork_server, number)
+        except OSError as error:
+            text = f"its worker cannot make the pipes for it: {error.strerror}"
+            self.take_soon(ProcessorReported(number, ProcessorEvent.EXITED, text))
+        else:
+            self._loop.add_reader(processor.results, self._on_readable, number)
 
     def _reclaim(self, number: int) -> None:
         processor = self._processors[number]
@@ -275,7 +284,11 @@ class ProcessorAgent(Agent):
     # -- what processors do ----------------------------------------------------------------------------------------
 
     def _on_fork_server(self) -> None:
-        reports = self._fork_server.reports()
+        try:
+            reports = self._fork_server.reports()
+        except OSError as error:
+            self.fail(ScalerError(f"this worker cannot take in a processor that has started: {error.strerror}"))
+            return
         if reports is None:
             self.fail(ScalerError("the process that makes processors is gone"))
             return
@@ -349,8 +362,10 @@ class ProcessorAgent(Agent):
                 found.append(ProcessorReported(number, ProcessorEvent[kind.name], note.text.decode("utf-8", "replace")))
 
 
-def _socket_pair() -> tuple[socket.socket, socket.socket]:
+def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:
+    """closing: closes the one end, and closes the other end."""
     pair = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in pair:
+    for end, stack in zip(pair, closing, strict=True):
+        stack.callback(end.close)
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     return pair

@@ -40,7 +40,7 @@ def main() -> int:
         finally:
             stop.cancel()
             store.close()
-            place.release(name)
+            place.release(name, file)
 
     return run_component("store", config, work, config.event_loop)
 

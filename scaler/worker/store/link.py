@@ -106,7 +106,10 @@ class StoreLink:
                 store = place.find(self._name)
                 if store is not None:
                     return store
-                if self._child is None or self._child.popen.poll() is not None:
+                if self._child is not None and self._child.has_ended():
+                    self._child.reap()
+                    self._child = None
+                if self._child is None:
                     self._start()
                 await asyncio.sleep(_POLL_SECONDS)
         except (ScalerError, OSError) as error:
@@ -132,10 +135,14 @@ class StoreLink:
 
     async def _end_of(self, pid: int) -> None:
         """Wait for the end of a process."""
-        try:
-            pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:
-            return
+        while True:
+            try:
+                pidfd = os.pidfd_open(pid)
+                break
+            except ProcessLookupError:
+                return
+            except OSError:  # no descriptor is free
+                await asyncio.sleep(_POLL_SECONDS)
         ended = self._loop.create_future()
         self._loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
         try:

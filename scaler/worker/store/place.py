@@ -77,10 +77,11 @@ def take(name: str) -> int | None:
         return file
 
 
-def release(name: str) -> None:
-    """Remove the file of this process, which is the store and ends."""
+def release(name: str, file: int) -> None:
+    """Remove the file of this process, which is the store and ends, unless another one has a file of this name."""
     with suppress(ScalerError, FileNotFoundError), private_directory() as directory:
-        os.unlink(name, dir_fd=directory)
+        if os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), os.fstat(file)):
+            os.unlink(name, dir_fd=directory)
 
 
 def publish(file: int, store: RunningStore) -> None:
