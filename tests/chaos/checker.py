@@ -171,7 +171,12 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
         if task.submitted is not None:
             verdict.tasks += 1
             _check_starts(verdict, name, task, task.submitted, strikes if task.submitted.client in sessions else None)
-            _check_outcome(verdict, name, task, task.submitted, gone, owners)
+            failed_inputs = {
+                tasks[each].outcomes[0].error
+                for each in task.submitted.inputs
+                if each in tasks and tasks[each].outcomes
+            }
+            _check_outcome(verdict, name, task, task.submitted, gone, owners, failed_inputs)
         elif task.outcomes:
             verdict.wrong.append(f"{name} was delivered and never submitted")
     for each in failed:
@@ -212,8 +217,15 @@ def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted
 
 
 def _check_outcome(
-    verdict: Verdict, name: str, task: _Task, submitted: Submitted, gone: Mapping[str, float], owners: dict[str, str]
+    verdict: Verdict,
+    name: str,
+    task: _Task,
+    submitted: Submitted,
+    gone: Mapping[str, float],
+    owners: dict[str, str],
+    failed_inputs: Collection[str],
 ) -> None:
+    """failed_inputs: the errors of the tasks whose values this one needs. It ends with the error of one of them."""
     if len(task.outcomes) > 1:
         verdict.duplicated.append(f"{name} has {len(task.outcomes)} outcomes")
     if not task.outcomes:
@@ -235,6 +247,8 @@ def _check_outcome(
     elif not outcome.error:
         whose = owners.get(outcome.text)
         verdict.wrong.append(f"{name} has {'a wrong value' if whose is None else 'the value of ' + whose}")
+    elif outcome.error in LOSSES and outcome.error in failed_inputs:
+        verdict.exhausted += 1
     elif outcome.error in LOSSES:
         _check_loss(verdict, name, task, submitted, outcome)
     elif outcome.at >= gone.get(submitted.client, math.inf):

@@ -1,5 +1,7 @@
 """The cluster of a chaos run: real processes, with keys, a proxied side, and a small disk of their own.
 
+The workers of the managers "far" and "farther" have host names, and so a store for each of these two hosts.
+
 The seed decides whether clients reach the object storage through the proxy, and whether there is a state directory.
 """
 
@@ -24,6 +26,7 @@ import psutil
 from scaler.cluster.ports import ReservedPorts
 from tests.chaos.faults import CLIENT_LEASE_SECONDS, WORKER_LEASE_SECONDS
 from tests.chaos.proxy import Proxy
+from tests.chaos.stores import Stores
 from tests.chaos.workload import Order
 from tests.simulation.machine import SIMULATED
 
@@ -41,6 +44,7 @@ LEVELS = ("manager", "agent", "fork server", "processor")
 """Each is the parent of the next."""
 END_SECONDS = 20.0
 NEAR_SLOTS, FAR_SLOTS = 2, 2
+STORE_FILES = "run/scaler/*.store"
 
 FILE = """
 [object_storage_server]
@@ -69,6 +73,7 @@ object_storage_address = "tcp://127.0.0.1:{storage}"
 mode = "fixed"
 max_task_concurrency = {near_slots}
 heartbeat_interval_seconds = 1
+per_worker_capabilities = "near"
 credentials = "{keys}"
 
 [[worker_manager]]
@@ -78,6 +83,20 @@ scheduler_address = "tcp://127.0.0.1:{far_scheduler}"
 object_storage_address = "tcp://127.0.0.1:{far_storage}"
 max_task_concurrency = {far_slots}
 heartbeat_interval_seconds = 1
+host_name = "far"
+per_worker_capabilities = "far"
+credentials = "{far}"
+
+[[worker_manager]]
+type = "baremetal_native"
+worker_manager_id = "farther"
+scheduler_address = "tcp://127.0.0.1:{far_scheduler}"
+object_storage_address = "tcp://127.0.0.1:{far_storage}"
+mode = "fixed"
+max_task_concurrency = {far_slots}
+heartbeat_interval_seconds = 1
+host_name = "farther"
+per_worker_capabilities = "farther"
 credentials = "{far}"
 
 [webui]
@@ -124,6 +143,8 @@ class Cluster:
             "proxy of the object storage": Proxy(storage, seed + 1),
         }
         far_scheduler, far_storage = (proxy.port for proxy in self.proxies.values())
+        self._stores_path = directory / "stores"
+        self.stores = Stores(self._stores_path, seed)
         self.far_address = f"tcp://127.0.0.1:{far_scheduler}"
         self._keys = directory / "keys"
         self.keys("init", str(self._keys))
@@ -169,6 +190,7 @@ class Cluster:
             "XDG_RUNTIME_DIR": str(self.directory / "run"),
             "PYTHONPATH": f"{ROOT}:{Path(__file__).parent / 'site'}",
             "CHAOS_CLOCK": str(self._clock),
+            "CHAOS_STORES": str(self._stores_path),
         }
 
     def _popen(
@@ -235,6 +257,8 @@ class Cluster:
         """Return the living processes that a target of the fault script names, in a steady order."""
         if target == "client":
             return _living([client.process.pid for client in self.clients])
+        if target == "store":
+            return [process for process, _ in self.stores.living()]
         launcher = _living([self._launcher.pid])
         if target == "launcher":
             return launcher
@@ -276,6 +300,10 @@ class Cluster:
     def empty_disk(self) -> None:
         self._filler.unlink(missing_ok=True)
 
+    def store_files(self) -> list[Path]:
+        """Return the files by which agents find the stores of their hosts."""
+        return sorted(self.directory.glob(STORE_FILES))
+
     # -- the end
 
     def stop(self) -> list[str]:
@@ -291,6 +319,7 @@ class Cluster:
                 marked.kill()
         for proxy in self.proxies.values():
             proxy.close()
+        self.stores.close()
         if self.has_disk:
             subprocess.run(["umount", "--lazy", str(self.disk)], check=False, capture_output=True)
         return left

@@ -26,8 +26,9 @@ import psutil
 
 from tests.chaos.checker import Verdict, check
 from tests.chaos.cluster import ClientProcess, Cluster, leave_no_descriptors, send
-from tests.chaos.faults import EVERY_SECONDS, Fault, Kind, kinds_without, script
+from tests.chaos.faults import EVERY_SECONDS, STORE_PROXY, Fault, Kind, kinds_without, script
 from tests.chaos.history import ClientGone, History, Struck, now, read
+from tests.chaos.proxy import Proxy
 
 CLIENTS = 2
 DRAIN_SECONDS = 90.0
@@ -115,8 +116,17 @@ class Conductor:
                 cluster.fill_disk()
                 self._later(fault.seconds, cluster.empty_disk)
                 return "the disk"
+            case "remove":
+                files = cluster.store_files()
+                if not files:
+                    return None
+                chosen = files[int(fault.pick * len(files))]
+                chosen.unlink(missing_ok=True)
+                return chosen.name
             case _:
-                proxy = cluster.proxies[fault.target]
+                proxy = self._proxy(fault)
+                if proxy is None:
+                    return None
                 match fault.kind:
                     case "reset":
                         proxy.reset()
@@ -133,6 +143,12 @@ class Conductor:
                     case _:
                         raise ValueError(f"no such fault: {fault.kind}")
                 return "all its connections"
+
+    def _proxy(self, fault: Fault) -> Proxy | None:
+        if fault.target != STORE_PROXY:
+            return self._cluster.proxies[fault.target]
+        living = self._cluster.stores.living()
+        return living[int(fault.pick * len(living))][1] if living else None
 
     def _strike_process(self, fault: Fault) -> str | None:
         if fault.target == "client":

@@ -43,20 +43,23 @@ SHORT, LONG = (0.2, 1.0, 4.0), (WORKER_LEASE_SECONDS + 6.0,)
 LONGEST = (CLIENT_LEASE_SECONDS + 6.0,)
 WORKERS = ("agent", "fork server", "processor")
 SERVERS = ("scheduler", "object storage")
-PROXIES = ("proxy of the scheduler", "proxy of the object storage")
+STORE_PROXY = "proxy of a store"
+PROXIES = ("proxy of the scheduler", "proxy of the object storage", STORE_PROXY)
 
 KINDS = (
     Kind("kill", WORKERS, 6.0),
+    Kind("kill", ("store", "store", "store and agent"), 2.0),
     Kind("kill", ("manager", "page", "client"), 2.0),
     Kind("kill", SERVERS, 2.0),
     Kind("kill", ("scheduler and object storage",), 1.0),
-    Kind("stop", (*WORKERS, "manager", "page", "client"), 3.0, SHORT),
+    Kind("stop", (*WORKERS, "store", "manager", "page", "client"), 3.0, SHORT),
     Kind("stop", SERVERS, 1.5, SHORT),
-    Kind("long stop", ("agent", "processor", "client"), 1.0, LONG),
+    Kind("long stop", ("agent", "processor", "store", "client"), 1.0, LONG),
     Kind("longest stop", ("client", *SERVERS), 0.5, LONGEST),
     Kind("long stop", SERVERS, 0.5, LONG),
     Kind("kill", ("launcher",), 0.5),
-    Kind("terminate", ("agent",), 1.0),
+    Kind("terminate", ("agent", "store"), 1.0),
+    Kind("remove", ("file of a store",), 0.5),
     Kind("reset", PROXIES, 3.0),
     Kind("half-open", PROXIES, 2.0),
     Kind("reorder", PROXIES, 2.0),
@@ -64,7 +67,7 @@ KINDS = (
     Kind("long black hole", PROXIES, 0.5, LONG),
     Kind("delay", PROXIES, 1.0, (3.0, 8.0)),
     Kind("clock jump", ("all",), 1.0, (5.0,)),
-    Kind("no descriptors", (*SERVERS, "agent", "manager"), 1.0, (2.0, 6.0)),
+    Kind("no descriptors", (*SERVERS, "agent", "store", "manager"), 1.0, (2.0, 6.0)),
     Kind("full disk", ("all",), 1.0, (5.0,)),
     Kind("revoke key", ("client",), 0.5),
 )

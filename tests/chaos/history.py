@@ -11,7 +11,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 
@@ -39,11 +39,14 @@ class AttemptEvent(TaskEvent):
 
 @dataclass(frozen=True, slots=True)
 class Submitted(TaskEvent):
-    """A client made a future. expects: the text of its right outcome, as `shown` makes it."""
+    """A client made a future. expects: the text of its right outcome, as `shown` makes it. inputs: tasks whose values
+    the task needs.
+    """
 
     client: str
     retries: int
     expects: str
+    inputs: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,6 +101,8 @@ class Proxy:
     # -- in the thread
 
     def _do(self, action: Callable[[], object]) -> None:
+        if self._loop.is_closed():
+            return
         done = threading.Event()
         self._loop.call_soon_threadsafe(action)
         self._loop.call_soon_threadsafe(done.set)

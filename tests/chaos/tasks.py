@@ -13,6 +13,8 @@ from tests.chaos.history import Ended, History, Started, now
 
 TASKS = "tasks"
 """Name of the file that all tasks append to."""
+SHOWN_BYTES = 200
+"""Longer values are shown by their digest."""
 _histories: dict[str, History] = {}
 
 
@@ -41,7 +43,7 @@ def bytes_of(task: str, size: int) -> bytes:
 
 def shown(value: object) -> str:
     """Return the text that stands for a value in the history."""
-    if isinstance(value, bytes):
+    if isinstance(value, bytes) and len(value) > SHOWN_BYTES:
         return f"{len(value)} bytes {hashlib.blake2b(value, digest_size=16).hexdigest()}"
     return str(value)
 
@@ -68,8 +70,26 @@ def large(directory: str, task: str, data: bytes, of: str, size: int) -> bytes:
     """Take bytes that must be those of `of`, and return as many others."""
     with recorded(directory, task):
         if data != bytes_of(of, size):
-            return b"the argument is wrong"
+            return f"the argument is {shown(data)}".encode()
         return bytes_of(task, size)
+
+
+def made(directory: str, task: str, size: int) -> bytes:
+    """Return bytes that tasks of other hosts use."""
+    with recorded(directory, task):
+        return bytes_of(task, size)
+
+
+def used(directory: str, task: str, sizes: dict[str, int], *data: bytes) -> str:
+    """Take the bytes of other tasks. sizes: how many bytes each of them made, by name."""
+    with recorded(directory, task):
+        is_right = all(map(is_value_of, sizes, data, sizes.values()))
+        return value_of(task) if is_right else f"the arguments of {task} are wrong"
+
+
+def is_value_of(task: str, data: bytes, size: int) -> bool:
+    """Tell whether these are the bytes that a task of this name must return."""
+    return data == bytes_of(task, size)
 
 
 def joined(directory: str, task: str, *parts: str) -> str:

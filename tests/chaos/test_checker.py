@@ -131,6 +131,12 @@ def test_more_doubtful_ends_than_faults_are_a_violation() -> None:
     assert check(lines).violations == ["2 tasks ended as lost without enough starts, after fewer faults"]
 
 
+def test_a_task_ends_as_lost_only_with_its_own_attempts_or_those_of_an_input() -> None:
+    ended = [*lost("e", "WorkerLostError", 4, 3), Delivered(9.0, "f", "WorkerLostError", "some words")]
+    assert check([*ended, Submitted(1.0, "f", "bob", 3, "its value", ["e"])]).violations == []
+    assert check([*ended, Submitted(1.0, "f", "bob", 3, "its value", ["a"])]).violations != []
+
+
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     first, second = History(tmp_path, "first"), History(tmp_path, "second")
     for number, line in enumerate(GOOD):

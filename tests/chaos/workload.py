@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass
@@ -31,6 +31,8 @@ EXPLAIN_SECONDS = 30.0
 REPEATED = 30
 """Finished tasks of a durable session that its next program submits again."""
 MIB = 1024 * 1024
+HOSTS = ("near", "far", "farther")
+"""What the workers of each host offer. Those of the near one use the object storage, and the others have a store."""
 LARGE_ROUNDS = 40
 """How often each thread of a client that begins with large values exchanges them. By then, the free memory that the C
 library keeps for the threads has come near to its limit."""
@@ -65,14 +67,16 @@ class Workload:
         self.history = history
         self.followed: dict[str, ScalerFuture] = {}
         """The futures of the present activity."""
+        self.staying: dict[str, tuple[ScalerFuture, int]] = {}
+        """The tasks whose values other tasks use, and this client does not wait for, with the sizes of the values."""
         self._prefix = f"{order.name}-{thread}"
         self._numbers = count()
 
     def name(self, activity: str) -> str:
         return f"{self._prefix}-{next(self._numbers)}-{activity}"
 
-    def announce(self, task: str, expects: str, retries: int = DEFAULT_RETRIES) -> None:
-        self.history.add(Submitted(now(), task, self.order.name, retries, expects))
+    def announce(self, task: str, expects: str, retries: int = DEFAULT_RETRIES, inputs: Sequence[str] = ()) -> None:
+        self.history.add(Submitted(now(), task, self.order.name, retries, expects, list(inputs)))
 
     def deliver(self, task: str, value: object = None, error: BaseException | None = None) -> None:
         kind = "" if error is None else type(error).__name__
@@ -102,6 +106,50 @@ class Workload:
         self.announce(task, expects or tasks.value_of(task), retries)
         future = self.client.submit_verbose(function, (self.directory, task, *arguments), retries=retries)
         return self.follow(task, future)
+
+    def make(self, host: str, size: int, of: str = "") -> str:
+        """Submit a task whose value stays on its host, and return its name. of: such a task whose value it uses."""
+        task = self.name("made")
+        self.announce(task, tasks.value_of(task), inputs=[of] if of else [])
+        arguments: tuple[object, ...] = (self.directory, task)
+        if of:
+            future = self._on(host, tasks.large, (*arguments, self.staying[of][0], of, size))
+        else:
+            future = self._on(host, tasks.made, (*arguments, size))
+        self.staying[task] = future, size
+        return task
+
+    def use(self, host: str, *made: str) -> ScalerFuture:
+        """Submit a task that uses such values."""
+        task = self.name("used")
+        self.announce(task, tasks.value_of(task), inputs=made)
+        sizes = {each: self.staying[each][1] for each in made}
+        data = [self.staying[each][0] for each in made]
+        return self.follow(task, self._on(host, tasks.used, (self.directory, task, sizes, *data)))
+
+    def _on(self, host: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> ScalerFuture:
+        return self.client.submit_verbose(function, arguments, capabilities={host: None}, retries=DEFAULT_RETRIES)
+
+    def settle(self, users: list[ScalerFuture]) -> None:
+        """Wait for the tasks that use values, and record what became of those that made them.
+
+        Some of the values are asked for. The others are dropped when all is right, which counts as delivered: from then
+        on nothing needs them.
+        """
+        self.wait(users)
+        has_failed = any(user.cancelled() or user.exception() is not None for user in users)
+        for task, (future, size) in self.staying.items():
+            if not has_failed and self.random.random() < 0.5:
+                self.deliver(task, tasks.value_of(task))
+                continue
+            error = future.exception()
+            if error is not None:
+                self.deliver(task, error=error)
+            else:
+                value = future.result()
+                is_right = tasks.is_value_of(task, value, size)
+                self.deliver(task, tasks.value_of(task) if is_right else value)
+        self.staying.clear()
 
     def wait(self, futures: list[ScalerFuture]) -> None:
         for future in futures:
@@ -208,8 +256,33 @@ def imap(work: Workload) -> None:
         work.deliver(task, value, value if isinstance(value, BaseException) else None)
 
 
+def moved(work: Workload) -> None:
+    """Values of one host, which tasks of another one use together and one by one."""
+    maker, user = work.random.sample(HOSTS, 2)
+    made = [work.make(maker, work.random.choice((1, 2, 5, 20)) * MIB) for _ in range(work.random.randrange(1, 4))]
+    work.settle([work.use(user, *made), *(work.use(user, each) for each in made)])
+
+
+def passed_on(work: Workload) -> None:
+    """A value that goes from host to host, each of which makes another one from it."""
+    size = work.random.choice((1, 2, 5)) * MIB
+    last = work.make(work.random.choice(HOSTS), size)
+    for _ in range(work.random.randrange(2, 6)):
+        last = work.make(work.random.choice(HOSTS), size, of=last)
+    work.settle([work.use(work.random.choice(HOSTS), last)])
+
+
+def broadcast(work: Workload) -> None:
+    """A value that all hosts use at the same time."""
+    made = work.make(work.random.choice(HOSTS), work.random.choice((2, 10, 20)) * MIB)
+    work.settle([work.use(host, made) for host in HOSTS for _ in range(2)])
+
+
 Activity = Callable[[Workload], None]
-ACTIVITIES: tuple[Activity, ...] = (tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap)
+TRANSFERS: tuple[Activity, ...] = (moved, passed_on, broadcast)
+ACTIVITIES: tuple[Activity, ...] = (
+    tiny, tiny, long, failing, large, shared, chained, graph, nested, cancel, imap, *TRANSFERS,
+)  # fmt: skip
 
 
 def resume(order: Order) -> None:
@@ -261,6 +334,7 @@ def run(order: Order) -> None:
                 large(workload)
             while now() < order.until:
                 workload.followed.clear()
+                workload.staying.clear()
                 activity = workload.random.choice(activities)
                 try:
                     activity(workload)

@@ -1,7 +1,10 @@
-"""Lets a test jump the wall clock of the processes that have this directory in PYTHONPATH, and of no others.
+"""What a chaos run needs inside the processes that have this directory in PYTHONPATH.
 
-The offset in seconds is the double in the file that CHAOS_CLOCK names. Monotonic clocks are left alone, as a jump of
-the real clock leaves them.
+*The wall clock jumps.* The offset in seconds is the double in the file that CHAOS_CLOCK names. Monotonic clocks are
+left alone, as a jump of the real clock leaves them.
+
+*The store of a host is behind a proxy.* It tells the scheduler the address of the proxy, for which it asks at the unix
+socket that CHAOS_STORES names.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import datetime
 import mmap
 import os
+import socket
 import struct
+import sys
 import time
 from typing import Any
 
@@ -37,3 +42,17 @@ if _PATH:
     _Jumped.__name__ = _Jumped.__qualname__ = "datetime"
     time.time, time.time_ns = _jumped_time, _jumped_time_ns
     datetime.datetime = _Jumped  # type: ignore[misc]
+
+if "scaler.worker.store" in sys.orig_argv and "CHAOS_STORES" in os.environ:
+    from scaler.protocol.messages import StoreDetails
+
+    _init = StoreDetails.__init__
+
+    def _proxied(self: StoreDetails, address: str, *others: Any) -> None:
+        host, _, port = address.rpartition(":")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as conductor:
+            conductor.connect(os.environ["CHAOS_STORES"])
+            conductor.send(port.encode())
+            _init(self, f"{host}:{conductor.recv(16).decode()}", *others)
+
+    StoreDetails.__init__ = _proxied  # type: ignore[assignment, method-assign]
