@@ -4,6 +4,9 @@ What must hold of every future: exactly one outcome, which is its own value, its
 history bears out. What must hold of every task: `retries=0` starts at most once, no task starts again after its
 outcome was delivered, and a cancelled task whose `cancel` said True delivers nothing.
 
+A task whose value stays on a host may start again for as long as a task that uses it has no outcome: its host may have
+lost the value, and that of a task that uses it, which then runs again, too.
+
 A task of a durable session may start again in two cases, both after a kill of its program, as the next program submits
 its key again. It was forgotten: the session was in the memory of a scheduler that was killed, too. Or it had ended as
 lost, and no program has got that outcome, so that its key runs it again: a fault since its start may have taken its
@@ -166,11 +169,13 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
             case Ended():
                 pass
     owners = {task.submitted.expects: name for name, task in tasks.items() if task.submitted is not None}
+    needed_until = _needed_until(tasks)
     for name, task in tasks.items():
         verdict.repeated_starts += max(0, len({start.by for start in task.starts}) - 1)
         if task.submitted is not None:
             verdict.tasks += 1
-            _check_starts(verdict, name, task, task.submitted, strikes if task.submitted.client in sessions else None)
+            own = strikes if task.submitted.client in sessions else None
+            _check_starts(verdict, name, task, task.submitted, own, needed_until.get(name, 0.0))
             failed_inputs = {
                 tasks[each].outcomes[0].error
                 for each in task.submitted.inputs
@@ -187,12 +192,30 @@ def check(lines: Iterable[Line], sessions: Collection[str] = (), *, in_memory: b
     return verdict
 
 
-def _check_starts(verdict: Verdict, name: str, task: _Task, submitted: Submitted, strikes: _Strikes | None) -> None:
+def _needed_until(tasks: Mapping[str, _Task]) -> dict[str, float]:
+    """Return when the last one of the tasks that use a task's value had an outcome, directly or through others."""
+    found: dict[str, float] = {}
+    for name, task in sorted(tasks.items(), key=lambda item: -item[1].submitted.at if item[1].submitted else 0.0):
+        if task.submitted is not None and task.submitted.inputs:
+            ended_at = max(task.outcomes[0].at if task.outcomes else math.inf, found.get(name, 0.0))
+            for each in task.submitted.inputs:
+                found[each] = max(found.get(each, 0.0), ended_at)
+    return found
+
+
+def _check_starts(
+    verdict: Verdict,
+    name: str,
+    task: _Task,
+    submitted: Submitted,
+    strikes: _Strikes | None,
+    needed_until: float,
+) -> None:
     """strikes: those of the durable session that the task belongs to; None for other tasks."""
     delivered_at, ended_at = (task.outcomes[0].at if task.outcomes else math.inf), math.inf
     if task.outcomes and _shown(task.outcomes[0]) == submitted.expects:
         # After a cancellation, or when its client gave up, it may start on a worker that could not be told.
-        ended_at = delivered_at
+        ended_at = max(delivered_at, needed_until)
     attempts = sorted({start.by: start.at for start in task.starts}.items(), key=lambda item: item[1])
     before = math.inf
     for _, at in attempts:

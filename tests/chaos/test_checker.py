@@ -137,6 +137,21 @@ def test_a_task_ends_as_lost_only_with_its_own_attempts_or_those_of_an_input() -
     assert check([*ended, Submitted(1.0, "f", "bob", 3, "its value", ["a"])]).violations != []
 
 
+@pytest.mark.parametrize(("started_at", "violations"), [(6.5, 0), (7.5, 1)])
+def test_a_task_starts_again_only_while_something_needs_its_value(started_at: float, violations: int) -> None:
+    chain: list[Line] = [
+        Submitted(1.0, "made", "bob", 3, "value of made"),
+        Submitted(1.1, "passed on", "bob", 3, "value of passed on", ["made"]),
+        Submitted(1.2, "used", "bob", 3, "value of used", ["passed on"]),
+        Started(2.0, "made", "1@2"),
+        Delivered(5.0, "made", "", "value of made"),
+        Delivered(6.0, "passed on", "", "value of passed on"),
+        Delivered(7.0, "used", "", "value of used"),
+        Started(started_at, "made", "2@6"),
+    ]
+    assert len(check(chain).violations) == violations
+
+
 def test_a_history_is_read_as_it_was_written(tmp_path: Path) -> None:
     first, second = History(tmp_path, "first"), History(tmp_path, "second")
     for number, line in enumerate(GOOD):

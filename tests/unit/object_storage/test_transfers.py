@@ -153,7 +153,7 @@ def test_the_scheduler_hears_of_a_push_that_failed(error: ScalerError | None) ->
         content = Body([SIZE], [memoryview(bytes(SIZE))], SIZE)
         play.core.body = lambda object_id: content if object_id == OBJECT else None  # type: ignore[method-assign]
         play.transfers.take([PushObjects([OBJECT])])
-        [put] = play.sources[0].calls
+        [put] = await soon(lambda: play.sources and play.sources[0].calls)
         if error is None:
             put.set_result(None)
             play.fetch(SOURCE)
