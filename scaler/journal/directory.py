@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -20,6 +21,9 @@ _SUFFIX = ".journal"
 _TEMPORARY = ".new"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
+RELEASE_SECONDS = 10.0
+"""How long a directory is waited for that another process uses. One whose launcher was killed ends within this time."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -32,7 +36,7 @@ class JournalDirectory:
     def __init__(self, path: Path, *, lock: bool = True) -> None:
         """Make the directory if it is missing.
 
-        Raises UsageError when it cannot be used, other users can open it, or another process uses it.
+        Raises UsageError when it cannot be used, other users can open it, or another process uses it and goes on.
         """
         self.path = path
         self._lock = -1
@@ -41,7 +45,7 @@ class JournalDirectory:
             require_private(path.stat(), path)
             if lock:
                 self._lock = os.open(path / "lock", _FLAGS, 0o600)
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._wait_for_lock()
         except BlockingIOError:
             self.close()
             raise UsageError(
@@ -50,6 +54,18 @@ class JournalDirectory:
         except OSError as error:
             self.close()
             raise UsageError(f"state_directory: cannot use {path}: {error.strerror}") from None
+
+    def _wait_for_lock(self) -> None:
+        until = time.monotonic() + RELEASE_SECONDS
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(RELEASE_SECONDS / 100)
+            else:
+                return
 
     def close(self) -> None:
         """Give the directory up. Again: does nothing."""

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+import scaler.journal.directory as directory
 import scaler.journal.journal
 from scaler.errors import UsageError
 from scaler.journal.directory import JournalDirectory
@@ -78,12 +79,20 @@ def test_the_numbers_go_on_in_the_next_process(tmp_path: Path) -> None:
         assert read(tmp_path) == [b"body"] * count
 
 
-def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path) -> None:
+def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
+
     async def test(_: Journal) -> None:
         with pytest.raises(UsageError, match="another running process uses"):
             open_journal(tmp_path)
 
     run(test, tmp_path)
+
+
+def test_a_second_process_waits_for_a_first_one_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = JournalDirectory(tmp_path)
+    monkeypatch.setattr(directory.time, "sleep", lambda _: first.close())
+    JournalDirectory(tmp_path).close()
 
 
 def test_a_directory_that_other_users_can_open_is_refused(tmp_path: Path) -> None:
