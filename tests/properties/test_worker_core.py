@@ -180,8 +180,6 @@ class Walk(CoreRig):
         self.turn(left, ProcessorReported(number, Event.EXITED, "killed by signal 9 (SIGKILL)"))
 
     def recall(self) -> None:
-        if not self.came:
-            return
         chosen = self.random.sample(sorted(self.came), min(len(self.came), self.random.randint(1, 5)))
         kill = self.random.random() < 0.5
         self.hears(Recall([each[0] for each in chosen], [each[1] for each in chosen], kill))
@@ -193,6 +191,7 @@ class Walk(CoreRig):
     def forget(self) -> None:
         """The scheduler has forgotten the worker."""
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
+        self.hears(Recall([], [], True))
         self.came = set()
 
     def restart(self) -> None:
@@ -200,6 +199,7 @@ class Walk(CoreRig):
         self.incarnation += 1
         self.ended.clear()
         self.turn(Welcomed(Welcome(False, self.incarnation, 1e9, 2.0)))
+        self.recall()  # the answer to the report
 
     def run_out(self) -> None:
         """Let everything come to its end: then every attempt that came has ended."""

@@ -289,6 +289,7 @@ class Recovery:
             if client.awaited is not None:
                 client.awaited.discard(worker.id)
         devices = message.devices or [()] * len(message.ids)
+        answer = Recall([], [], True)
         for row in zip(message.ids, message.attempts, message.suspended, message.once, devices, strict=True):
             identifier, attempt, suspended, once, gpus = row
             task = self._state.living_task(identifier)
@@ -296,7 +297,8 @@ class Recovery:
             is_late = task is None and owner_of(identifier) not in self._state.clients and now >= self._dropped_at
             is_beaten = other is not None and other.is_known and (other.worker is None or other.attempt >= attempt)
             if is_late or is_beaten or (task is not None and not task.is_queued):
-                self._reject(worker, identifier, attempt)
+                answer.ids.append(identifier)
+                answer.attempts.append(attempt)
                 continue
             if other is not None and other.is_known:
                 self._drop(identifier)
@@ -306,6 +308,7 @@ class Recovery:
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
                 self._apply(task, self.claims.pop(identifier), now)
+        self._outbox.send(worker.id, answer)  # also when it names nothing: until then the worker starts nothing
 
     def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
         """Keep a row of a Done when it is the result of a claim. Returns False when it is not."""

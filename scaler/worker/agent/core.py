@@ -83,6 +83,8 @@ class AgentCore:
         self.executor: TaskExecutor = make_executor(config, now)
         self.wake_at = now
         self._unexpected: Counter[str] = Counter()
+        self._has_reported = False
+        """A scheduler that opened a new session has not answered the report yet: what waits here may be elsewhere."""
         self.incarnation = 0
         """Of the last scheduler that welcomed this agent; 0: none has."""
         self._has_ended = False
@@ -156,7 +158,7 @@ class AgentCore:
 
     @property
     def _may_start(self) -> bool:
-        return self._stage is LeaseStage.NORMAL and self._store is not None
+        return self._stage is LeaseStage.NORMAL and self._store is not None and not self._has_reported
 
     @property
     def queued(self) -> int:
@@ -203,8 +205,8 @@ class AgentCore:
     def _welcomed(self, event: Welcomed, now: float) -> None:
         """The scheduler opened a new session: it is the first one, it gave this worker up, or it was restarted.
 
-        A scheduler that gave this worker up has given its tasks to others. A restarted one knows nothing, and what is
-        here goes on.
+        A scheduler that gave this worker up has given its tasks to others. A restarted one knows nothing: what runs
+        here goes on, and what waits here starts when the scheduler has answered which of it others have.
         """
         welcome = event.welcome
         if welcome.incarnation == self.incarnation:
@@ -216,10 +218,10 @@ class AgentCore:
                 self._drain_deadline = now
             else:
                 self.executor.log(f"{text}: it starts afresh")
-        elif self.incarnation and self.may_be_given_up(now):
-            self.executor.queue.drain()  # these have been given to others
         if self.incarnation:
+            self.executor.reclaim()
             self.executor.report()
+            self._has_reported = True
         self.incarnation = welcome.incarnation
         if self._drain_text:
             self._request_drain(now)
@@ -286,7 +288,11 @@ class AgentCore:
             executor.returned(refused, started=False)
 
     def _recall(self, message: Recall, _now: float) -> None:
-        """Give attempts back; end those that run when the message says so. Of others the Done is on its way."""
+        """Give attempts back; end those that run when the message says so. Of others the Done is on its way.
+
+        The first one of a session answers the report: what it does not name may start here.
+        """
+        self._has_reported = False
         attempts = self.executor.queue.attempts
         recalled = zip(message.ids, message.attempts, strict=True)
         here = [item for key, number in recalled if (item := attempts.get(key)) is not None and item.attempt == number]

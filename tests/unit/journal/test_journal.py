@@ -91,7 +91,7 @@ def test_a_second_process_is_refused_while_the_first_lives(tmp_path: Path, monke
 
 def test_a_second_process_waits_for_a_first_one_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = JournalDirectory(tmp_path)
-    monkeypatch.setattr(directory.time, "sleep", lambda _: first.close())
+    monkeypatch.setattr("scaler.journal.directory.time.sleep", lambda _: first.close())
     JournalDirectory(tmp_path).close()
 
 

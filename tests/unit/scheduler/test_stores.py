@@ -424,8 +424,8 @@ def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -
     cluster.say("s2", ObjectsWanted([result]))
     cluster.say("s2", ChunksFetched([result], [0], [3], [80 * MB]))
     text = explain(cluster.state, task, cluster.now)
-    assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 4 % there")
-    for first in range(3, 64):
+    assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 2 % there")
+    for first in range(3, 128):
         cluster.say("s2", ChunksFetched([result], [first], [1], [80 * MB]))
     assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"
 

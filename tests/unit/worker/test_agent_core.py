@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -78,12 +79,18 @@ class Story(CoreRig):
     def forgotten(self) -> None:
         """The scheduler has given this worker up."""
         self.happened(Welcomed(Welcome(False, 1, LEASE, 2.0)))
+        self.recall(kill=True)
 
-    def restarted(self, incarnation: int = 2) -> list[Message]:
-        """The scheduler comes back without its memory. Returns what the agent sends to it."""
+    def restarted(self, incarnation: int = 2, elsewhere: Sequence[int] = ()) -> list[Message]:
+        """The scheduler comes back without its memory. Returns what the agent sends to it.
+
+        elsewhere: tasks that it has given to others, as it answers.
+        """
         self.sent.clear()
         self.happened(Welcomed(Welcome(False, incarnation, LEASE, 2.0)))
-        return self.sent
+        sent = [*self.sent]
+        self.recall(*elsewhere, kill=True)
+        return sent
 
     def run(self, *numbers: int, attempt: int = 1, **spec: object) -> None:
         group = RunGroup(
@@ -680,19 +687,33 @@ def test_a_restarted_scheduler_hears_what_is_here_and_what_has_ended_and_nothing
     assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
 
 
-def test_a_worker_that_comes_to_a_restarted_scheduler_too_late_starts_nothing_that_others_have() -> None:
+@pytest.mark.parametrize("seconds", [0.1, 3.0, 50.0])
+def test_a_worker_that_comes_to_a_restarted_scheduler_starts_nothing_that_others_have(seconds: float) -> None:
+    story = Story()
+    story.run(1, 2, 3)
+    story.hands[1].begin(story.now)
+    story.happened(Broken(b""))
+    for _ in range(10):
+        story.tick(seconds / 10)
+    (report,) = story.restarted(elsewhere=[2])
+    assert isinstance(report, WorkerReport)
+    assert report.ids == [task_id(1), task_id(2), task_id(3)]
+    story.work_on()
+    assert story.fed() == [3]
+    story.run(2, attempt=2)
+    story.work()
+    assert story.done() == {1: Outcome.SUCCESS, 3: Outcome.SUCCESS}
+    assert story.fed() == [2]
+
+
+def test_what_waits_at_a_worker_starts_when_a_restarted_scheduler_has_answered_and_not_before() -> None:
     story = Story()
     story.run(1, 2)
-    story.hands[1].begin(story.now)
-    for _ in range(101):
-        story.tick(0.5)
-    (report,) = story.restarted()
-    assert isinstance(report, WorkerReport)
-    assert report.ids == [task_id(1)]
-    story.work_on()
-    assert story.done() == {1: Outcome.SUCCESS}
+    story.work()
+    story.happened(Welcomed(Welcome(False, 2, LEASE, 2.0)))
+    story.tick(1.0)
     assert story.fed() == []
-    story.run(2, attempt=2)
+    story.recall(kill=True)
     assert story.fed() == [2]
 
 

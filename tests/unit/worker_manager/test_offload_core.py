@@ -369,6 +369,7 @@ def test_an_agent_that_the_scheduler_forgot_ends_when_tasks_are_out_and_starts_a
     forgotten = Welcomed(Welcome(False, 1, 30.0, 2.0))
     assert idle.turn(forgotten) == []
     assert busy.turn(forgotten) == ["cancel 1"]
+    idle.hear(Recall([], [], True))
     assert idle.run(2) == ["start 2"]
     # The scheduler takes it for a new worker until it hears that it leaves.
     assert busy.run(1, 2) == []
