@@ -35,6 +35,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler run-again": (f"{_PARSE}run_again", "scaler.client.commands:run"),
     "scaler sessions": (f"{_PARSE}sessions", "scaler.client.session_commands:run"),
     "scaler audit": (f"{_PARSE}audit", "scaler.monitor.commands:run"),
+    "scaler objects": (f"{_PARSE}objects", "scaler.monitor.commands:run"),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
     **{f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")},
 }

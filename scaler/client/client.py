@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from scaler.client import data
 from scaler.client.again import run_again
 from scaler.client.cached import Call
 from scaler.client.chunks import ItemCall
@@ -439,6 +440,26 @@ class Client(ArgumentOnly):
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
+
+    @hiding_frames
+    def who_has(self, future: ScalerFuture | ObjectReference) -> list[data.Holder]:
+        """Return which hosts have the value of a future or sent object in their stores, and its size in bytes.
+
+        Empty for a task that has not ended or has failed, and for a small value, which travels without a store. Raises
+        UsageError for anything else, and UnreachableError when the scheduler does not answer.
+        """
+        self._check_open()
+        return data.who_has(self._loop, future)
+
+    @hiding_frames
+    def objects(self, limit: int = 100) -> list[data.LargeObject]:
+        """Return the largest objects (1 MiB and more) of this client's key, the largest one first, with their hosts.
+
+        An admin's client sees those of all keys. limit: how many at most, up to 1,000. Raises UsageError, and
+        UnreachableError when the scheduler does not answer.
+        """
+        self._check_open()
+        return data.objects(self._loop, limit)
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:

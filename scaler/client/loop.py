@@ -50,12 +50,11 @@ from scaler.errors import (
 )
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.net.questions import Question, Questions
+from scaler.net.questions import Answer, Question, Questions
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
     Explain,
     Explained,
-    FailedTask,
     Finished,
     ListSessions,
     Message,
@@ -66,12 +65,8 @@ from scaler.protocol.messages import (
     Output,
     ReplicateResults,
     Roster,
-    SessionEnded,
     SessionsListed,
-    SessionTasks,
-    ShutdownReply,
     Started,
-    TaskLog,
     Welcome,
     is_stored,
     stored_reference,
@@ -118,7 +113,7 @@ _log = logging.getLogger(__name__)
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
 _T = TypeVar("_T")
-_Reply = TypeVar("_Reply", Explained, TaskLog, FailedTask, ShutdownReply, SessionsListed, SessionTasks, SessionEnded)
+_Reply = TypeVar("_Reply", bound=Answer)
 
 
 class ClientLoop:
@@ -543,15 +538,7 @@ class ClientLoop:
                 self._restoring.ask(ids)
             case Notice(text):
                 _log.warning("scaler: %s", text)
-            case (
-                Explained()
-                | TaskLog()
-                | FailedTask()
-                | ShutdownReply()
-                | SessionsListed()
-                | SessionTasks()
-                | SessionEnded()
-            ):
+            case _ if isinstance(message, Answer):
                 self._questions.answered(message)
             case _:
                 pass  # a newer scheduler may send more than this client knows

@@ -30,6 +30,8 @@ Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
 QuestionVerb = Literal["explain", "logs", "trace"]
 LOCAL = "local"
+MAX_OBJECTS = 1_000
+"""That `scaler objects` lists."""
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
@@ -48,6 +50,7 @@ _COMMANDS = {
     "sessions": "list, show, cancel and remove durable sessions",
     "trace": "write the timeline of a cluster for Perfetto",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
+    "objects": "list the largest objects, what made them, and the hosts that have them",
     "completion": "print a script that completes commands with the Tab key",
 }
 """What may stand behind `scaler` instead of a file."""
@@ -163,6 +166,15 @@ class AuditRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ObjectsRequest:
+    """The request of `scaler objects`. limit: how many to list."""
+
+    config: TopConfig
+    as_json: bool
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgainRequest:
     """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
 
@@ -237,6 +249,22 @@ def parse_audit(program: str, arguments: Sequence[str], environment: Environment
     sources = _sources(TopConfig, parser, arguments, environment)
     as_json = bool(sources.flags.pop("json"))
     return AuditRequest(_monitored(sources), as_json)
+
+
+def parse_objects(program: str, arguments: Sequence[str], environment: Environment) -> ObjectsRequest:
+    """Return the request of `scaler objects`."""
+    purpose = "List the largest objects (1 MiB and more), what made them, and the hosts whose stores have them."
+    parser = flags_parser(program, TopConfig, purpose)
+    parser.add_argument("--json", action="store_true", help="print one JSON object per object")
+    text = f"how many, up to {MAX_OBJECTS} [default: 20]"
+    parser.add_argument("--limit", type=int, metavar="COUNT", default=20, help=text)
+    sources = _sources(TopConfig, parser, arguments, environment)
+    as_json, limit = bool(sources.flags.pop("json")), sources.flags.pop("limit")
+    if not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
+        raise UsageError(f"--limit {limit}: give a whole number from 1 to {MAX_OBJECTS}")
+    if not as_json:
+        require("top", "textual", "the table: --json does without")
+    return ObjectsRequest(_monitored(sources), as_json, limit)
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:

@@ -1,4 +1,4 @@
-"""`scaler_top`, `scaler explain`, `scaler logs`, `scaler trace` and `scaler audit`: show what a scheduler reports."""
+"""`scaler_top`, and `scaler explain`, `logs`, `trace`, `audit` and `objects`: show what a scheduler reports."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.commands import AuditRequest, Question, TopForm, TopRequest
+from scaler.config.commands import AuditRequest, ObjectsRequest, Question, TopForm, TopRequest
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.rows import view
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
+from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.texts import escaped
@@ -31,7 +33,10 @@ PAST_SECONDS = 1.0
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
-def run(request: TopRequest | Question | AuditRequest) -> int:
+_Request = TopRequest | Question | AuditRequest | ObjectsRequest
+
+
+def run(request: _Request) -> int:
     """Show or print, and return the exit code.
 
     Raises UsageError for a text that fits no task or several, a file that cannot be written, and a screen without a
@@ -56,7 +61,7 @@ def run(request: TopRequest | Question | AuditRequest) -> int:
     return 0
 
 
-async def _main(request: TopRequest | Question | AuditRequest) -> None:
+async def _main(request: _Request) -> None:
     changed = asyncio.Event()
     config = request.config
     connection = MonitorConnection(
@@ -76,6 +81,8 @@ async def _main(request: TopRequest | Question | AuditRequest) -> None:
             case AuditRequest():
                 for row in connection.model.audit:
                     _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
+            case ObjectsRequest(_, as_json, limit):
+                _print_objects(await connection.objects(limit), as_json=as_json)
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
@@ -137,6 +144,15 @@ def _audit_line(row: AuditRow) -> str:
     peer = " ".join(text for text in (row.key or "-", row.role, row.host) if text)
     what = " ".join(text for text in (f"{row.times} x" if row.times else "", row.text) if text)
     return f"{row.document()['time']} {row.kind:12} {peer}{': ' if what else ''}{what}"
+
+
+def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:
+    from scaler.monitor.top.data import table_of  # noqa: PLC0415 (its libraries are the extra `top`)
+
+    width = os.get_terminal_size(1).columns if os.isatty(1) else None
+    lines = [json.dumps(view(row)) for row in rows] if as_json else table_of(ObjectRow, rows, width)
+    for line in lines:
+        _write(sys.stdout, line)
 
 
 async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float) -> None:

@@ -19,12 +19,15 @@ from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, 
 from scaler.net.connector import SocketConnector
 from scaler.net.questions import Question, Questions
 from scaler.net.versions import own_hello
+from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindObjects,
     FindTasks,
     MonitorEvents,
     MonitorStatus,
+    ObjectsFound,
     ReadLog,
     RefusalReason,
     Refused,
@@ -36,7 +39,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import TaskRow
 
 _log = logging.getLogger(__name__)
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound)
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound)
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
@@ -132,6 +135,14 @@ class MonitorConnection:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
 
+    async def objects(self, most: int) -> list[ObjectRow]:
+        """Return the largest objects, with all their holders. Raises as `find` does."""
+        found = await self._ask(FindObjects([], most), ObjectsFound)
+        try:
+            return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
+
     def close(self) -> None:
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
@@ -169,7 +180,7 @@ class MonitorConnection:
             match event:
                 case Received(message=MonitorStatus() | MonitorEvents() as document):
                     self._apply(document)
-                case Received(message=Explained() | TaskLog() | TasksFound() as answer):
+                case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

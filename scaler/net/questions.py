@@ -13,9 +13,11 @@ from scaler.protocol.messages import (
     Explain,
     Explained,
     FailedTask,
+    FindObjects,
     FindTasks,
     ListSessions,
     ListSessionTasks,
+    ObjectsFound,
     ReadFailure,
     ReadLog,
     SessionEnded,
@@ -30,13 +32,16 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-Question = Explain | ReadLog | ReadFailure | FindTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
-Answer = Explained | TaskLog | FailedTask | TasksFound | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
+OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects
+Question = OfTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
+AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound
+Answer = AboutTasks | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
     ReadLog: TaskLog,
     ReadFailure: FailedTask,
     FindTasks: TasksFound,
+    FindObjects: ObjectsFound,
     ShutdownCluster: ShutdownReply,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,
@@ -103,5 +108,5 @@ class Questions:
 
 
 def _subject_of(message: Question | Answer) -> object:
-    subjects = (getattr(message, name, None) for name in ("task", "search", "session", "first"))
+    subjects = (getattr(message, name, None) for name in ("task", "search", "session", "first", "named", "most"))
     return tuple(subjects)

@@ -302,6 +302,8 @@ class StorageCore:
         self.has_backend = False
         """Objects of LARGE_BYTES and more are written to a backend, too."""
         self._fetched_for_stores: set[bytes] = set()
+        self.reports = False
+        """Whether a scheduler wants to know of large objects that are put here."""
         self.hits = self.misses = 0
         """Gets of readers of this host: of objects that were here, and that were fetched."""
         self._fetched: dict[bytes, int] = {}
@@ -491,7 +493,7 @@ class StorageCore:
             return
         answer = self._objects.put(peer, put, event.attachments, memory)
         may_go = is_cached(put.id)
-        may_report = self.fetches and (not is_result(put.id) or peer.role is Role.STORE)
+        may_report = self.reports and (not is_result(put.id) or peer.role is Role.STORE)
         may_write = self.has_backend and not may_go
         is_needed = answer is DONE and (self._is_durable or may_go or may_report or may_write)
         body = self._objects.body(put.id) if is_needed else None
@@ -514,7 +516,7 @@ class StorageCore:
         for each in evicted:
             self._miss(self._objects.drop(each), "it was dropped from the cache")
         self._forget_persisted(evicted)
-        if evicted and self.fetches:
+        if evicted and self.reports:
             self._commands.append(ReportDropped(evicted))
         return object_id not in evicted
 

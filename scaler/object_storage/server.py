@@ -151,7 +151,7 @@ class StorageServer:
         self._scheduler = b""
         """The peer id of the scheduler, which has connected to this storage."""
         self._is_known = False
-        """The scheduler has been told which large objects are here: it knows of other stores."""
+        """The scheduler has been told which objects are wanted here: it knows of other stores."""
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._peak_bytes = 0
@@ -255,9 +255,7 @@ class StorageServer:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
                     self._backend.forget(filter(self._core.is_forgotten, held.ids))
                 case Opened(peer, Hello(role=Role.SCHEDULER)):
-                    self._scheduler, self._is_known = peer, False
-                    if self._backend is not None:
-                        self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
+                    self._scheduler_opened(peer)
         self._set_timer(self._core.wake_at)
         used_bytes = self._core.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
@@ -306,9 +304,8 @@ class StorageServer:
         """Take in what the scheduler says about other stores."""
         if isinstance(message, StoresChanged) and not self._is_known:
             self._is_known = self._core.fetches = True
-            large = [row for row in self._core.held() if row[1] >= LARGE_BYTES]
             in_backend = [] if self._backend is None else self._backend.held()
-            self.transfers.take([SchedulerOpened(large, in_backend)])
+            self.transfers.take([SchedulerOpened([], in_backend)])
         if isinstance(message, PushObjects):
             self._on_events([FetchForStores(message.ids)])
         else:
@@ -319,6 +316,13 @@ class StorageServer:
         self._on_events([WrittenToBackend([object_id for object_id, _ in rows])])
         if self._is_known:
             self.transfers.take([WrittenByStore(rows)])
+
+    def _scheduler_opened(self, peer: bytes) -> None:
+        """Tell a scheduler that knows nothing of this storage which large objects are here."""
+        self._scheduler, self._is_known, self._core.reports = peer, False, True
+        if self._backend is not None:
+            self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
+        self.transfers.take([ReportPut(*row) for row in self._core.held() if row[1] >= LARGE_BYTES])
 
     def _tell_scheduler(self, message: Message) -> None:
         self._listener.send(self._scheduler, message)

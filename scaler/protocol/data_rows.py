@@ -52,3 +52,14 @@ class PairRow(NamedTuple):
     unreachable: Annotated[bool, Column(help="There is no way between them: objects go through the object storage")] = (
         False
     )
+
+
+class ObjectRow(NamedTuple):
+    """A large object. function, task: what made it; empty for one that a client has sent."""
+
+    id: Annotated[str, Column("Object")] = ""
+    size_bytes: Annotated[int, Column("Size", "bytes")] = 0
+    function: Annotated[str, Column("Function", help="Whose result it is")] = ""
+    task: Annotated[str, Column("Task", rank=2, help="Whose result it is")] = ""
+    client: Annotated[str, Column("Client", rank=3, help="Whose object it is")] = ""
+    holders: Annotated[str, Column("Held by", help="The hosts whose stores have it, or the object storage")] = ""

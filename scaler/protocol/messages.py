@@ -891,6 +891,23 @@ class TasksFound(Message):
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
 
 
+@message(to_scheduler=(*CLIENTS, MONITOR))
+class FindObjects(Message):
+    """Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound."""
+
+    named: f.Ids  # a task stands for its result; empty: the largest ones
+    most: f.Count32
+
+
+@message(from_scheduler=(*CLIENTS, MONITOR))
+class ObjectsFound(Message):
+    """Answers FindObjects."""
+
+    named: f.Ids
+    most: f.Count32
+    json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
+
+
 @message(from_scheduler=CLIENTS)
 class ObjectsMissing(Message):
     """Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored."""

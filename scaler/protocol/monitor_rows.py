@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.data_rows import PairRow, StoreRow
+from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 
 RUNNING = "running"
@@ -377,6 +377,7 @@ class Totals(NamedTuple):
     waiting: Annotated[int, Column(help="Groups of waiting tasks")] = 0
     stores: Annotated[int, gauge("scaler_stores", "Stores of objects: the object storage, and those of hosts.")] = 0
     pairs: Annotated[int, Column(help="Pairs of stores between which something went, or cannot go")] = 0
+    objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -404,6 +405,7 @@ class Status(NamedTuple):
     waiting: Annotated[tuple[WaitingRow, ...], INTERNAL] = ()
     stores: Annotated[tuple[StoreRow, ...], INTERNAL] = ()
     pairs: Annotated[tuple[PairRow, ...], INTERNAL] = ()
+    objects: Annotated[tuple[ObjectRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

@@ -94,36 +94,38 @@ struct Body {
     failedTask @49 :FailedTask;
     findTasks @50 :FindTasks;
     tasksFound @51 :TasksFound;
-    objectsMissing @52 :ObjectsMissing;
-    objectsRestored @53 :ObjectsRestored;
-    redeliver @54 :Redeliver;
-    listSessions @55 :ListSessions;
-    sessionsListed @56 :SessionsListed;
-    listSessionTasks @57 :ListSessionTasks;
-    sessionTasks @58 :SessionTasks;
-    endSession @59 :EndSession;
-    sessionEnded @60 :SessionEnded;
-    sessionLost @61 :SessionLost;
-    roster @62 :Roster;
-    rosterNoted @63 :RosterNoted;
-    workerReport @64 :WorkerReport;
-    releaseResults @65 :ReleaseResults;
-    useStore @66 :UseStore;
-    objectsHeld @67 :ObjectsHeld;
-    objectsDropped @68 :ObjectsDropped;
-    objectsWanted @69 :ObjectsWanted;
-    objectsUnwanted @70 :ObjectsUnwanted;
-    chunksFetched @71 :ChunksFetched;
-    fetchesFailed @72 :FetchesFailed;
-    storeReport @73 :StoreReport;
-    fetchChunks @74 :FetchChunks;
-    objectsUnavailable @75 :ObjectsUnavailable;
-    soleCopies @76 :SoleCopies;
-    pushObjects @77 :PushObjects;
-    storesChanged @78 :StoresChanged;
-    useBackend @79 :UseBackend;
-    copyObjects @80 :CopyObjects;
-    replicateResults @81 :ReplicateResults;
+    findObjects @52 :FindObjects;
+    objectsFound @53 :ObjectsFound;
+    objectsMissing @54 :ObjectsMissing;
+    objectsRestored @55 :ObjectsRestored;
+    redeliver @56 :Redeliver;
+    listSessions @57 :ListSessions;
+    sessionsListed @58 :SessionsListed;
+    listSessionTasks @59 :ListSessionTasks;
+    sessionTasks @60 :SessionTasks;
+    endSession @61 :EndSession;
+    sessionEnded @62 :SessionEnded;
+    sessionLost @63 :SessionLost;
+    roster @64 :Roster;
+    rosterNoted @65 :RosterNoted;
+    workerReport @66 :WorkerReport;
+    releaseResults @67 :ReleaseResults;
+    useStore @68 :UseStore;
+    objectsHeld @69 :ObjectsHeld;
+    objectsDropped @70 :ObjectsDropped;
+    objectsWanted @71 :ObjectsWanted;
+    objectsUnwanted @72 :ObjectsUnwanted;
+    chunksFetched @73 :ChunksFetched;
+    fetchesFailed @74 :FetchesFailed;
+    storeReport @75 :StoreReport;
+    fetchChunks @76 :FetchChunks;
+    objectsUnavailable @77 :ObjectsUnavailable;
+    soleCopies @78 :SoleCopies;
+    pushObjects @79 :PushObjects;
+    storesChanged @80 :StoresChanged;
+    useBackend @81 :UseBackend;
+    copyObjects @82 :CopyObjects;
+    replicateResults @83 :ReplicateResults;
   }
 }
 
@@ -760,6 +762,21 @@ struct TasksFound {
   # scheduler -> monitor, admin.
   search @0 :Text;
   json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
+}
+
+struct FindObjects {
+  # Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound.
+  # client, monitor, admin -> scheduler.
+  named @0 :Data;                # a task stands for its result; empty: the largest ones; column of ids
+  most @1 :UInt32;
+}
+
+struct ObjectsFound {
+  # Answers FindObjects.
+  # scheduler -> client, monitor, admin.
+  named @0 :Data;                # column of ids
+  most @1 :UInt32;
+  json @2 :Data;                 # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
 }
 
 struct ObjectsMissing {

@@ -10,19 +10,7 @@ from scaler.protocol.data_rows import PairRow, StoreRow
 from scaler.protocol.monitor_rows import StorageRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE
-
-STORAGE_NAME = "object storage"
-"""Stands for the host of the object storage."""
-BACKEND_NAME = "backend"
-"""Stands for the backend of the object storage."""
-
-
-def host_names(state: ClusterState) -> dict[int, str]:
-    """Return the host of each store, by number."""
-    names = {record.number: record.host for record in state.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
-    if state.tracker.backend is not None:
-        names[state.tracker.backend] = BACKEND_NAME
-    return names
+from scaler.scheduler.core.data.finding import STORAGE_NAME, host_names
 
 
 def store_rows(state: ClusterState, storage: StorageRow, most: int) -> Iterator[StoreRow]:

@@ -24,6 +24,7 @@ from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindObjects,
     FindTasks,
     Hello,
     MonitorEvents,
@@ -38,6 +39,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Input, MonitoringChanged
+from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Action, Fact
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
@@ -101,7 +103,7 @@ class Monitors:
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
-        self._questions: deque[tuple[bytes, Explain | FindTasks]] = deque()
+        self._questions: deque[tuple[bytes, Explain | FindTasks | FindObjects]] = deque()
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
@@ -169,7 +171,7 @@ class Monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, (Explain() | FindTasks()) as question):
+                case Received(peer, (Explain() | FindTasks() | FindObjects()) as question):
                     self._ask(peer, question)
                 case Received(peer, ReadLog(task)):
                     self._listener.send(peer, self._state.read_log(task))
@@ -244,7 +246,7 @@ class Monitors:
 
     # -- questions
 
-    def _ask(self, peer: bytes, question: Explain | FindTasks) -> None:
+    def _ask(self, peer: bytes, question: Explain | FindTasks | FindObjects) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
             if isinstance(question, Explain):
                 text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
@@ -263,6 +265,8 @@ class Monitors:
             match question:
                 case Explain(task):
                     self._listener.send(peer, Explained(task, explain(self._state, task, now)))
+                case FindObjects():
+                    self._listener.send(peer, finding.answer(self._state, question))
                 case FindTasks(search):
                     self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
         if self._questions:

@@ -18,7 +18,7 @@ from heapq import nlargest, nsmallest
 from itertools import chain, islice
 
 from scaler.needs import Needs
-from scaler.protocol.data_rows import STORE_COLUMNS, PairRow
+from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     WORKER_COLUMNS,
@@ -34,6 +34,7 @@ from scaler.protocol.monitor_rows import (
     WorkerRow,
 )
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.data.finding import largest_rows
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
@@ -54,7 +55,9 @@ MAX_TEXT = 200
 """Characters of any text in a row."""
 WORKERS_BYTES = 560 * 1024
 STORES_BYTES = 48 * 1024
-PAIRS_BYTES = 32 * 1024
+PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
+MAX_OBJECTS = 50
+"""The largest objects."""
 WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Of each of the other lists."""
@@ -118,6 +121,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
         "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
+        "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
@@ -187,6 +191,7 @@ class _Census:
             waiting=len(self.queued),
             stores=1 + len(state.stores),
             pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
+            objects=len(state.directory),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,

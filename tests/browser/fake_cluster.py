@@ -127,6 +127,17 @@ class FakeCluster:
                 "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
             "stores": [self._store(host) for host in range(HOSTS + 1)],
+            "objects": [
+                {
+                    "id": f"{number:032x}",
+                    "size_bytes": (60 - number) * 16 * 1024**2,
+                    "function": self.functions[number % len(self.functions)] if number % 4 else "",
+                    "task": f"{number:032x}" if number % 4 else "",
+                    "client": self.client_names[0],
+                    "holders": ", ".join(self.host_name.format(each) for each in range(number % 7 + 1)),
+                }
+                for number in range(30)
+            ],
             "pairs": [self._pair(source, target) for source in range(HOSTS + 1) for target in range(HOSTS + 1)],
             "workers": [self._worker(worker) for worker in alive],
             "clients": [

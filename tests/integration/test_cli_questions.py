@@ -24,11 +24,13 @@ from scaler.object_storage.server import EmbeddedStorage
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindObjects,
     FindTasks,
     Hello,
     Message,
     MonitorEvents,
     MonitorStatus,
+    ObjectsFound,
     ReadLog,
     TaskLog,
     TasksFound,
@@ -42,6 +44,7 @@ OTHERS = (bytes([7] * 15 + [1]), bytes([7] * 15 + [2]))
 SECONDS = 20.0
 WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is so far\n"
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
+LARGE = ["11" * 16, 80 * 2**20, "make\x1b", TASK.hex(), "alice", ["alpha", "beta"]]
 NO_EVENTS = b'{"version": 1, "dropped": 0}'
 STATUS = json.dumps({"version": 1, "at": 1000.0, "incarnation": 1, "workers": [{"id": "a", "name": "w1"}]}).encode()
 EVENTS = json.dumps(
@@ -89,6 +92,9 @@ class Teller:
                     ]
                     table = {"columns": ["id", "state", "function"], "rows": rows}
                     self._listener.send(peer, TasksFound(search, json.dumps(table).encode()))
+                case Received(peer=peer, message=FindObjects(named, most)):
+                    found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
+                    self._listener.send(peer, ObjectsFound(named, most, found.encode()))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, self._log)
@@ -161,6 +167,19 @@ def test_a_task_without_output_is_explained_instead() -> None:
     assert done.err.startswith("scaler logs: no output of this task is kept: no worker offers gpu=2")
 
 
+def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -> None:
+    done = ask("objects", "ADDRESS")
+    head, first, second = done.out.splitlines()
+    assert (done.code, done.err) == (0, "")
+    assert head.split() == ["object", "size", "function", "task", "client", "held", "by"]
+    assert first.split() == ["11" * 16, "80.0m", "make\\x1b", TASK.hex(), "alice", "alpha,", "beta"]
+    assert second.split() == ["22" * 16, "1.0m", "bob", "object", "storage"]
+    told = ask("objects", "ADDRESS", "--json", "--limit", "1").out
+    assert json.loads(told) == dict(
+        zip(("id", "size_bytes", "function", "task", "client", "holders"), [*LARGE[:5], "alpha, beta"], strict=True)
+    )
+
+
 def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:
     done = ask("trace", "out.json", "ADDRESS", folder=tmp_path)
     assert (done.code, done.err) == (0, "")
@@ -194,6 +213,7 @@ def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -
         (["trace", "/", "ADDRESS"], "it is a folder"),
         (["trace", "x", "ADDRESS", "--seconds", "-1"], "give a number of at least 0"),
         (["trace", "x", "ADDRESS", "--seconds", "long"], "--seconds"),
+        (["objects", "ADDRESS", "--limit", "0"], "--limit 0: give a whole number from 1 to 1000"),
         (["explain", TASK.hex(), "--monitor-addres", "x"], "did you mean"),
     ],
 )

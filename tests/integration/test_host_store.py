@@ -12,6 +12,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
+from scaler.errors import UsageError
 from scaler.worker.store import place
 from tests.waiting import until
 
@@ -58,6 +59,15 @@ def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_w
         first = client.submit(make, 1)
         assert [client.submit(total, first, sent).result() for _ in range(3)] == [4.0 * SIZE] * 3
         assert store_of(combo) is not None
+        assert [(each.host, each.size_bytes > 8 * SIZE) for each in client.who_has(first)] == [("alpha", True)]
+        until(lambda: {each.host for each in client.who_has(sent)} == {"object storage", "alpha"})
+        made, uploaded = sorted(client.objects(limit=5), key=lambda each: not each.function)
+        assert (made.function, made.task_id, made.hosts) == ("make", first.task_id.hex(), ("alpha",))
+        assert (uploaded.function, uploaded.task_id, len(uploaded.hosts)) == ("", "", 2)
+        with pytest.raises(UsageError, match="limit is 0"):
+            client.objects(limit=0)
+        with pytest.raises(UsageError, match="is no future"):
+            client.who_has(7)  # type: ignore[arg-type]
         assert first.result()[0] == 1.0
         for size in (5_000, 75_000, 130_000, SIZE):  # frames, small in several pieces, the smallest shared ones, large
             value = client.submit(make, 2, size).result()  # no other task uses it: it comes by itself

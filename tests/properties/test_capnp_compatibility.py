@@ -38,7 +38,7 @@ def wire(value: Any) -> Any:
     for field in fields(value):
         name, part = field.name, getattr(value, field.name)
         match name:
-            case "ids" | "lost":
+            case "ids" | "lost" | "named":
                 found[name] = b"".join(part)
             case _ if name in PAYLOADS:
                 found[PAYLOADS[name]], found[name] = list(map(len, part)), b"".join(part)

@@ -186,6 +186,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.StorageReply: st.builds(
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
+    m.FindObjects: st.builds(m.FindObjects, IDS, U32),
+    m.ObjectsFound: st.builds(m.ObjectsFound, IDS, U32, DATA),
     m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),
     m.UseStore: st.builds(m.UseStore, st.just(b"") | PEER),
     m.ObjectsHeld: columns(sizes=U64).flatmap(

@@ -27,7 +27,8 @@ FUTURE = {name for name in dir(concurrent.futures.Future) if not name.startswith
 SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
-        *("futures", "cache", "explain", "logs", "run_again", "identity", "clear", "disconnect", "shutdown"),
+        *("futures", "cache", "explain", "logs", "who_has", "objects", "persist"),
+        *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
     scaler.ScalerFuture: {*FUTURE, "profiling_info"},

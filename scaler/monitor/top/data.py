@@ -10,29 +10,32 @@ from rich.cells import cell_len
 from scaler.grammar import counted
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
-from scaler.protocol.data_rows import PairRow, StoreRow
+from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.monitor_rows import Status
 
 _SPACE = "  "
+MAX_OBJECTS = 20
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about stores, those that cannot reach each other, and what moved. width: None for no limit."""
+    """Return lines about stores, pairs without a way, what moved, the largest objects. width: None for no limit."""
     stores = sorted(status.stores, key=lambda row: -row.bytes)
-    parts = [["", *_table(StoreRow, stores, width)]]
+    parts = [["", *table_of(StoreRow, stores, width)]]
     apart = [row for row in status.pairs if row.unreachable]
     if apart:
         text = f"no way between {counted(status.totals.unreachable, 'pair')} of hosts: through the object storage"
         parts.append(["", text, *(f"  {row.source} -> {row.target}" for row in apart)])
     moved = sorted((row for row in status.pairs if row.bytes), key=lambda row: -row.bytes)
     if moved:
-        parts.append(["", *_table(PairRow, moved, width)])
+        parts.append(["", *table_of(PairRow, moved, width)])
+    if status.objects:
+        parts.append(["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
     lines = [total, *(line for part in parts for line in part)]
     return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
 
 
-def _table(kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None) -> list[str]:
+def table_of(kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None) -> list[str]:
     """Return a heading and a line for each row, with the columns that fit: first without rank 3, then without 2."""
     shown = [(name, column) for name, (column, _) in columns(kind).items() if column.title]
     for rank in (3, 2, 1):

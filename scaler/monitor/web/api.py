@@ -266,6 +266,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _table("waiting", "Waiting tasks by function and needs, and why they wait"),
     _table("stores", "Stores of objects: the object storage, and those of hosts"),
     _table("pairs", "What went from store to store, and which ones cannot reach each other"),
+    _table("objects", "The largest objects, what made them, and which stores have them"),
     ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
     ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
     ApiRoute(

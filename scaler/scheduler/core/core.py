@@ -37,6 +37,7 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     StorageSaid,
 )
+from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.data.stores import Stores
 from scaler.scheduler.core.elastic import Elastic
@@ -509,6 +510,8 @@ class SchedulerCore:
                 self._clear(client, other)
             case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
                 self._outbox.answer(client, self._answer(client, message))
+            case messages.FindObjects():
+                self._outbox.answer(client, finding.answer(self.state, message, client))
             case messages.FindTasks() | messages.Heartbeat():
                 pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
             case messages.ShutdownCluster():

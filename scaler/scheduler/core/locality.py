@@ -22,7 +22,8 @@ from typing import NamedTuple
 from scaler.ids import is_task
 from scaler.needs import Needs
 from scaler.protocol.messages import is_stored
-from scaler.scheduler.core.data.directory import Copies, Directory
+from scaler.scheduler.core.data.directory import Directory
+from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.rates import Rates
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
 from scaler.scheduler.core.state import Task, Worker

@@ -25,6 +25,7 @@ from scaler.backoff import Backoff
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, MAX_ATTEMPT, is_task, owner_of, result_id, show
 from scaler.needs import Needs
+from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
     STORED_REFERENCE_BYTES,
     Done,
@@ -305,10 +306,10 @@ class Tasks:
             if is_stored(payload):
                 if not self._is_result(identifier, attempt, payload):
                     outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
-                elif self._directory.is_used:
-                    if group.spec.replicas > 1:
+                elif (size_bytes := stored_bytes(payload)) >= LARGE_BYTES or self._directory.is_used:
+                    if self._directory.is_used and group.spec.replicas > 1:
                         self._state.tracker.want(payload[1:17], group.spec.replicas)
-                    self._state.tracker.stored(payload[1:17], stored_bytes(payload), worker.store)
+                    self._state.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
             if outcome <= _RAN:
                 healthy = True
                 group.timing.observe(duration_us * 1e-6)

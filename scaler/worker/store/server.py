@@ -107,7 +107,7 @@ class HostStoreServer(StorageServer):
             io_threads=config.io_threads,
             limit_name="store_memory_limit_bytes",
         )
-        self._core.fetches = True
+        self._core.fetches = self._core.reports = True
         self._storage_access = access
         self._object_storage_address = ""
         self.ended: asyncio.Future[int] = self._loop.create_future()
@@ -176,6 +176,9 @@ class HostStoreServer(StorageServer):
         self.transfers.take([message])
         if isinstance(message, StoresChanged):
             self._known.know(self.transfers.exchange.stores)
+
+    def _scheduler_opened(self, peer: bytes) -> None:
+        """Do nothing: this store connects to the scheduler itself."""
 
     def _tell_scheduler(self, message: Message) -> None:
         self._to_scheduler.send(message)

@@ -66,6 +66,7 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
             {"id": "1", "host": "alpha", "bytes": 1000, "limit_bytes": 4000, "hits": 3, "received_bytes": 70},
             {"id": "2", "host": "alpha", "bytes": 1, "hits": 1, "misses": 2, "received_bytes": 5, "sent_bytes": 9},
         ],
+        "objects": [{"id": "ab" * 16, "size_bytes": 2**20, "function": "work", "task": TASK, "holders": "alpha"}],
         "pairs": [
             {"id": "0-1", "source": "object storage", "target": "alpha", "bytes": 70},
             {"id": "1-2", "source": "alpha", "target": "alpha", "bytes": 5, "unreachable": True},

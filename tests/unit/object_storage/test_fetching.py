@@ -45,7 +45,7 @@ class HostStory(Story):
 
     def __init__(self, limit_bytes: int = 1000, *, is_durable: bool = False) -> None:
         super().__init__(limit_bytes, is_durable=is_durable)
-        self.core.fetches = True
+        self.core.fetches = self.core.reports = True
         self.step(Opened(STORE, hello(Role.STORE)))
         self.told: list[StorageCommand] = []
         step = self.core.step

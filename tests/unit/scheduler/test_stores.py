@@ -157,13 +157,15 @@ def test_the_key_of_a_worker_may_greet_as_its_store() -> None:
     assert identity_of(Entry("alice", "client")).roles == {Role.CLIENT}
 
 
-def test_a_cluster_without_stores_keeps_no_directory() -> None:
+def test_a_cluster_without_stores_notes_large_results_only_and_tells_the_object_storage_nothing() -> None:
     cluster = Cluster()
     cluster.client()
     cluster.worker("w1")
-    [task] = cluster.submit("client")
-    cluster.finish("w1", task, payload=stored_reference(result_id(task, 1), SIZE))
-    assert not len(cluster.state.directory)
+    small, large = cluster.submit("client", 2)
+    cluster.finish("w1", small, payload=stored_reference(result_id(small, 1), 40_000))
+    assert cluster.state.directory.is_empty
+    cluster.finish("w1", large, payload=stored_reference(result_id(large, 1), SIZE))
+    assert cluster.state.directory.find(result_id(large, 1)) is not None
     cluster.step(StorageConnected())
     assert not [message for name, message in cluster.said if name == "storage"]
 

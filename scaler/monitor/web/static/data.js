@@ -1,8 +1,8 @@
 // The stores of hosts: how full they are, what moved between them, and which ones cannot reach each other.
 
 import { chart } from "./charts.js";
-import { fill, h, panel, setText } from "./dom.js";
-import { NONE, bytes, count, counted, percent } from "./format.js";
+import { fill, h, href, panel, setText } from "./dom.js";
+import { NONE, bytes, count, counted, percent, shortId } from "./format.js";
 import { nothing } from "./notices.js";
 import { columns, table } from "./table.js";
 
@@ -15,12 +15,21 @@ const STORES = columns("stores", {
   used_percent: { show: (row) => ({ text: row.limit_bytes > 0 ? percent(row.used_percent) : NONE, class: row.used_percent >= NEARLY_FULL ? "bad" : "" }) },
   hit_percent: { show: (row) => (row.hits + row.misses ? percent(row.hit_percent) : NONE) },
 });
+const OBJECTS = columns("objects", {
+  id: { class: "id", show: (row) => ({ text: shortId(row.id), title: row.id }) },
+  function: { class: "name" },
+  task: { class: "id", show: (row) => (row.task ? { text: shortId(row.task), href: href(["task", row.task]), title: row.task } : NONE) },
+  client: { class: "name" },
+  holders: { class: "sentence" },
+});
+const SIZE = OBJECTS.findIndex((column) => column.name === "size_bytes");
 const MEMORY = STORES.findIndex((column) => column.name === "bytes");
 
 export function data(store) {
   const moved = h("span", { class: "muted" });
   const rate = chart("Bytes that moved between stores per second", [{ name: "moved_per_second", title: "moved", colour: "teal", fill: true }], bytes);
   const stores = table("Stores", STORES, (row) => row.id, { sort: [MEMORY, -1], empty: nothing("No stores yet", "They appear with the scheduler's first report.") });
+  const objects = table("Largest objects", OBJECTS, (row) => row.id, { sort: [SIZE, -1], limit: 20, empty: nothing("No large objects", "Values of 1 MiB and more appear here.") });
   const grid = h("div", { class: "scroll", role: "region", "aria-label": "Bytes that moved from host to host", tabindex: "0" });
   const listed = h("span", { class: "muted" });
   const matrix = panel("From host to host", { extra: listed, hidden: true }, grid);
@@ -28,12 +37,13 @@ export function data(store) {
   const unreachable = panel("Hosts that cannot reach each other", { hidden: true },
     h("p", { class: "muted" }, "Objects go through the object storage between them. Open the ports of their stores to each other to save it the bytes. Each pair is tried again every minute that it is needed."), apart);
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Data"), moved),
-    unreachable, panel("Stores", {}, stores.element), matrix, h("div", { class: "grid charts" }, rate.element));
+    unreachable, panel("Stores", {}, stores.element), matrix, panel("Largest objects", {}, objects.element), h("div", { class: "grid charts" }, rate.element));
 
   function update(what) {
     const has = (name) => what.includes("all") || what.includes(name);
     if (has("status")) setText(moved, `${counted(store.status?.totals.stores ?? 0, "store")}, ${bytes(store.status?.totals.moved_bytes ?? 0)} moved between them`);
     if (has("stores")) stores.update(store.rows("stores"));
+    if (has("objects")) objects.update(store.rows("objects"));
     if (has("pairs")) drawPairs(store.rows("pairs"));
     if (has("series")) {
       const until = store.series.at.at(-1) ?? store.now();

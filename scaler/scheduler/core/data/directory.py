@@ -7,20 +7,13 @@ entry is taken to be in the object storage, with a size that is not known. A cha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from scaler.ids import owner_of
+from scaler.protocol.chunks import LARGE_BYTES
+from scaler.scheduler.core.data.largest import Copies, LargestObjects
 
 OBJECT_STORAGE = 0
 """Number of the object storage; the stores of hosts have numbers from 1 on."""
-
-
-@dataclass(slots=True, eq=False)
-class Copies:
-    """An object: its size, 0 when it is not known, and the numbers of the stores that have it whole."""
-
-    size_bytes: int
-    holders: set[int] = field(default_factory=set)
 
 
 class Directory:
@@ -28,9 +21,14 @@ class Directory:
 
     def __init__(self) -> None:
         self.is_used = False
-        """A host has a store. Until then the object storage has everything, and nothing is noted here."""
+        """A host has a store. Until then the object storage has everything, and only large objects are noted here."""
+        self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._by_owner
 
     def __len__(self) -> int:
         return sum(map(len, self._by_owner.values()))
@@ -45,9 +43,11 @@ class Directory:
         objects = self._by_owner.setdefault(owner_of(identifier), {})
         copies = objects.get(identifier)
         if copies is None:
-            copies = objects[identifier] = Copies(size_bytes)
-        elif not copies.size_bytes:
+            copies = objects[identifier] = Copies(0)
+        if size_bytes and not copies.size_bytes:
             copies.size_bytes = size_bytes
+            if size_bytes >= LARGE_BYTES:
+                self.largest.add(identifier, copies)
         copies.holders.add(store)
         self._by_store.setdefault(store, {})[identifier] = copies
         return copies
@@ -83,13 +83,16 @@ class Directory:
 
     def forget_owner(self, owner: bytes) -> None:
         """Forget all objects of a client."""
+        self.largest.drop_owner(owner)
         for identifier, copies in self._by_owner.pop(owner, {}).items():
             for store in copies.holders:
                 del self._by_store[store][identifier]
 
     def _forget_entry(self, identifier: bytes) -> None:
         objects = self._by_owner[owner_of(identifier)]
-        del objects[identifier]
+        copies = objects.pop(identifier)
+        if copies.size_bytes >= LARGE_BYTES:
+            self.largest.discard(identifier, copies)
         if not objects:
             del self._by_owner[owner_of(identifier)]
 
@@ -114,6 +117,9 @@ class Directory:
         }
         assert filed == held, "objects are filed under the stores that have them"
         assert {store for store, _ in held} <= stores, "a store that has gone has nothing"
+        known = [item for objects in self._by_owner.values() for item in objects.items()]
+        large = {each for each, copies in known if copies.size_bytes >= LARGE_BYTES}
+        assert large == {each for each, _ in self.largest.largest(self.largest.owners, len(known) + 1)}
         for owner, objects in self._by_owner.items():
             assert objects, f"owner {owner.hex()} has no object and is listed"
             for identifier, copies in objects.items():

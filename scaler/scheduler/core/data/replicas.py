@@ -21,7 +21,8 @@ from itertools import islice
 from scaler.backoff import Backoff
 from scaler.ids import is_result, owner_of
 from scaler.protocol.messages import MAX_REPLICAS
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
+from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.transfer import Traffic
 

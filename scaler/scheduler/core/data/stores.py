@@ -91,9 +91,9 @@ class Stores:
 
     def storage_connected(self) -> None:
         """Note that the object storage has opened a new session: what it has, and wants, is not known any more."""
+        self._drop_backend()
+        self._tracker.gone(OBJECT_STORAGE, is_back=True)
         if self._state.directory.is_used:
-            self._drop_backend()
-            self._tracker.gone(OBJECT_STORAGE, is_back=True)
             self._tracker.mail.send(OBJECT_STORAGE, StoresChanged(self._listed(self._state.stores.values()), []))
 
     def _use_backend(self, url: str, key: bytes) -> None:

@@ -20,7 +20,8 @@ from itertools import islice
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, Message, ObjectsUnavailable, PushObjects, SoleCopies
-from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Copies, Directory
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
+from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
 from scaler.scheduler.core.data.moved import Moved
 from scaler.scheduler.core.data.rates import Rates
@@ -113,20 +114,20 @@ class Tracker:
                 self._drop(fetch)
             self._refused(store, identifier)
 
-    def stored(self, identifier: bytes, size_bytes: int, store: int) -> None:
+    def stored(self, identifier: bytes, size_bytes: int, store: int, function: str = "") -> None:
         """Note that a task has stored its result. A small one in the object storage needs no entry."""
         is_known = store in self.links or store in self.awaited
         is_small = store == OBJECT_STORAGE and size_bytes < LARGE_BYTES
         if is_known and (not is_small or self.replicas.find(identifier) is not None):
-            self.held(store, identifier, size_bytes)
+            self.held(store, identifier, size_bytes).function = function
 
-    def held(self, store: int, identifier: bytes, size_bytes: int) -> None:
-        """Note that a store has an object: others that wait may fetch it there."""
+    def held(self, store: int, identifier: bytes, size_bytes: int) -> Copies:
+        """Note that a store has an object: others that wait may fetch it there. Returns what is known of it."""
         copies = self._directory.add(identifier, size_bytes, store)
         self._note_copy(identifier, store)
         transfer = self.transfers.get(identifier)
         if transfer is None:
-            return
+            return copies
         if not transfer.size_bytes and copies.size_bytes:
             self._resize(transfer, copies.size_bytes)
         if transfer.pushed_by is not None and store in (transfer.pushed_by, OBJECT_STORAGE):
@@ -138,6 +139,7 @@ class Tracker:
         elif store in self.links:
             self._add_source(transfer, store)
             self._offer(store)
+        return copies
 
     def dropped(self, store: int, identifier: bytes) -> None:
         """Note that a store does not have an object any more."""
@@ -264,7 +266,7 @@ class Tracker:
     def forget(self, identifiers: list[bytes]) -> None:
         """Have objects forgotten: by the object storage, and by all stores that have them, or fetch them."""
         self.mail.send(OBJECT_STORAGE, ForgetObjects(identifiers))
-        if not self._directory.is_used and not self.replicas:
+        if self._directory.is_empty and not self.transfers and not self.replicas:
             return
         for identifier in identifiers:
             stores = self._directory.forget(identifier)

@@ -1,0 +1,64 @@
+"""Where the objects of clients are, as the scheduler knows it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scaler.errors import UsageError
+from scaler.protocol.messages import FindObjects, ObjectsFound
+
+if TYPE_CHECKING:
+    from scaler.client.future import ScalerFuture
+    from scaler.client.loop import ClientLoop
+    from scaler.client.tasks import ObjectReference
+
+MAX_OBJECTS = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A host whose store has a value, or `object storage`. size_bytes: of the value; 0 when it is not known."""
+
+    host: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LargeObject:
+    """A large object. function, task_id: of the task that made it; empty for one that a client has sent.
+
+    client: the name of its client, or its id when it has left. hosts: those whose stores have it; `object storage` for
+    that.
+    """
+
+    id: str
+    size_bytes: int
+    function: str
+    task_id: str
+    client: str
+    hosts: tuple[str, ...]
+
+
+def who_has(loop: ClientLoop, value: ScalerFuture | ObjectReference) -> list[Holder]:
+    """Return the hosts that have a value. Raises UsageError for what is none, and UnreachableError."""
+    identifier = getattr(value, "_reference_id", None)
+    if not isinstance(identifier, bytes):
+        raise UsageError(f"{value!r} is no future and no object that send_object has returned")
+    return [Holder(host, each.size_bytes) for each in _found(loop, [identifier], 1) for host in each.hosts]
+
+
+def objects(loop: ClientLoop, limit: int) -> list[LargeObject]:
+    """Return the largest objects. Raises UsageError for a limit that is none, and UnreachableError."""
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
+        raise UsageError(f"limit is {limit!r}, and must be a whole number from 1 to {MAX_OBJECTS}")
+    return _found(loop, [], limit)
+
+
+def _found(loop: ClientLoop, named: list[bytes], most: int) -> list[LargeObject]:
+    answer = loop.ask(FindObjects(named, most), ObjectsFound)
+    return [
+        LargeObject(identifier, size_bytes, function, task, client, tuple(hosts))
+        for identifier, size_bytes, function, task, client, hosts in json.loads(answer.json)
+    ]

@@ -1,0 +1,86 @@
+"""Which objects there are, what made them, and which hosts have them. Pure."""
+
+from __future__ import annotations
+
+import json
+
+from scaler.ids import is_result, is_task, owner_of, task_of
+from scaler.protocol.data_rows import ObjectRow
+from scaler.protocol.messages import FindObjects, ObjectsFound, is_at_host, is_stored, stored_bytes
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.data.directory import OBJECT_STORAGE
+from scaler.scheduler.core.data.largest import Copies
+from scaler.scheduler.core.state import ClientRecord
+
+STORAGE_NAME = "object storage"
+"""Stands for the host of the object storage."""
+BACKEND_NAME = "backend"
+"""Stands for the backend of the object storage."""
+MAX_HOLDERS = 1_000
+"""Holders of an object that an answer names."""
+MAX_SHOWN = 8
+"""The same in a row of a monitor."""
+MAX_BYTES = 768 * 1024
+
+
+def host_names(state: ClusterState) -> dict[int, str]:
+    """Return the host of each store, by number."""
+    names = {record.number: record.host for record in state.stores.values()} | {OBJECT_STORAGE: STORAGE_NAME}
+    if state.tracker.backend is not None:
+        names[state.tracker.backend] = BACKEND_NAME
+    return names
+
+
+def answer(state: ClusterState, question: FindObjects, client: ClientRecord | None = None) -> ObjectsFound:
+    """Return the objects that were asked for, or the largest ones. client: which sees its key's only; None: all."""
+    if question.named:
+        may_see = [each for each in question.named if client is None or state.may_see(client, each)]
+        found = [known for each in may_see if (known := _known(state, each)) is not None]
+    else:
+        owners = [each for each in state.directory.largest.owners if client is None or state.may_see(client, each)]
+        found = state.directory.largest.largest(owners, question.most)
+    hosts, rows, left = host_names(state), [], MAX_BYTES
+    for identifier, copies in found:
+        text = json.dumps([*_row(state, identifier, copies)[:-1], _holders(copies, hosts)])
+        left -= len(text)
+        if left < 0:
+            break
+        rows.append(text)
+    return ObjectsFound(question.named, question.most, f"[{', '.join(rows)}]".encode())
+
+
+def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
+    """Return the largest objects of all clients."""
+    hosts = host_names(state)
+    return [
+        _row(state, identifier, copies)._replace(holders=", ".join(_holders(copies, hosts)[:MAX_SHOWN]))
+        for identifier, copies in state.directory.largest.largest(state.directory.largest.owners, most)
+    ]
+
+
+def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
+    """Return an object by its id, or the stored result of a task by that of the task."""
+    size_bytes, is_in_storage = 0, not (state.directory.is_used and is_result(identifier))
+    if is_task(identifier):
+        client = state.clients.get(owner_of(identifier))
+        retained = None if client is None else client.retained.get(identifier)
+        if retained is None or not is_stored(retained.payload):
+            return None
+        identifier, size_bytes = retained.payload[1:17], stored_bytes(retained.payload)
+        is_in_storage = not is_at_host(retained.payload)
+    copies = state.directory.find(identifier)
+    if copies is None and is_in_storage and (size_bytes or identifier in state.objects.stored):
+        copies = Copies(size_bytes, {OBJECT_STORAGE})
+    return None if copies is None else (identifier, copies)
+
+
+def _row(state: ClusterState, identifier: bytes, copies: Copies) -> ObjectRow:
+    owner = state.clients.get(owner_of(identifier))
+    task = task_of(identifier).hex() if is_result(identifier) else ""
+    client = owner_of(identifier).hex() if owner is None else owner.name
+    return ObjectRow(identifier.hex(), copies.size_bytes, copies.function, task, client)
+
+
+def _holders(copies: Copies, hosts: dict[int, str]) -> list[str]:
+    """Return the hosts whose stores have an object; stores that are awaited have no name yet."""
+    return sorted(hosts[store] for store in copies.holders if store in hosts)[:MAX_HOLDERS]

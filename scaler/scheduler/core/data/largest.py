@@ -1,0 +1,77 @@
+"""The large objects by size, so that the largest ones are found without a look at all of them. Pure.
+
+Objects of one owner are in classes of sizes, four for each power of two. A question takes classes from the largest on,
+and looks at MAX_LOOKS objects of a class at most: of more objects that differ by less than a quarter, it returns some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from heapq import nlargest
+from itertools import chain, islice
+
+from scaler.ids import owner_of
+
+MAX_LOOKS = 10_000
+MAX_OWNERS = 4_000
+"""Clients whose objects a question looks at."""
+
+
+@dataclass(slots=True, eq=False)
+class Copies:
+    """An object: its size, 0 when it is not known, and the numbers of the stores that have it whole.
+
+    function: the name of that whose result it is, as far as that is known.
+    """
+
+    size_bytes: int
+    holders: set[int] = field(default_factory=set)
+    function: str = ""
+
+
+class LargestObjects:
+    """Objects of at least LARGE_BYTES, by owner."""
+
+    def __init__(self) -> None:
+        self._classes: dict[bytes, dict[int, dict[bytes, Copies]]] = {}
+
+    def add(self, identifier: bytes, copies: Copies) -> None:
+        """Add an object, whose size does not change any more. O(1)."""
+        classes = self._classes.setdefault(owner_of(identifier), {})
+        classes.setdefault(_class_of(copies.size_bytes), {})[identifier] = copies
+
+    def discard(self, identifier: bytes, copies: Copies) -> None:
+        """Forget an object; one that was not added does no harm. O(1)."""
+        owner, size_class = owner_of(identifier), _class_of(copies.size_bytes)
+        classes = self._classes.get(owner, {})
+        objects = classes.get(size_class, {})
+        if objects.pop(identifier, None) is not None and not objects:
+            del classes[size_class]
+            if not classes:
+                del self._classes[owner]
+
+    def drop_owner(self, owner: bytes) -> None:
+        self._classes.pop(owner, None)
+
+    @property
+    def owners(self) -> Iterable[bytes]:
+        """The clients that own large objects."""
+        return self._classes.keys()
+
+    def largest(self, owners: Iterable[bytes], most: int) -> list[tuple[bytes, Copies]]:
+        """Return the largest objects of these clients, the largest one first."""
+        tables = list(islice((self._classes[owner] for owner in owners if owner in self._classes), MAX_OWNERS))
+        found: list[tuple[bytes, Copies]] = []
+        for size_class in sorted({each for classes in tables for each in classes}, reverse=True):
+            candidates = chain.from_iterable(classes[size_class].items() for classes in tables if size_class in classes)
+            left = most - len(found)
+            found += nlargest(left, islice(candidates, MAX_LOOKS), key=lambda item: item[1].size_bytes)
+            if len(found) == most:
+                break
+        return found
+
+
+def _class_of(size_bytes: int) -> int:
+    bits = size_bytes.bit_length()
+    return bits * 4 + (size_bytes >> max(0, bits - 3) & 3)

@@ -1,0 +1,109 @@
+"""Which objects clients and monitors find, what made them, and which hosts have them."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from typing import Any
+
+from scaler.ids import result_id, show
+from scaler.net.identity import Identity
+from scaler.protocol.messages import FindObjects, ObjectsFound, ObjectsHeld, stored_reference
+from scaler.scheduler.core.commands import StorageConnected, StorageSaid
+from scaler.scheduler.core.data.directory import Directory
+from scaler.scheduler.core.data.finding import answer
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_stores import MB, SIZE, Hosts, hosts_with_result
+
+
+def asked(cluster: Cluster, client: str, *named: bytes, most: int = 10) -> list[list[Any]]:
+    cluster.said.clear()
+    cluster.say(client, FindObjects(list(named), most))
+    [found] = [message for name, message in cluster.said if name == client and isinstance(message, ObjectsFound)]
+    rows = json.loads(found.json)
+    assert isinstance(rows, list)
+    return rows
+
+
+def test_a_large_result_is_found_by_its_task_with_its_size_its_function_and_its_holders() -> None:
+    cluster, result = hosts_with_result(2)
+    [task] = [each for client in cluster.state.clients.values() for each in client.retained]
+    cluster.has_all("s2", result)
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
+    [row] = asked(cluster, "client", task)
+    assert row == [show(result), SIZE, "function", show(task), "client", ["host-of-s1", "host-of-s2"]]
+    assert asked(cluster, "client", result) == [row]
+    assert asked(cluster, "client") == [row]
+
+
+def test_without_stores_of_hosts_large_results_and_uploads_are_in_the_object_storage() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    first, second = cluster.submit(client, 2)
+    cluster.finish(worker, first, payload=stored_reference(result_id(first, 1), 2 * MB))
+    cluster.finish(worker, second, payload=stored_reference(result_id(second, 1), 40_000))
+    upload = cluster.peer(client) + b"\xff\xff" + bytes(6)
+    cluster.step(StorageSaid(ObjectsHeld([upload], [5 * MB])))
+    rows = asked(cluster, client)
+    assert [(row[1], row[2], row[5]) for row in rows] == [
+        (5 * MB, "", ["object storage"]),
+        (2 * MB, "function", ["object storage"]),
+    ]
+    [small] = asked(cluster, client, second)
+    assert (small[1], small[5]) == (40_000, ["object storage"]), "a small one has no entry, and is found by its task"
+    cluster.step(StorageConnected())
+    assert asked(cluster, client) == [], "a storage that comes back names what it has"
+
+
+def test_what_is_forgotten_or_was_never_stored_is_not_found() -> None:
+    cluster = Hosts(1)
+    [task] = cluster.submit("client")
+    assert asked(cluster, "client", task) == []
+    cluster.finish("w1", task)
+    assert asked(cluster, "client", task) == []
+    assert asked(cluster, "client", b"?" * 16) == []
+    made = cluster.made("w1")
+    assert len(asked(cluster, "client")) == 1
+    cluster.leave("s1")
+    assert asked(cluster, "client") == []
+    assert asked(cluster, "client", made) == []
+
+
+def test_a_key_sees_its_own_objects_only_and_monitors_see_all() -> None:
+    cluster = Cluster()
+    worker = cluster.worker("w")
+    results = {}
+    for key in ("alice", "bob"):
+        cluster.client(key, identity=Identity(key))
+        [task] = cluster.submit(key)
+        results[key] = result_id(task, 1)
+        cluster.finish(worker, task, payload=stored_reference(results[key], SIZE))
+    assert [row[0] for row in asked(cluster, "alice")] == [show(results["alice"])]
+    assert asked(cluster, "alice", results["bob"]) == []
+    assert len(json.loads(answer(cluster.state, FindObjects([], 10)).json)) == 2
+
+
+def test_the_largest_of_many_are_found_at_once_and_in_order() -> None:
+    directory, order = Directory(), random.Random(5)
+    sizes = [order.randrange(MB, 2**36) for _ in range(20_000)]
+    for number, size_bytes in enumerate(sizes):
+        directory.add(number.to_bytes(16, "big"), size_bytes, number % 3)
+    for number in range(0, len(sizes), 2):
+        directory.forget(number.to_bytes(16, "big"))
+    found = [copies.size_bytes for _, copies in directory.largest.largest(directory.largest.owners, 100)]
+    assert found == sorted(sizes[1::2], reverse=True)[:100]
+    directory.check({0, 1, 2})
+
+
+def test_many_objects_of_one_size_hold_up_the_scheduler_no_longer_than_ten_milliseconds() -> None:
+    directory = Directory()
+    for number in range(100_000):
+        directory.add(number.to_bytes(16, "big"), SIZE, 0)
+    times = []
+    for _ in range(3):
+        began_at = time.thread_time()
+        found = directory.largest.largest(directory.largest.owners, 1_000)
+        times.append(time.thread_time() - began_at)
+        assert len(found) == 1_000
+    assert min(times) < 0.010
