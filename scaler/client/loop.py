@@ -562,7 +562,7 @@ class ClientLoop:
             if has_profiles:
                 profile = (durations[index], message.cpu_us[index], message.peak_bytes[index])
             if is_stored(payload):
-                resolved += self._results.ended(future, outcomes[index], payload, profile, template.serializer)
+                self._results.ended(future, outcomes[index], payload, profile, template.serializer)
                 self.copies.came(future)
                 continue
             if to_cache and (digest := self.cached.take(identifier, outcomes[index])):

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from scaler.client.cached import CachedResults
 from scaler.client.future import Unloaded
-from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
+from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.session import TaskSettled
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import RemoteReference
@@ -78,22 +78,23 @@ class StoredResults:
 
     def ended(
         self, future: TaskFuture, outcome: int, payload: bytes, profile: Profile, serializer: Serializer | None
-    ) -> list[Resolved]:
-        """Return how a task has ended whose result is stored; nothing when its future ends after a fetch."""
+    ) -> None:
+        """End the future of a task whose result is stored: at once when the result stays, else after a fetch."""
         stored = self.reference(payload)
-        if outcome == _SUCCESS and not future.done():
-            future.stored = stored
-            if self._may_stay(future, payload) and not self._cached.wanted:
-                future.stay()
-                self._away[future.task_id] = future
-                self._sizes[future] = stored_bytes(payload)
-                return [(future, Unloaded(partial(self.load, future)), None, profile)]
+        with self._futures.condition:  # so that no callback is added after it was looked for one
+            if outcome == _SUCCESS and not future.done():
+                future.stored = stored
+                if self._may_stay(future, payload):
+                    future.stay()
+                    future.settle(Unloaded(partial(self.load, future)), None, profile)
+                    self._away[future.task_id] = future
+                    self._sizes[future] = stored_bytes(payload)
+                    return
         # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
         self._loop.create_task(self._fetch(future, outcome, stored, profile, serializer))
-        return []
 
     def _may_stay(self, future: TaskFuture, payload: bytes) -> bool:
-        if future.is_awaited:
+        if future.is_awaited or self._cached.wanted:
             return False
         return future.has_users or (is_at_host(payload) and not self._futures.is_read_next(future.task_id))
 
