@@ -20,10 +20,11 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectUpload, Reference, Stage, TaskTemplate
 from scaler.errors import ObjectLostError
 from scaler.grammar import counted
-from scaler.ids import is_result, show, task_of
+from scaler.ids import is_result, task_of
 from scaler.protocol.messages import ObjectsRestored
 from scaler.serialization import Buffer, Parts, Serializer, dump_value
 
+KEEP_ANOTHER = "replicas=2 or client.persist(future) keeps a second copy of such a result"
 MAX_RUNS_AGAIN = 3
 """How often one result may be lost, and computed again."""
 
@@ -134,13 +135,17 @@ class Restoring:
 
     async def _begin_again(self, lost: TaskFuture) -> TaskFuture:
         template, runs = lost.template, self._runs.get(lost.task_id, 0) + 1
-        name = f"the result of task {show(lost.task_id)}"
+        name = lost._label
         if template is None:
-            raise ObjectLostError(f"{name} is lost, and its client no longer has it")
+            raise ObjectLostError(f"the client no longer has the result of {name}")
+        if lost.is_adopted:
+            raise ObjectLostError(
+                f"{name} does not run again, because another program submitted it: submit it again, with another key"
+            )
         if template.spec.retries == 0:
-            raise ObjectLostError(f"{name} is lost; retries=0, so the task does not run again")
+            raise ObjectLostError(f"{name} has retries=0 and does not run again; {KEEP_ANOTHER}")
         if runs > MAX_RUNS_AGAIN:
-            raise ObjectLostError(f"{name} was lost again and again: {counted(runs, 'time')}")
+            raise ObjectLostError(f"the result of {name} was lost again and again: {counted(runs, 'time')}")
         payload, uploads = lost.payload, list(lost.uploads)
         references: list[Reference] = []
         for reference in lost.references:

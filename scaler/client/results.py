@@ -175,7 +175,7 @@ class StoredResults:
                 return Unloaded(partial(_load_parts, parts, serializer)), None
             return load_outcome(outcome, parts[0], serializer, [own_buffer(part) for part in parts])
         except ScalerError as error:
-            lost = ObjectLostError(f"the result of the task is no longer in the object storage: {error}")
+            lost = ObjectLostError(f"the result of {future._label} is lost: {error}")
             if self._is_storage_connected():  # else a new result could not be stored either
                 return await self._load_again(future, lost)
             return None, lost

@@ -32,6 +32,7 @@ from scaler.protocol.messages import (
 MAX_ROWS_PER_MESSAGE = 10_000
 """Of a message to the scheduler, which is a control message."""
 UNAVAILABLE = "no store has it"
+LOST = "its only copy was lost with host {}"
 
 _Row = TypeVar("_Row")
 FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | CopyObjects | PushObjects | StoresChanged
@@ -229,10 +230,11 @@ class Exchange:
                 columns = message.ids, message.sizes, message.firsts, message.counts, message.sources
                 for row in zip(*columns, strict=True):
                     self._begin(ChunkRun(*row))
-            case ObjectsUnavailable(ids):
+            case ObjectsUnavailable(ids, host):
+                text = LOST.format(host) if host else UNAVAILABLE
                 for object_id in ids:
                     if self._fetches.pop(object_id, None) is not None:
-                        self._commands.append(NotFetched(object_id, UNAVAILABLE))
+                        self._commands.append(NotFetched(object_id, text))
             case StoresChanged(stores, gone):
                 self.stores.update((store.number, store) for store in stores)
                 for number in gone:

@@ -1141,6 +1141,7 @@ class ObjectsUnavailable(Message):
     """Names objects that were wanted and that no store has."""
 
     ids: f.Ids
+    host: f.Display = ""  # the host that had the only copies when it was lost; or empty
 
 
 @message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))

@@ -993,6 +993,7 @@ struct ObjectsUnavailable {
   # scheduler -> store.
   # scheduler -> object storage.
   ids @0 :Data;                  # column of ids
+  host @1 :Text;                 # the host that had the only copies when it was lost; or empty
 }
 
 struct SoleCopies {

@@ -113,6 +113,28 @@ def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: Sc
         assert found.result()[0] == 4.0
 
 
+def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_what_to_do(
+    combo: SchedulerClusterCombo,
+) -> None:
+    with Client(combo.get_address()) as client:
+
+        def make_at_host() -> ScalerFuture | None:
+            made = client.submit_verbose(make, (5,), retries=0)
+            until(made.done)  # no task uses it yet: processors keep their last inputs
+            return None if is_stored(combo, made) else made  # while the store of the host starts, it is there
+
+        made = until(make_at_host)
+        kill_store(combo)
+        used = client.submit(first, made).exception()
+        asked = made.exception()
+    task = made.task_id.hex()
+    for error in (used, asked):
+        assert isinstance(error, ObjectLostError)
+        assert "with host " in str(error)
+        assert f"make ({task}) has retries=0 and does not run again; replicas=2 or client.persist(" in str(error)
+    assert str(asked).startswith(f"the result of make ({task}) is lost: object ")
+
+
 def test_what_cannot_be_persisted_or_copied_is_refused(combo: SchedulerClusterCombo) -> None:
     with Client(combo.get_address()) as client, Client(combo.get_address()) as other:
         future = client.submit(abs, -1)

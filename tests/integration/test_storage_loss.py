@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
-from scaler.errors import UnreachableError
+from scaler.errors import ObjectLostError, UnreachableError
 from tests.integration.settings_rig import Command, command
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.waiting import until, wait_for_file
@@ -187,3 +187,15 @@ def test_values_survive_a_scheduler_that_is_killed_with_the_storage_inside_it(tm
         restarted.addresses()
         go.touch()
         assert [future.result(30) for future in futures] == [SIZE + LARGE] * 6
+
+
+def test_a_lost_result_of_another_program_says_that_its_task_cannot_run_again(cluster: Cluster) -> None:
+    with Client(cluster.address, session="lost") as client:
+        client.submit(bytes, LARGE, key="large").result()
+    cluster.restart_storage()
+    with Client(cluster.address, session="lost") as client:
+        [found] = client.futures(key="large")
+        with pytest.raises(
+            ObjectLostError, match="does not run again, because another program submitted it: submit it"
+        ):
+            found.result()

@@ -203,7 +203,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.StoreReport: st.builds(m.StoreReport, CLOCK, U64, U64, U64, U64, U64),
     m.FetchChunks: columns(sizes=U64, firsts=U32, counts=U32, sources=U32).map(lambda drawn: m.FetchChunks(**drawn)),
-    m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS),
+    m.ObjectsUnavailable: st.builds(m.ObjectsUnavailable, IDS, TEXT),
     m.SoleCopies: st.builds(m.SoleCopies, IDS),
     m.PushObjects: st.builds(m.PushObjects, IDS),
     m.StoresChanged: st.builds(

@@ -490,7 +490,9 @@ class Tasks:
                     if type(task.state) is not Waiting:
                         continue  # it was cancelled
                     if is_lost:
-                        why = f"object {show(identifier)} is lost: {message.text}"
+                        host = self._directory.lost_with(identifier)
+                        where = f" with host {host}, which had the only copy" if host else ""
+                        why = f"object {show(identifier)} is lost{where}: {message.text}"
                         self.end(task, Outcome.OBJECT_LOST, why.encode())
                     else:
                         # The worker may still be without a connection to the storage that its client has reached.

@@ -129,6 +129,12 @@ def test_what_no_store_has_is_not_fetched(story: Story) -> None:
     assert story.says(ObjectsUnavailable([OBJECT, OTHER])) == [NotFetched(OBJECT, UNAVAILABLE)]
 
 
+def test_an_object_that_was_lost_with_a_host_is_said_to_be(story: Story) -> None:
+    story.says(FetchObject(OBJECT))
+    lost = [NotFetched(OBJECT, "its only copy was lost with host alpha")]
+    assert story.says(ObjectsUnavailable([OBJECT], "alpha")) == lost
+
+
 def test_a_restarted_scheduler_is_told_what_is_here_what_is_wanted_and_which_chunks_have_come(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(1, 2), chunks(6, 1), chunks(8, 2))
     story.says(RunCame(run(1, 2), SIZE), RunCame(run(6, 1), SIZE))

@@ -288,6 +288,30 @@ def test_an_object_whose_only_store_has_gone_is_unavailable_when_the_object_stor
     assert [each.ids for each in cluster.told("s2", ObjectsUnavailable)] == [[result]]
 
 
+def test_the_host_with_which_an_object_was_lost_is_named_until_it_is_there_again() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.leave("s1")
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
+    assert [each.host for each in cluster.told("s2", ObjectsUnavailable)] == ["host-of-s1"]
+    cluster.said.clear()
+    cluster.say("s2", ObjectsHeld([result], [SIZE]))
+    cluster.say("s2", ObjectsDropped([result]))
+    cluster.say("s2", ObjectsWanted([result]))
+    cluster.say("s2", FetchesFailed([result], [0], [0], [False]))
+    assert [each.host for each in cluster.told("s2", ObjectsUnavailable)] == [""]
+
+
+def test_a_task_whose_input_was_lost_with_a_host_names_it() -> None:
+    cluster, result = hosts_with_result(1)
+    [task] = cluster.submit("client", references=[(result,)])
+    cluster.leave("s1")
+    cluster.finish("w1", task, outcome=Outcome.INPUT_MISSING, payload=result + b" is missing")
+    cluster.say("client", ObjectsRestored([], [result], "it has retries=0"))
+    text = f"object {result.hex()} is lost with host host-of-s1, which had the only copy: it has retries=0"
+    assert cluster.outcomes("client")[task] == (Outcome.OBJECT_LOST, text.encode())
+
+
 def test_an_object_that_its_client_has_put_again_is_fetched_from_the_object_storage() -> None:
     cluster = Hosts(1)
     uploaded = cluster.object_id("client")
@@ -427,7 +451,7 @@ def test_a_task_whose_input_is_fetched_says_from_where_and_how_much_is_there() -
     cluster.say("s2", ChunksFetched([result], [0], [3], [80 * MB]))
     text = explain(cluster.state, task, cluster.now)
     assert text.endswith("whose host waits for 80 MB of input from host host-of-s1, 2 % there")
-    for first in range(3, 128):
+    for first in range(3, chunk_count(80 * MB)):
         cluster.say("s2", ChunksFetched([result], [first], [1], [80 * MB]))
     assert explain(cluster.state, task, cluster.now) == "it runs on worker manager-2 (host, pid 1)"
 

@@ -12,6 +12,8 @@ from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.scheduler.core.data.largest import Copies, LargestObjects
 
+MAX_LOST = 50_000
+"""Objects that are remembered to have been lost with a host."""
 OBJECT_STORAGE = 0
 """Number of the object storage; the stores of hosts have numbers from 1 on."""
 
@@ -25,6 +27,8 @@ class Directory:
         self.largest = LargestObjects()
         self._by_owner: dict[bytes, dict[bytes, Copies]] = {}
         self._by_store: dict[int, dict[bytes, Copies]] = {}
+        self._lost: dict[bytes, str] = {}
+        """The hosts that had the only copies of objects when they were lost; the oldest loss is first."""
 
     @property
     def is_empty(self) -> bool:
@@ -40,6 +44,8 @@ class Directory:
 
     def add(self, identifier: bytes, size_bytes: int, store: int) -> Copies:
         """Note that a store has an object. size_bytes: 0 when it is not known."""
+        if self._lost:
+            self._lost.pop(identifier, None)
         objects = self._by_owner.setdefault(owner_of(identifier), {})
         copies = objects.get(identifier)
         if copies is None:
@@ -62,17 +68,29 @@ class Directory:
             self._forget_entry(identifier)
         return found
 
-    def drop_store(self, store: int) -> dict[bytes, Copies]:
-        """Note that a store has gone with all that it had. Returns its objects, and what is left of each."""
+    def lost_with(self, identifier: bytes) -> str:
+        """Return the name of the host with which the last copy of an object was lost; empty when there is none."""
+        return self._lost.get(identifier, "")
+
+    def drop_store(self, store: int, host: str = "") -> dict[bytes, Copies]:
+        """Note that a store has gone with all that it had. Returns its objects, and what is left of each.
+
+        host: name of its host.
+        """
         objects = self._by_store.pop(store, {})
         for identifier, copies in objects.items():
             copies.holders.discard(store)
             if not copies.holders:
                 self._forget_entry(identifier)
+                if host:
+                    self._lost[identifier] = host
+        while len(self._lost) > MAX_LOST:
+            del self._lost[next(iter(self._lost))]
         return objects
 
     def forget(self, identifier: bytes) -> set[int]:
         """Forget an object. Returns the numbers of the stores that have it."""
+        self._lost.pop(identifier, None)
         copies = self.find(identifier)
         if copies is None:
             return set()

@@ -16,7 +16,7 @@ from scaler.protocol.messages import (
 )
 
 _Kind = TypeVar("_Kind", bound=Message)
-_Ids = TypeVar("_Ids", ObjectsUnavailable, SoleCopies, PushObjects, ForgetObjects)
+_Ids = TypeVar("_Ids", SoleCopies, PushObjects, ForgetObjects)
 
 
 class StoreMail:
@@ -46,6 +46,14 @@ class StoreMail:
             self.send(store, message)
         message.ids.append(identifier)
         message.sizes.append(size_bytes)
+
+    def unavailable(self, store: int, identifier: bytes, host: str) -> None:
+        """Tell a store that no store has an object. host: that with which the last copy was lost, or empty."""
+        message = self._last(store, ObjectsUnavailable)
+        if message is None or message.host != host:
+            message = ObjectsUnavailable([], host)
+            self.send(store, message)
+        message.ids.append(identifier)
 
     def name(self, kind: type[_Ids], store: int, identifier: bytes) -> None:
         """Name an object in the next message of this kind to a store."""

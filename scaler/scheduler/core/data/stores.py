@@ -75,7 +75,7 @@ class Stores:
         del self._state.stores[record.id]
         for other in (OBJECT_STORAGE, *(each.number for each in self._state.stores.values())):
             self._tracker.mail.send(other, StoresChanged([], [record.number]))
-        self._forget(record.id)
+        self._forget(record.id, record.host)
 
     def use(self, worker: Worker, store: bytes, now: float) -> None:
         """Note the store of a worker's host; empty: the object storage."""
@@ -140,8 +140,8 @@ class Stores:
             self._tracker.wake_by(self._awaited[peer])
         return number
 
-    def _forget(self, peer: bytes) -> None:
-        self._tracker.gone(self._numbers.pop(peer))
+    def _forget(self, peer: bytes, host: str = "") -> None:
+        self._tracker.gone(self._numbers.pop(peer), host)
 
     def tick(self, now: float) -> None:
         """Give up stores that were awaited for too long, and have the tracker do what is due."""

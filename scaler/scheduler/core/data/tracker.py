@@ -19,7 +19,7 @@ from itertools import islice
 
 from scaler.ids import owner_of
 from scaler.protocol.chunks import LARGE_BYTES
-from scaler.protocol.messages import ForgetObjects, Message, ObjectsUnavailable, PushObjects, SoleCopies
+from scaler.protocol.messages import ForgetObjects, Message, PushObjects, SoleCopies
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.data.largest import Copies
 from scaler.scheduler.core.data.mail import StoreMail
@@ -195,12 +195,13 @@ class Tracker:
         self.awaited.discard(store)
         self.retry()
 
-    def gone(self, store: int, *, is_back: bool = False) -> None:
+    def gone(self, store: int, host: str = "", *, is_back: bool = False) -> None:
         """Forget a store with all that it has and fetches.
 
-        is_back: it is here again, with nothing, and the others find out by themselves what they still get from it.
+        host: the name of its host. is_back: it is here again, with nothing, and the others find out by themselves what
+        they still get from it.
         """
-        for identifier, copies in self._directory.drop_store(store).items():
+        for identifier, copies in self._directory.drop_store(store, host).items():
             self._note_sole(identifier, copies)
         self.replicas.gone(store)
         self.wake_by(self.replicas.next_at)
@@ -620,7 +621,7 @@ class Tracker:
                     # The object storage gets what only the backend has.
                     self.mail.name(PushObjects, OBJECT_STORAGE if pusher == self.backend else min(pushing), transfer.id)
                 return
-        self.mail.name(ObjectsUnavailable, fetch.store, transfer.id)
+        self.mail.unavailable(fetch.store, transfer.id, self._directory.lost_with(transfer.id))
         self._drop(fetch)
         self._refused(fetch.store, transfer.id)
 
