@@ -1,0 +1,28 @@
+"""What an agent hears from the process that makes its processors."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+
+import pytest
+
+from scaler.worker.fork_server import ForkServer
+
+
+def test_a_processor_whose_descriptor_has_no_room_in_the_agent_is_no_end_of_one() -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        server = ForkServer(os.getpid(), ours)
+        assert server.reports() == []
+        socket.send_fds(theirs, [b"a processor has started"], [0])
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        lowest_free = os.dup(0)
+        os.close(lowest_free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
+        try:
+            with pytest.raises(OSError, match="Too many open files"):
+                server.reports()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
