@@ -99,6 +99,22 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
         assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": account}}
 
 
+@pytest.mark.parametrize(
+    ("url", "folders"), [("s3://bucket/my/prefix/", "bucket/my/prefix/run-*"), ("s3://bucket", "bucket/run-*")]
+)
+def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
+    cloud: EcsCloud, url: str, folders: str
+) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--object-storage-backend", url)
+    assert [what for word, what in lines if word == "changed" and "backend of the object storage" in what]
+    [statement] = cloud.call("iam", "GetRolePolicy", RoleName=TASK, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert statement["Resource"] == f"arn:aws:s3:::{folders}"
+    assert statement["Action"] == ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    cloud.do("setup")
+    assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
+
+
 def test_without_an_image_nothing_is_made_and_the_rest_works(cloud: EcsCloud) -> None:
     bare = EcsCloud(cloud.endpoint_url, {"--ecs-subnets": "subnet-1"})
     with pytest.raises(UsageError, match=r"ecs_task_image is missing: .* docker build -f docker/worker.Dockerfile"):

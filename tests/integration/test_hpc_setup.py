@@ -197,6 +197,9 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
         {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/results/*"},
         {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
     ]
+    cloud.do("setup", "--object-storage-backend", "s3://bucket/prefix")
+    [*_, backend] = cloud.policy(JOB)
+    assert backend["Resource"] == "arn:aws:s3:::bucket/prefix/run-*"
     [logs] = cloud.policy(EXECUTION)
     assert logs["Action"] == ["logs:CreateLogStream", "logs:PutLogEvents"]
     trust = cloud.call("iam", "GetRole", RoleName=JOB)["Role"]["AssumeRolePolicyDocument"]

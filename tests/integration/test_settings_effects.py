@@ -225,6 +225,9 @@ EFFECTS: dict[type, dict[str, str]] = {
     AwsRawEcsConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
+        "object_storage_backend": (
+            "integration/test_ecs_setup.py::test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else"
+        ),
         "credentials": OF_CONTAINERS,
         "max_task_concurrency": (
             "integration/test_ecs_backend.py::test_units_are_as_many_tasks_as_hold_the_wanted_workers"
@@ -239,6 +242,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     AwsHpcConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
+        "object_storage_backend": "integration/test_hpc_setup.py::test_roles_may_do_what_they_must_and_no_more",
         "credentials": OF_CONTAINERS,
         "mode": RUNS_AS_TOLD,
         "backend": AWS + "test_another_service_than_batch_is_refused",

@@ -32,6 +32,7 @@ def matching(pattern: str, reason: str) -> Check:
 
 
 Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as http://127.0.0.1:5000")]
+_BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +45,9 @@ class AwsSettings(SettingsModel):
     """Where to reach the service instead of AWS: an emulator, or a private endpoint."""
     aws_profile: Annotated[Name | None, Setting(default_text="the default chain", metavar="NAME")] = None
     """Which profile of the AWS configuration files to use."""
+    object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
+    """The `backend` of [object_storage_server], if it is a bucket: `setup` lets the units read and write objects there.
+    """
 
     def check(self) -> None:
         super().check()

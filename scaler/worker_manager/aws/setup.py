@@ -429,6 +429,16 @@ def execution_statements(image: str, log_group_arn: str, partition: str, credent
     return statements
 
 
+def backend_statements(settings: AwsSettings, partition: str) -> list[Fields]:
+    """Return what the stores of units may do with the backend of the object storage, and with nothing else there."""
+    if not settings.object_storage_backend:
+        return []
+    bucket, _, prefix = settings.object_storage_backend.removeprefix("s3://").partition("/")
+    folders = "/".join(part for part in (bucket, prefix.strip("/"), "run-*") if part)
+    actions = ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    return [{"Effect": "Allow", "Action": actions, "Resource": f"arn:{partition}:s3:::{folders}"}]
+
+
 def default_subnets(account: Account) -> list[Fields]:
     """Return the subnets of the default VPC. Raises AwsError."""
     filters = [{"Name": "default-for-az", "Values": ["true"]}]

@@ -23,6 +23,7 @@ from scaler.worker_manager.aws.setup import (
     IamRole,
     LogGroup,
     Resource,
+    backend_statements,
     default_subnets,
     execution_role,
     is_ours,
@@ -131,13 +132,14 @@ def is_fargate(config: AwsHpcConfig) -> bool:
 
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
-    """Return what the jobs of mode offload may do. Workers need nothing; users add what their tasks need."""
+    """Return what the jobs of mode offload, and the stores of workers, may do. Users add what their tasks need."""
     bucket = f"arn:{account.partition}:s3:::{config.s3_bucket}/{config.s3_prefix}"
     return [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/*/calls/*"},
         {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{bucket}/*/results/*"},
         # A job reads a call that is among its parameters. Batch cannot restrict this to single jobs.
         {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
+        *backend_statements(config, account.partition),
     ]
 
 

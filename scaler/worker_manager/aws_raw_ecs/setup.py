@@ -19,6 +19,7 @@ from scaler.worker_manager.aws.setup import (
     IamRole,
     LogGroup,
     Resource,
+    backend_statements,
     default_subnets,
     execution_role,
     run,
@@ -41,7 +42,10 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         credential = CredentialParameter(account, config, family, text)
         execution = execution_role(account, family, config.ecs_task_image, logs, credential.arn)
         purpose = "the tasks, which may do nothing on AWS unless you add it"
-        tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose)
+        if config.object_storage_backend:
+            purpose = "the tasks, to read and write the backend of the object storage"
+        statements = partial(backend_statements, config, account.partition)
+        tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
         definition = TaskDefinitionResource(account, config, execution, tasks, logs, credential)
         wanted = [cluster, logs, credential, execution, tasks, definition]
