@@ -72,6 +72,7 @@ class BackendRun:
         self._deleting: asyncio.Task[None] | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._failures = RateLimitedLog(_log, logging.WARNING, self._loop)
+        self._left = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._upkeep = self._loop.create_task(self._keep_up())
 
     # -- objects
@@ -144,7 +145,7 @@ class BackendRun:
             try:
                 await self._client.delete(batch)
             except ScalerError as error:
-                self._failures.add(f"forgotten objects stay in the backend until its run ends: {error}")
+                self._left.add(f"forgotten objects stay in the backend until its run ends: {error}")
         self._deleting = None
 
     # -- the run
@@ -158,7 +159,7 @@ class BackendRun:
                 await asyncio.to_thread(self._say_alive)
                 await asyncio.to_thread(remove_stale, self._root, self.name, time.time())
             except ScalerError as error:
-                self._failures.add(f"the backend cannot be tidied up: {error}")
+                self._left.add(f"the backend cannot be tidied up: {error}")
             await asyncio.sleep(ALIVE_SECONDS)
 
     async def end(self) -> None:

@@ -1,0 +1,130 @@
+"""The object storage's part of a backend by itself: what is written when, and what happens while that fails."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import UnreachableError
+from scaler.ids import IdFactory, new_peer_id, owner_of
+from scaler.object_storage.backend import run as backend_run
+from scaler.object_storage.backend.client import BackendClient
+from scaler.object_storage.backend.run import BackendRun
+from scaler.object_storage.body import Body
+from tests.waiting import soon
+
+MADE = IdFactory(new_peer_id())
+SIZE = 3_000_000
+
+
+def body(content: bytes) -> Body:
+    return Body([len(content)], [memoryview(content)], len(content), names=1)
+
+
+class Story:
+    """A run in a directory, on the running loop."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.run = BackendRun(root.as_uri())
+        self.written: list[bytes] = []
+        self.run.begin(lambda rows: self.written.extend(object_id for object_id, _ in rows))
+
+    def stored(self) -> set[str]:
+        return {path.name for path in self.root.glob("run-*/*") if len(path.name) == 32}
+
+
+def play(root: Path, story: Callable[[Story], Awaitable[None]]) -> None:
+    async def main() -> None:
+        it = Story(root)
+        try:
+            await story(it)
+        finally:
+            await it.run.end()
+
+    asyncio.run(main())
+
+
+def test_an_object_comes_back_in_chunks_as_it_was(tmp_path: Path) -> None:
+    content = os.urandom(SIZE)
+
+    async def story(it: Story) -> None:
+        it.run.write(object_id := MADE.object(), body(content))
+        await soon(lambda: it.written == [object_id])
+        assert it.run.held() == [(object_id, SIZE)]
+        client = BackendClient(it.run.url, it.run.key)
+        chunks = await asyncio.gather(*(client.get_chunk(object_id, SIZE, number) for number in range(12)))
+        assert b"".join(bytes(frame) for chunk in chunks for frame in chunk.frames) == content
+        assert all(chunk.parts == [SIZE] for chunk in chunks)
+        client.close()
+
+    play(tmp_path, story)
+
+
+def test_while_the_backend_fails_objects_wait_and_a_warning_says_why_and_later_they_are_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_run, "RETRY_SECONDS", 0.05)
+    root = tmp_path / "backend"
+
+    async def story(it: Story) -> None:
+        shutil.move(root, tmp_path / "away")
+        root.write_text("a file in the way")
+        kept, forgotten = MADE.object(), MADE.object()
+        it.run.write(kept, body(bytes(SIZE)))
+        it.run.write(forgotten, body(bytes(SIZE)))
+        await soon(
+            lambda: "objects stay in memory, because the backend does not take them: cannot write" in caplog.text
+        )
+        it.run.forget([forgotten])
+        root.unlink()
+        shutil.move(tmp_path / "away", root)
+        await soon(lambda: it.written == [kept])
+        assert it.stored() == {kept.hex()}
+
+    play(root, story)
+
+
+def test_what_is_forgotten_while_it_is_written_does_not_stay(tmp_path: Path) -> None:
+    async def story(it: Story) -> None:
+        gone, kept, of_others = MADE.object(), MADE.object(), IdFactory(new_peer_id()).object()
+        bodies = {each: body(bytes(SIZE)) for each in (gone, kept, of_others)}
+        for object_id, each in bodies.items():
+            it.run.write(object_id, each)
+        bodies[gone].names = 0
+        it.run.forget([gone])
+        await soon(lambda: it.stored() == {kept.hex(), of_others.hex()})
+        it.run.write(kept, bodies[kept])  # again, as a client does that has not seen the answer
+        it.run.forget([], owner_of(kept))
+        await soon(lambda: it.stored() == {of_others.hex()})
+
+    play(tmp_path, story)
+
+
+def test_the_end_of_a_run_removes_its_folder_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+
+    async def story(it: Story) -> None:
+        it.run.write(object_id := MADE.object(), body(bytes(SIZE)))
+        await soon(lambda: it.written == [object_id])
+
+    play(tmp_path, story)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_host_that_sees_another_disk_is_out_of_reach_and_does_not_call_objects_lost(tmp_path: Path) -> None:
+    async def story(it: Story) -> None:
+        it.run.write(object_id := MADE.object(), body(bytes(SIZE)))
+        await soon(lambda: it.written == [object_id])
+        (tmp_path / "other").mkdir()
+        client = BackendClient((tmp_path / "other" / it.run.name).as_uri(), it.run.key)
+        with pytest.raises(UnreachableError, match="finds nothing of this run"):
+            await client.get_chunk(object_id, SIZE, 0)
+        client.close()
+
+    play(tmp_path / "backend", story)
