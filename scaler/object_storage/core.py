@@ -199,13 +199,6 @@ class WrittenToBackend:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchForStores:
-    """Input: other stores wait for these objects and cannot get them themselves from where they are."""
-
-    ids: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
 class CopiesWanted:
     """Input: get these objects although no reader waits, and keep them. rows: their ids and sizes (0: not known)."""
 
@@ -228,7 +221,6 @@ StorageInput = (
     | ObjectFetched
     | ObjectNotFetched
     | WrittenToBackend
-    | FetchForStores
     | CopiesWanted
 )
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
@@ -301,7 +293,6 @@ class StorageCore:
         """Whether there are other stores, from which it gets what it does not have."""
         self.has_backend = False
         """Objects of LARGE_BYTES and more are written to a backend, too."""
-        self._fetched_for_stores: set[bytes] = set()
         self.reports = False
         """Whether a scheduler wants to know of large objects that are put here."""
         self.hits = self.misses = 0
@@ -399,14 +390,12 @@ class StorageCore:
                 self._disk_failed(item)
             case BodiesMoved():
                 self._objects.moved(item, now)
-            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | FetchForStores() | CopiesWanted():
+            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | CopiesWanted():
                 self._take_transfer(item)
             case _:
                 assert_never(item)
 
-    def _take_transfer(
-        self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | FetchForStores | CopiesWanted
-    ) -> None:
+    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | CopiesWanted) -> None:
         match item:
             case ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
@@ -426,11 +415,6 @@ class StorageCore:
             case WrittenToBackend(ids):
                 if not self._is_durable:  # the disk keeps what memory has
                     self._copies.update((each, None) for each in ids if self._objects.body(each) is not None)
-            case FetchForStores(ids):
-                for object_id in ids:
-                    if self._objects.body(object_id) is None and not self._objects.is_forgotten(object_id):
-                        self._fetched_for_stores.add(object_id)
-                        self._fetch(object_id)
             case _:
                 assert_never(item)
 
@@ -461,7 +445,6 @@ class StorageCore:
                 for object_id in allowed:
                     self._kept.discard(object_id)
                     self._copies.pop(object_id, None)
-                    self._fetched_for_stores.discard(object_id)
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
@@ -469,7 +452,6 @@ class StorageCore:
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 self._forget_persisted(self._objects.owned_by(owner))
                 self._forget_in_backend(ForgetInBackend([], owner))
-                self._fetched_for_stores = {each for each in self._fetched_for_stores if owner_of(each) != owner}
                 for object_id in self._objects.owned_by(owner):
                     self._copies.pop(object_id, None)
                     self._miss(self._objects.drop(object_id), "it was forgotten")
@@ -797,10 +779,9 @@ class StorageCore:
     def _end_fetch(self, object_id: bytes) -> None:
         self._objects.reserve(-self._fetched.pop(object_id, 0))
         self._partial.pop(object_id, None)
-        self._fetched_for_stores.discard(object_id)
 
     def _stop_fetches(self) -> None:
-        wanted = self._fetched_for_stores | self._kept
+        wanted = self._kept
         for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
             self._commands.append(StopFetching(object_id))

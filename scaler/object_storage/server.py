@@ -33,7 +33,6 @@ from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
     DiskChanged,
     ExpirePeer,
-    FetchForStores,
     FetchObject,
     ForgetInBackend,
     ForgetPersisted,
@@ -64,7 +63,6 @@ from scaler.protocol.messages import (
     Hello,
     Message,
     ObjectsHeld,
-    PushObjects,
     PutObject,
     RefusalReason,
     Refused,
@@ -306,10 +304,7 @@ class StorageServer:
             self._is_known = self._core.fetches = True
             in_backend = [] if self._backend is None else self._backend.held()
             self.transfers.take([SchedulerOpened([], in_backend)])
-        if isinstance(message, PushObjects):
-            self._on_events([FetchForStores(message.ids)])
-        else:
-            self.transfers.take([message])
+        self.transfers.take([message])
 
     def _on_written(self, rows: list[tuple[bytes, int]]) -> None:
         """Note what is in the backend now: memory need not keep it, and other stores may get it there."""

@@ -79,7 +79,9 @@ class BackendRun:
 
     def write(self, object_id: bytes, body: Body) -> None:
         """Have an object written, unless it is there or will be."""
-        if object_id not in self._writing and not self._has(object_id):
+        if self._has(object_id):
+            self._loop.call_soon(self._on_written, [(object_id, body.size_bytes)])
+        elif object_id not in self._writing:
             self._waiting[object_id] = body
             self._write_next()
 

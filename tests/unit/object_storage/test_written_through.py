@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from scaler.ids import IdFactory, cache_owner, cached_id, result_id
-from scaler.object_storage.body import Body
 from scaler.object_storage.core import (
     MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
-    FetchForStores,
     FetchObject,
     ForgetInBackend,
-    ObjectFetched,
-    ObjectNotFetched,
     OutboxMeasured,
     ReportDropped,
     StopFetching,
@@ -21,7 +17,7 @@ from scaler.object_storage.core import (
 )
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, GetObject
-from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, contents, replies
+from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, replies
 
 MADE = IdFactory(CLIENT)
 FIRST, SECOND, THIRD = MADE.object(), MADE.object(), MADE.object()
@@ -88,21 +84,3 @@ def test_what_is_forgotten_is_deleted_from_the_backend_also_when_memory_does_not
     story.says(SCHEDULER, ForgetObjects([FIRST]))
     story.says(SCHEDULER, ForgetOwner(CLIENT))
     assert story.told == [ForgetInBackend([FIRST]), ForgetInBackend([], CLIENT)]
-
-
-def test_an_object_is_fetched_for_stores_that_cannot_get_it_themselves_without_a_reader_here() -> None:
-    story = BackendStory()
-    story.step(FetchForStores([FIRST, SECOND, THIRD]))
-    story.step()
-    assert story.told == [FetchObject(FIRST), FetchObject(SECOND), FetchObject(THIRD)]
-    story.step(ObjectFetched(FIRST, Body([4], [memoryview(b"four")], 4)), ObjectNotFetched(SECOND, "lost"))
-    assert contents(story.says(READER, GetObject(1, FIRST, 0.0))) == [(READER, 1, b"four")]
-    story.says(SCHEDULER, ForgetObjects([THIRD]))
-    assert story.told[-1] == StopFetching(THIRD)
-
-
-def test_what_is_here_is_not_fetched_for_stores() -> None:
-    story = BackendStory()
-    story.puts(CLIENT, FIRST, b"four")
-    story.step(FetchForStores([FIRST]))
-    assert story.told == []

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from scaler.protocol.messages import (
     AcknowledgeResults,
+    CopyObjects,
     FetchChunks,
     FetchesFailed,
     ForgetObjects,
     ObjectsDropped,
     ObjectsHeld,
     ObjectsUnavailable,
+    ObjectsUnwanted,
     ObjectsWanted,
-    PushObjects,
     Release,
     SoleCopies,
     StoresChanged,
@@ -84,7 +85,7 @@ def test_what_only_the_backend_has_comes_to_such_a_host_through_the_object_stora
     [task] = cluster.submit("client", references=[(uploaded,)])
     cluster.say("s1", ObjectsWanted([uploaded]))
     cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
-    assert [each.ids for each in cluster.told("storage", PushObjects)] == [[uploaded]]
+    assert cluster.told("storage", CopyObjects) == [CopyObjects([uploaded], [SIZE])]
     assert "no way to the backend of the object storage" in explain(cluster.state, task, cluster.now)
     cluster.storage_says(ObjectsWanted([uploaded]))
     assert cluster.fetches("storage") == [(uploaded, BACKEND)]
@@ -102,6 +103,16 @@ def test_what_nobody_reaches_is_unavailable_and_the_task_does_not_wait() -> None
         cluster.storage_says(FetchesFailed(run.ids, run.firsts, run.sources, [True] * len(run.ids)))
     for name in ("storage", "s1"):
         assert [each.ids for each in cluster.told(name, ObjectsUnavailable)] == [[uploaded]]
+
+
+def test_what_the_object_storage_has_no_room_for_is_unavailable_to_a_host_without_a_way_to_the_backend() -> None:
+    cluster, uploaded = cluster_with_backend()
+    out_of_memory(cluster, uploaded)
+    cluster.say("s1", ObjectsWanted([uploaded]))
+    cluster.say("s1", FetchesFailed([uploaded], [0], [BACKEND], [True]))
+    cluster.storage_says(ObjectsWanted([uploaded]))
+    cluster.storage_says(ObjectsUnwanted([uploaded]))
+    assert [each.ids for each in cluster.told("s1", ObjectsUnavailable)] == [[uploaded]]
 
 
 def test_an_object_that_the_backend_has_lost_stays_in_the_object_storage() -> None:

@@ -111,6 +111,8 @@ class Tracker:
         for identifier in identifiers:
             fetch = self.links[store].fetches.get(identifier)
             if fetch is not None:
+                if store == OBJECT_STORAGE and fetch.transfer.pushed_by == self.backend:
+                    fetch.transfer.is_out_of_reach = True  # it has no room for what others wait for
                 self._drop(fetch)
             self._refused(store, identifier)
 
@@ -618,8 +620,10 @@ class Tracker:
                 pusher = self.backend if self.backend in pushing else min(pushing)
                 if transfer.pushed_by is None or pusher == self.backend != transfer.pushed_by:
                     transfer.pushed_by = pusher
-                    # The object storage gets what only the backend has.
-                    self.mail.name(PushObjects, OBJECT_STORAGE if pusher == self.backend else min(pushing), transfer.id)
+                    if pusher == self.backend:
+                        self.mail.copy(OBJECT_STORAGE, transfer.id, transfer.size_bytes)
+                    else:
+                        self.mail.name(PushObjects, min(pushing), transfer.id)
                 return
         self.mail.unavailable(fetch.store, transfer.id, self._directory.lost_with(transfer.id))
         self._drop(fetch)
