@@ -23,8 +23,8 @@ from scaler.protocol.codec import encode
 from scaler.protocol.messages import GetObject, PutObject, Role
 from tests.hosts import hosts, why_not
 from tests.integration.net_rig import OBJECT_BYTES, Servant, header, made, run, until
+from tests.integration.recorded_rig import Proxy, recorded_cluster
 from tests.integration.settings_rig import command
-from tests.integration.test_in_transit import Proxy, proxies
 from tests.integration.test_net_zeromq import UnidentifiedPeer
 
 STORED = 1_000_000
@@ -44,23 +44,16 @@ def test_compressible_values_are_small_on_the_way_unless_one_side_compresses_not
 ) -> None:
     said = {name: "off" if name == other else "on" for name in COMPONENTS}
     flags = {name: [OPEN, "--compression", said[name]] for name in COMPONENTS}
-    with (
-        proxies() as (at_scheduler, at_storage),
-        command("scaler_object_storage_server", "tcp://127.0.0.1:0", *flags["storage"], directory=tmp_path) as storage,
-    ):
-        at_storage.point_to(storage.addresses()["object storage"])
-        ports = ["tcp://127.0.0.1:0", "--monitor-address", "tcp://127.0.0.1:0", "-osa", at_storage.address]
-        with command("scaler_scheduler", *ports, *flags["scheduler"], directory=tmp_path) as scheduler:
-            at_scheduler.point_to(scheduler.addresses()["scheduler"])
-            with command("scaler_cluster", at_scheduler.address, "-n", "1", *flags["workers"], directory=tmp_path):
-                monkeypatch.setenv("SCALER_COMPRESSION", said["client"])
-                with Client(at_scheduler.address, insecure_no_auth=True) as client:
-                    small = [client.submit(echo, "X" * INLINE) for _ in range(COUNT)]
-                    assert [future.result(30) for future in small] == ["x" * INLINE] * COUNT
-                    assert client.submit(echo, "Y" * STORED).result(30) == "y" * STORED
+    servers = {name: flags[name] for name in ("scheduler", "storage", "workers")}
+    with recorded_cluster(tmp_path, **servers) as cluster:
+        monkeypatch.setenv("SCALER_COMPRESSION", said["client"])
+        with Client(cluster.address, insecure_no_auth=True) as client:
+            small = [client.submit(echo, "X" * INLINE) for _ in range(COUNT)]
+            assert [future.result(30) for future in small] == ["x" * INLINE] * COUNT
+            assert client.submit(echo, "Y" * STORED).result(30) == "y" * STORED
     # Each value passes its proxy four times: twice on its way to the worker, twice on the way back.
     passes = {None: (0, 0), "storage": (0, 4), "scheduler": (4, 0), "workers": (2, 2), "client": (2, 2)}[other]
-    for proxy, size, expected in zip((at_scheduler, at_storage), (COUNT * INLINE, STORED), passes, strict=True):
+    for proxy, size, expected in zip(cluster, (COUNT * INLINE, STORED), passes, strict=True):
         assert proxy.connections >= 2
         assert expected * size <= len(proxy.recorded) < (expected + 0.9) * size
 

@@ -7,6 +7,7 @@ import signal
 from collections.abc import Iterator
 
 import numpy as np
+import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
@@ -40,15 +41,7 @@ def combo() -> Iterator[SchedulerClusterCombo]:
     with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:
         yield combo
         pids = [store.pid] if (store := store_of(combo)) is not None else []
-    until(lambda: not [pid for pid in pids if is_alive(pid)])
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    until(lambda: not [pid for pid in pids if psutil.pid_exists(pid)])
 
 
 def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_when_it_asks(
@@ -98,7 +91,7 @@ def test_what_only_a_store_has_that_is_not_needed_any_more_goes_to_the_object_st
         store = store_of(combo)
         assert store is not None
         os.kill(store.pid, signal.SIGTERM)
-        until(lambda: not is_alive(store.pid))
+        until(lambda: not psutil.pid_exists(store.pid))
         assert first.result()[0] == 1.0
         assert client.submit(total, first).result() == SIZE
 

@@ -16,7 +16,7 @@ from tests.hosts import Host, Network, Traffic, hosts, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}"),
-    pytest.mark.timeout(150),  # each host starts all its processes anew
+    pytest.mark.timeout(150),  # each host starts processes of its own
 ]
 
 SIZE = 10_000_000

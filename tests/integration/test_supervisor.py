@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scaler.cluster.supervision import ComponentProcess, ReportLine
@@ -84,14 +85,6 @@ def pids_of(run: Run, *names: str) -> list[int]:
     return [int(found[name]) for name in names]
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 def open_descriptors() -> set[str]:
     return {path.name for path in Path("/proc/self/fd").iterdir()}
 
@@ -110,8 +103,8 @@ def test_components_are_started_said_to_be_ready_and_stopped_in_reverse() -> Non
         "scheduler has ended",
         "storage has ended",
     ]
-    assert not is_alive(storage)
-    assert not is_alive(scheduler)
+    assert not psutil.pid_exists(storage)
+    assert not psutil.pid_exists(scheduler)
 
 
 def test_a_component_that_ends_is_explained_with_its_last_lines(capfd: pytest.CaptureFixture[str]) -> None:
@@ -145,13 +138,13 @@ def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> No
         os.kill(storage, 9)
         run.wait_for_lines("storage is ready", 2)
         (again,) = pids_of(run, "storage")
-        assert is_alive(scheduler)
+        assert psutil.pid_exists(scheduler)
         run.supervisor.stop()
         assert run.end() == 0
     assert run.failures == [
         f"storage ended unexpectedly and is started again: signal=SIGKILL pid={storage} restarts=1 delay_seconds=0"
     ]
-    assert not is_alive(again)
+    assert not psutil.pid_exists(again)
 
 
 def test_a_listening_socket_is_inherited_by_each_process_of_its_component_in_turn() -> None:
@@ -195,7 +188,7 @@ def test_a_component_that_ignores_a_stop_is_killed_when_somebody_is_in_a_hurry()
         run.supervisor.stop()
         run.supervisor.stop(hurry=True)
         assert run.end() == 0
-    assert not is_alive(pid)
+    assert not psutil.pid_exists(pid)
 
 
 def test_a_component_that_does_not_become_ready_is_named() -> None:
