@@ -19,7 +19,7 @@ MAX_ROWS = 10_000
 """Of one message, which is a control message."""
 _IN_STORAGE = 0
 
-_Wish = tuple[RemoteReference, int]
+_Target = tuple[RemoteReference, int]
 
 
 class ResultCopies:
@@ -63,8 +63,8 @@ class ResultCopies:
     def tell_again(self) -> None:
         """Tell a scheduler that has forgotten everything."""
         stored = list(self._wanted.values())
-        wishes = [(each, each.replicas) for each in stored if each.replicas > 1]
-        self._tell(wishes + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
+        targets = [(each, each.replicas) for each in stored if each.replicas > 1]
+        self._tell(targets + [(each, _IN_STORAGE) for each in stored if each.is_persisted])
 
     def _persist(self, stored: list[RemoteReference]) -> None:
         for each in stored:
@@ -72,9 +72,9 @@ class ResultCopies:
             self._wanted[each.id] = each
         self._tell([(each, _IN_STORAGE) for each in stored])
 
-    def _tell(self, wishes: list[_Wish]) -> None:
-        """Send wishes, and not before that the release of what they refer to."""
-        for start in range(0, len(wishes), MAX_ROWS):
-            rows = [(each.id, copies) for each, copies in wishes[start : start + MAX_ROWS] if not each.is_invalid]
+    def _tell(self, targets: list[_Target]) -> None:
+        """Send targets, and not before that the release of what they refer to."""
+        for start in range(0, len(targets), MAX_ROWS):
+            rows = [(each.id, copies) for each, copies in targets[start : start + MAX_ROWS] if not each.is_invalid]
             if rows:
                 self._send(ReplicateResults([row[0] for row in rows], [row[1] for row in rows]))

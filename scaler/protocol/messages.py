@@ -772,9 +772,9 @@ class GetObject(Message):
     size: f.Count64 = 0  # how many they are; 0: all from offset on
 
 
-@message(to_storage=OBJECT_PEERS)
+@message(to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class LinkObject(Message):
-    """Makes `id` another name of the bytes of `target`."""
+    """Makes `id` another name of the bytes of `target`. Of the store of a host, the scheduler wants no answer."""
 
     request: f.Count64
     id: f.Id

@@ -658,7 +658,8 @@ struct GetObject {
 }
 
 struct LinkObject {
-  # Makes `id` another name of the bytes of `target`.
+  # Makes `id` another name of the bytes of `target`. Of the store of a host, the scheduler wants no answer.
+  # scheduler -> store.
   # client, worker, scheduler, store -> object storage.
   request @0 :UInt64;
   id @1 :Data;                   # 16 bytes

@@ -35,6 +35,12 @@ def make_later(seed: int, path: str) -> np.ndarray:
     return make(seed)
 
 
+def first_if(array: np.ndarray, path: str) -> float:
+    if not Path(path).exists():
+        raise FileNotFoundError(path)
+    return first(array)
+
+
 def first(array: np.ndarray) -> float:
     return float(array[0])
 
@@ -133,6 +139,19 @@ def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_
         assert "with host " in str(error)
         assert f"make ({task}) has retries=0 and does not run again; replicas=2 or client.persist(" in str(error)
     assert str(asked).startswith(f"the result of make ({task}) is lost: object ")
+
+
+def test_a_failed_task_of_a_program_that_has_left_runs_again_with_what_only_a_host_had(
+    combo: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "file")
+    with Client(combo.get_address()) as client:
+        failed = client.submit(first_if, client.submit(make, 7), path)
+        assert isinstance(failed.exception(), FileNotFoundError)
+        task = failed.task_id
+    Path(path).touch()
+    with Client(combo.get_address()) as client:
+        assert client.run_again(task).result() == 7.0
 
 
 def test_what_cannot_be_persisted_or_copied_is_refused(combo: SchedulerClusterCombo) -> None:

@@ -35,14 +35,14 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     "one copy fewer is made than is wanted": (
         Replicas,
         "_settle",
-        "while len(have) < wish.copies:",
-        "while len(have) < wish.copies - 1:",
+        "while len(have) < target.copies:",
+        "while len(have) < target.copies - 1:",
         "lacks a copy",
     ),
     "persisted objects stay on their hosts": (
         Replicas,
         "_settle",
-        "if wish.is_stored and not self._storage & have:",
+        "if target.is_stored and not self._storage & have:",
         "if False:",
         "lacks a copy",
     ),

@@ -33,6 +33,7 @@ from scaler.scheduler.core.commands import (
     Stop,
     WriteJournal,
 )
+from scaler.scheduler.core.data.links import link
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
@@ -251,7 +252,8 @@ class Outbox:
         objects = self._state.objects
         links = self._state.failures.links
         if links:  # before everything else: what they link may be forgotten in this step
-            commands[:0] = map(SendToStorage, links)
+            state = self._state
+            commands[:0] = map(SendToStorage, link(links, state.directory, state.tracker, state.failures))
             links.clear()
         if objects.withdrawn:
             self.withdraw_functions()

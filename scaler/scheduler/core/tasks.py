@@ -307,7 +307,7 @@ class Tasks:
                 if not self._is_result(identifier, attempt, payload):
                     outcome, payload = Outcome.OBJECT_LOST, b"its worker stored the result under another id"
                 elif (size_bytes := stored_bytes(payload)) >= LARGE_BYTES or self._directory.is_used:
-                    if self._directory.is_used and group.spec.replicas > 1:
+                    if group.spec.replicas > 1:
                         self._state.tracker.want(payload[1:17], group.spec.replicas)
                     self._state.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
             if outcome <= _RAN:

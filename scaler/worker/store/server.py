@@ -32,6 +32,7 @@ from scaler.protocol.messages import (
     ForgetOwner,
     HeartbeatEcho,
     Hello,
+    LinkObject,
     Message,
     RefusalReason,
     Refused,
@@ -164,7 +165,7 @@ class HostStoreServer(StorageServer):
                     self.transfers.take([SchedulerOpened(self._core.held())])
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
                     self.scheduler_says(message)
-                case Received(_, ForgetObjects() | ForgetOwner() | HeartbeatEcho() as message):
+                case Received(_, ForgetObjects() | ForgetOwner() | LinkObject() | HeartbeatEcho() as message):
                     self._on_events([Received(_SCHEDULER, message)])
                 case Resumed():
                     self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])

@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.commands import StorageConnected
 from scaler.scheduler.core.data.replicas import MAX_ASKED
+from tests.unit.scheduler.test_durability import JournaledCluster
 from tests.unit.scheduler.test_stores import MB, SIZE, Hosts
 
 STORED = 0
@@ -270,14 +271,14 @@ def test_a_client_has_only_results_of_its_own_copied() -> None:
 def test_a_restarted_scheduler_has_what_clients_name_copied_when_a_store_names_it(stores_first: bool) -> None:
     cluster = Copied(0)
     result = result_id(cluster.task_id("client"), 1)
-    wish = "client", ReplicateResults([result], [2])
+    wanted = "client", ReplicateResults([result], [2])
     if not stores_first:
-        cluster.say(*wish)
+        cluster.say(*wanted)
     for name in ("s1", "s2"):
         cluster.store(name, is_back=True)
     cluster.say("s1", ObjectsHeld([result], [SIZE]))
     if stores_first:
-        cluster.say(*wish)
+        cluster.say(*wanted)
     assert cluster.asked() == ["s2"]
     cluster.say("client", Release([result]))
     assert not cluster.state.tracker.replicas
@@ -295,6 +296,20 @@ def test_results_of_a_durable_session_are_copied_to_the_object_storage() -> None
     cluster.leave("client")
     cluster.leave("s1")
     assert cluster.state.directory.bytes_by_store([result]) == {0: SIZE}
+
+
+def test_a_restarted_scheduler_has_results_of_a_durable_session_copied_whose_program_is_gone() -> None:
+    before = JournaledCluster()
+    before.client(session="nightly")
+    before.worker("w1")
+    [task] = before.submit("client")
+    result = result_id(task, 1)
+    before.finish("w1", task, payload=stored_reference(result, SIZE))
+    before.leave("client")
+    after = before.killed()
+    after.store("s1", is_back=True)
+    after.say("s1", ObjectsHeld([result], [SIZE]))
+    assert [message.ids for name, message in after.said if isinstance(message, CopyObjects)] == [[result]]
 
 
 def test_what_a_durable_session_only_reads_is_not_copied() -> None:

@@ -17,6 +17,7 @@ from scaler.protocol.messages import (
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
+    LinkObject,
     Message,
     ObjectsDropped,
     ObjectsHeld,
@@ -214,6 +215,32 @@ def test_all_stores_forget_a_client_that_leaves() -> None:
     cluster.said.clear()
     cluster.store("s3", is_back=True)
     assert [each.owner for each in cluster.told("s3", ForgetOwner)] == [cluster.peer("client")]
+
+
+def test_an_input_of_a_failed_task_that_only_a_host_has_gets_its_second_name_there() -> None:
+    cluster, result = hosts_with_result(2)
+    cluster.worker("w2")
+    [task] = cluster.submit("client", references=[(result,)])
+    [name] = [name for name in ("w1", "w2") if cluster.on(name)]
+    cluster.finish(name, task, outcome=Outcome.EXCEPTION, payload=b"\x04no exception")
+    [link] = cluster.told("s1", LinkObject)
+    assert link.target == result
+    assert not cluster.told("storage", LinkObject)
+    cluster.leave("client")
+    assert cluster.state.directory.bytes_by_store([result, link.id]) == {1: SIZE}
+    cluster.storage_says(ObjectsWanted([link.id]))
+    assert cluster.fetches("storage") == [(link.id, 1)]
+    assert cluster.state.failures.pinned_bytes == SIZE
+
+
+def test_a_second_name_that_an_earlier_scheduler_has_given_is_forgotten() -> None:
+    cluster = Hosts(1)
+    name = bytes(8) + b"any name"
+    cluster.storage_says(ObjectsHeld([name], [SIZE]))
+    cluster.say("s1", ObjectsHeld([name], [SIZE]))
+    assert not cluster.told("s1", ForgetObjects)
+    cluster.say("s1", ObjectsHeld([bytes(8) + b"a second"], [SIZE]))
+    assert [each.ids for each in cluster.told("s1", ForgetObjects)] == [[bytes(8) + b"a second"]]
 
 
 # -- fetches

@@ -1,13 +1,13 @@
 """Which objects are to have more than one copy, and which stores are told to get one. Pure.
 
-A *wish* is how many copies of an object there are to be, and whether one of them is to be in the object storage. A
-store that is *asked* gets the object as it does for a reader, and keeps it until it is forgotten. The stores of other
-hosts come before the object storage. When a store refuses, because its memory is full, say, it or another one is asked
-again later.
+A *replication target* is how many copies of an object there are to be, and whether one of them is to be in the object
+storage. A store that is *asked* gets the object as it does for a reader, and keeps it until it is forgotten. The stores
+of other hosts come before the object storage. When a store refuses, because its memory is full, say, it or another one
+is asked again later.
 
-Laws: a wish lives until its object is forgotten, also while no store has that; a store is asked only while it is here,
-and for at most MAX_ASKED objects; a wish that is not met is settled again when copies or stores come and go. Objects
-without a wish cost nothing. A step settles MAX_SETTLED wishes at most, so that others do not wait.
+Laws: a target lives until its object is forgotten, also while no store has that; a store is asked only while it is
+here, and for at most MAX_ASKED objects; a target that is not met is settled again when copies or stores come and go.
+Objects without a target cost nothing. A step settles MAX_SETTLED targets at most, so that others do not wait.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scaler.backoff import Backoff
-from scaler.ids import is_result, owner_of
+from scaler.ids import SHARED_OWNER, is_result, owner_of
 from scaler.protocol.messages import MAX_REPLICAS
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE, Directory
 from scaler.scheduler.core.data.largest import Copies
@@ -36,7 +36,7 @@ REFUSED = Backoff(1.0, 300.0)
 
 
 @dataclass(slots=True, eq=False)
-class Wish:
+class ReplicationTarget:
     """copies: how many there are to be, in different stores. is_stored: one of them in the object storage, or in its
     backend.
     """
@@ -49,7 +49,7 @@ class Wish:
 
 
 class Replicas:
-    """The wishes of all clients. links: the stores that are here."""
+    """The targets of all clients. links: the stores that are here."""
 
     def __init__(self, directory: Directory, links: Mapping[int, Traffic], mail: StoreMail) -> None:
         self.keeps_results = False
@@ -61,7 +61,7 @@ class Replicas:
         self._directory = directory
         self._links = links
         self._mail = mail
-        self._wishes: dict[bytes, dict[bytes, Wish]] = {}
+        self._targets: dict[bytes, dict[bytes, ReplicationTarget]] = {}
         """By owner and object."""
         self._asked: dict[int, set[bytes]] = {}
         """By store: the objects that it was asked to copy."""
@@ -77,32 +77,33 @@ class Replicas:
         self._turn = 0
 
     def __bool__(self) -> bool:
-        return bool(self._wishes)
+        return bool(self._targets)
 
-    def find(self, identifier: bytes) -> Wish | None:
-        """Return the wish for an object."""
-        of_owner = self._wishes.get(owner_of(identifier))
+    def find(self, identifier: bytes) -> ReplicationTarget | None:
+        """Return the target for an object."""
+        of_owner = self._targets.get(owner_of(identifier))
         return None if of_owner is None else of_owner.get(identifier)
 
     def want(self, identifier: bytes, copies: int = 1, *, is_stored: bool = False) -> None:
         """Have an object copied until there are as many copies as this, and as were wanted before."""
-        wish = self._wishes.setdefault(owner_of(identifier), {}).setdefault(identifier, Wish())
-        wish.copies = max(wish.copies, min(copies, MAX_REPLICAS))
-        wish.is_stored |= is_stored
+        target = self._targets.setdefault(owner_of(identifier), {}).setdefault(identifier, ReplicationTarget())
+        target.copies = max(target.copies, min(copies, MAX_REPLICAS))
+        target.is_stored |= is_stored
         self._unsettle(identifier)
 
     def held(self, identifier: bytes, store: int) -> None:
         """Note that a store has an object."""
-        wish = self.find(identifier)
-        if wish is not None:
-            self._answered(identifier, wish, store)
+        target = self.find(identifier)
+        if target is not None:
+            self._answered(identifier, target, store)
             self._unsettle(identifier)
-        elif (
-            store not in self._storage
-            and is_result(identifier)
-            and (self.keeps_results or owner_of(identifier) in self.durable)
-        ):
+        elif store not in self._storage and self._outlives_hosts(identifier):
             self.want(identifier, is_stored=True)
+
+    def _outlives_hosts(self, identifier: bytes) -> bool:
+        """Tell whether an object is a result of which the object storage is to have a copy, whoever asks for it."""
+        owner = owner_of(identifier)
+        return (owner in self.durable or (self.keeps_results and owner != SHARED_OWNER)) and is_result(identifier)
 
     def lost(self, identifier: bytes) -> None:
         """Note that a store does not have an object any more."""
@@ -111,10 +112,10 @@ class Replicas:
 
     def refused(self, store: int, identifier: bytes, now: float) -> None:
         """Note that a store does not get an object, or does not want it any more."""
-        wish = self.find(identifier)
-        if wish is not None and self._answered(identifier, wish, store):
-            wish.refusals += 1
-            heapq.heappush(self._refused, (now + REFUSED.seconds(wish.refusals), identifier))
+        target = self.find(identifier)
+        if target is not None and self._answered(identifier, target, store):
+            target.refusals += 1
+            heapq.heappush(self._refused, (now + REFUSED.seconds(target.refusals), identifier))
             self.next_at = min(self.next_at, self._refused[0][0])
 
     def came(self, store: int) -> None:
@@ -134,40 +135,40 @@ class Replicas:
         elif store != OBJECT_STORAGE:
             self._storage.discard(store)
         for identifier in self._asked.pop(store, set()):
-            wish = self.find(identifier)
-            assert wish is not None, "a store is asked for what is wanted"
-            wish.asked.discard(store)
+            target = self.find(identifier)
+            assert target is not None, "a store is asked for what is wanted"
+            target.asked.discard(store)
             self._unsettle(identifier)
 
     def forget(self, identifier: bytes) -> set[int]:
-        """Drop the wish for an object. Returns the stores that were asked for a copy."""
-        wish = self.find(identifier)
-        if wish is None:
+        """Drop the target for an object. Returns the stores that were asked for a copy."""
+        target = self.find(identifier)
+        if target is None:
             return set()
-        of_owner = self._wishes[owner_of(identifier)]
+        of_owner = self._targets[owner_of(identifier)]
         del of_owner[identifier]
         if not of_owner:
-            del self._wishes[owner_of(identifier)]
-        self._drop(identifier, wish)
-        return wish.asked
+            del self._targets[owner_of(identifier)]
+        self._drop(identifier, target)
+        return target.asked
 
     def forget_owner(self, owner: bytes) -> None:
-        """Drop all wishes of a client that does not return."""
+        """Drop all targets of a client that does not return."""
         self.durable.discard(owner)
-        for identifier, wish in self._wishes.pop(owner, {}).items():
-            self._drop(identifier, wish)
+        for identifier, target in self._targets.pop(owner, {}).items():
+            self._drop(identifier, target)
 
-    def _drop(self, identifier: bytes, wish: Wish) -> None:
-        for store in wish.asked:
+    def _drop(self, identifier: bytes, target: ReplicationTarget) -> None:
+        for store in target.asked:
             self._asked[store].discard(identifier)
         self._unsettled.pop(identifier, None)
         self._unmet.pop(identifier, None)
 
-    def _answered(self, identifier: bytes, wish: Wish, store: int) -> bool:
+    def _answered(self, identifier: bytes, target: ReplicationTarget, store: int) -> bool:
         """Note that a store was asked no more. Returns False when it was not."""
-        if store not in wish.asked:
+        if store not in target.asked:
             return False
-        wish.asked.discard(store)
+        target.asked.discard(store)
         self._asked[store].discard(identifier)
         if self._unsettled:
             self._wake()
@@ -198,25 +199,25 @@ class Replicas:
 
     def _settle(self, identifier: bytes) -> bool:
         """Ask stores for copies of one object. Returns False when those to be asked are asked enough."""
-        wish, copies = self.find(identifier), self._directory.find(identifier)
-        assert wish is not None, "it is dropped with its object"
+        target, copies = self.find(identifier), self._directory.find(identifier)
+        assert target is not None, "it is dropped with its object"
         self._unmet.pop(identifier, None)
         if copies is None:
             return True  # no store has it, until it is made or put again
-        have = (copies.holders & self._links.keys()) | wish.asked
-        if len(have) == len(wish.asked):
+        have = (copies.holders & self._links.keys()) | target.asked
+        if len(have) == len(target.asked):
             self._unmet[identifier] = None  # until a store is here that has it
             return True
-        if wish.is_stored and not self._storage & have:
-            if not self._ask(identifier, wish, copies, OBJECT_STORAGE):
+        if target.is_stored and not self._storage & have:
+            if not self._ask(identifier, target, copies, OBJECT_STORAGE):
                 return False
             have.add(OBJECT_STORAGE)
-        while len(have) < wish.copies:
+        while len(have) < target.copies:
             store = self._choose(have)
             if store is None:
                 self._unmet[identifier] = None
                 return True
-            if not self._ask(identifier, wish, copies, store):
+            if not self._ask(identifier, target, copies, store):
                 return False
             have.add(store)
         return True
@@ -231,29 +232,29 @@ class Replicas:
             return None if OBJECT_STORAGE in have else OBJECT_STORAGE
         return min(found, key=lambda store: len(self._asked.get(store, ())) + self._links[store].gets)
 
-    def _ask(self, identifier: bytes, wish: Wish, copies: Copies, store: int) -> bool:
+    def _ask(self, identifier: bytes, target: ReplicationTarget, copies: Copies, store: int) -> bool:
         asked = self._asked.setdefault(store, set())
         if len(asked) >= MAX_ASKED:
             return False
         asked.add(identifier)
-        wish.asked.add(store)
+        target.asked.add(store)
         self._mail.copy(store, identifier, copies.size_bytes)
         return True
 
     def check(self) -> None:
         """Assert the laws on top. O(everything): for tests."""
-        wishes = {each: wish for of_owner in self._wishes.values() for each, wish in of_owner.items()}
-        asked = {(store, each) for each, wish in wishes.items() for store in wish.asked}
+        targets = {each: target for of_owner in self._targets.values() for each, target in of_owner.items()}
+        asked = {(store, each) for each, target in targets.items() for store in target.asked}
         assert asked == {(store, each) for store, of_store in self._asked.items() for each in of_store}, "who is asked"
         assert {store for store, _ in asked} <= self._links.keys(), "a store that has gone is asked"
         assert {*self._storage, *self._hosts} == {*self._links}, "the stores that are here"
-        assert all(self._wishes.values()), "a client without wishes is listed"
-        assert self._unsettled.keys() | self._unmet.keys() <= wishes.keys(), "a wish is settled that was dropped"
+        assert all(self._targets.values()), "a client without targets is listed"
+        assert self._unsettled.keys() | self._unmet.keys() <= targets.keys(), "a target is settled that was dropped"
         assert all(len(of_store) <= MAX_ASKED for of_store in self._asked.values()), "a store is asked for too much"
         refused = {each for _, each in self._refused}
-        for identifier, wish in wishes.items():
+        for identifier, target in targets.items():
             copies = self._directory.find(identifier)
-            have = set() if copies is None else (copies.holders & self._links.keys()) | wish.asked
-            is_met = len(have) >= wish.copies and (not wish.is_stored or self._storage & have)
+            have = set() if copies is None else (copies.holders & self._links.keys()) | target.asked
+            is_met = len(have) >= target.copies and (not target.is_stored or self._storage & have)
             later = identifier in self._unsettled or identifier in self._unmet or identifier in refused
             assert is_met or later or copies is None, f"object {identifier.hex()} lacks a copy, and none is asked for"

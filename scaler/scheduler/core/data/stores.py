@@ -13,8 +13,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from scaler.ids import SHARED_OWNER, owner_of
 from scaler.protocol import messages
 from scaler.protocol.messages import (
+    ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
     Message,
@@ -126,7 +128,14 @@ class Stores:
                 self._tracker.mail.send(OBJECT_STORAGE, message)
         if holder is not None:
             for identifier, size_bytes in zip(message.ids, message.sizes, strict=True):
-                self._tracker.held(holder, identifier, size_bytes)
+                if owner_of(identifier) == SHARED_OWNER and self._is_stale(identifier, holder):
+                    self._tracker.mail.name(ForgetObjects, holder, identifier)
+                else:
+                    self._tracker.held(holder, identifier, size_bytes)
+
+    def _is_stale(self, identifier: bytes, store: int) -> bool:
+        """Tell whether a host has the second name of an object for an earlier scheduler, whose failures are gone."""
+        return store not in (OBJECT_STORAGE, self._tracker.backend) and self._state.directory.find(identifier) is None
 
     def _number(self, peer: bytes, now: float) -> int:
         """Return the number of a store; a new one is awaited from now on."""
