@@ -303,7 +303,7 @@ class ScalerFuture(Future[Any], ABC):
 
     @property
     @abstractmethod
-    def has_stayed(self) -> bool:
+    def _has_stayed(self) -> bool:
         """True when the value is not here yet, and comes when it is asked for."""
 
     @property
@@ -376,7 +376,7 @@ class ScalerFuture(Future[Any], ABC):
                     raise
         if self._state is CANCELLED:
             raise asyncio.CancelledError
-        if self.has_stayed:
+        if self._has_stayed:
             with self._owner.blocked():
                 yield from asyncio.get_running_loop().run_in_executor(None, self._load).__await__()
 

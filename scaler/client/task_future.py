@@ -114,7 +114,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         return getattr(self, "is_used", False)
 
     @property
-    def has_stayed(self) -> bool:
+    def _has_stayed(self) -> bool:
         """True when the value is not here yet, and comes when it is asked for."""
         return self.stage is Stage.KEPT and type(self._result) is Unloaded
 
