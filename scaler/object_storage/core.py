@@ -13,12 +13,36 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.object_storage.body import Body, Memory, PartialObject
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.cache import ResultCache
+from scaler.object_storage.commands import (
+    CopiesWanted,
+    DiskChanged,
+    ExpirePeer,
+    FetchObject,
+    ForgetInBackend,
+    ForgetPersisted,
+    MeasureOutbox,
+    ObjectFetched,
+    ObjectNotFetched,
+    ObjectNotPersisted,
+    OutboxMeasured,
+    PersistObject,
+    ReceivedMemory,
+    ReportDropped,
+    ReportIgnored,
+    ReportPut,
+    SendToPeer,
+    StopFetching,
+    StorageCommand,
+    StorageInput,
+    WriteToBackend,
+    WrittenToBackend,
+)
 from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
 from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
-from scaler.object_storage.spilling import BodiesMoved, SpillBodies
+from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
@@ -26,7 +50,6 @@ from scaler.protocol.messages import (
     ForgetOwner,
     GetObject,
     LinkObject,
-    Message,
     PutObject,
     Role,
     StatStorage,
@@ -50,193 +73,6 @@ NOT_FOUND: Answer = (StorageResult.MISSING, "there is no such object")
 SHORTEST_POLL_SECONDS = 0.002
 LONGEST_POLL_SECONDS = 0.1
 """How often readers with unacknowledged bytes are measured: acknowledgements are no events."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReceivedMemory(Received):
-    """Input: a shared PutObject whose descriptor has come: memory has the very parts that the message names."""
-
-    memory: Memory | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class OutboxMeasured:
-    """Input: how much a peer has not acknowledged."""
-
-    peer: bytes
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class SendToPeer:
-    """Command: send this to a peer, with the descriptor of the memory."""
-
-    peer: bytes
-    message: Message
-    attachments: Sequence[memoryview] = ()
-    memory: Memory | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class MeasureOutbox:
-    """Command: step again with an OutboxMeasured of this peer, for which bodies wait."""
-
-    peer: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ExpirePeer:
-    """Command: end the session of a peer that has been silent for longer than its lease."""
-
-    peer: bytes
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ReportIgnored:
-    """Command: log how many ids a peer wanted to be forgotten that are not its own."""
-
-    peer: bytes
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class PersistObject:
-    """Command: keep this object on disk, and answer its putter's request when the disk has confirmed it.
-
-    key: name of the key of its owner, empty without one.
-    """
-
-    id: bytes
-    body: Body
-    putter: bytes
-    key: str
-    request: int
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetPersisted:
-    """Command: remove these objects from the disk, as far as they are there."""
-
-    ids: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectNotPersisted:
-    """Input: an object could not be kept on disk, and is dropped. requests: those of its putters, with the peers."""
-
-    id: bytes
-    text: str
-    requests: Sequence[tuple[bytes, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class FetchObject:
-    """Command: get this object from another store; answered with ObjectFetched or ObjectNotFetched."""
-
-    id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class StopFetching:
-    """Command: no reader waits for this object any more."""
-
-    id: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDropped:
-    """Command: tell the scheduler that copies of these objects are not here any more."""
-
-    ids: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class ReportPut:
-    """Command: tell the scheduler that this object was put here."""
-
-    id: bytes
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectFetched:
-    """Input: a copy of an object has come from other stores."""
-
-    id: bytes
-    body: Body
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectNotFetched:
-    """Input: no other store has this object, or none can give it."""
-
-    id: bytes
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class WriteToBackend:
-    """Command: write this object to the backend, sooner or later; answered with WrittenToBackend."""
-
-    id: bytes
-    body: Body
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetInBackend:
-    """Command: delete these objects, and all of this owner if one is given, from the backend."""
-
-    ids: list[bytes]
-    owner: bytes = b""
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenToBackend:
-    """Input: the backend has these objects, so that memory need not keep them."""
-
-    ids: list[bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class CopiesWanted:
-    """Input: get these objects although no reader waits, and keep them. rows: their ids and sizes (0: not known)."""
-
-    rows: Sequence[tuple[bytes, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class DiskChanged:
-    """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
-
-    failure: str
-
-
-StorageInput = (
-    ListenerEvent
-    | OutboxMeasured
-    | ObjectNotPersisted
-    | DiskChanged
-    | BodiesMoved
-    | ObjectFetched
-    | ObjectNotFetched
-    | WrittenToBackend
-    | CopiesWanted
-)
-ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
-"""Commands for `exchange.Exchange`."""
-StorageCommand = (
-    SendToPeer
-    | MeasureOutbox
-    | ExpirePeer
-    | ReportIgnored
-    | PersistObject
-    | ForgetPersisted
-    | WriteToBackend
-    | ForgetInBackend
-    | SpillBodies
-    | ToExchange
-)
 
 
 @dataclass(slots=True, eq=False)

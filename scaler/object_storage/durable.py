@@ -34,7 +34,7 @@ from scaler.journal.journal import Journal, why_refused
 from scaler.journal.records import JournalError, Replay
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
-from scaler.object_storage.core import ForgetPersisted, PersistObject
+from scaler.object_storage.commands import ForgetPersisted, PersistObject
 from scaler.object_storage.layout import cut
 from scaler.object_storage.spill import map_file
 

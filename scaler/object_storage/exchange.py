@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, assert_never
 
-from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
+from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching, ToExchange
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     ChunksFetched,

@@ -29,8 +29,7 @@ from scaler.net.listener import SocketListener
 from scaler.net.server_access import LOCAL_SECURITY, ServerAccess
 from scaler.net.versions import check_versions
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.core import (
-    MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
+from scaler.object_storage.commands import (
     DiskChanged,
     ExpirePeer,
     FetchObject,
@@ -46,12 +45,12 @@ from scaler.object_storage.core import (
     ReportPut,
     SendToPeer,
     StopFetching,
-    StorageCore,
     StorageInput,
     ToExchange,
     WriteToBackend,
     WrittenToBackend,
 )
+from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER, StorageCore
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment

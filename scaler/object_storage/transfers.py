@@ -14,15 +14,15 @@ from scaler.ids import show
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.core import (
+from scaler.object_storage.commands import (
     CopiesWanted,
     ObjectFetched,
     ObjectNotFetched,
     ReportPut,
     StopFetching,
-    StorageCore,
     StorageInput,
 )
+from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import (
     ChunkRun,
     Copy,

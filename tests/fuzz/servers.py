@@ -16,7 +16,8 @@ from scaler.ids import IdFactory, content_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
 from scaler.net.identity import Identity
 from scaler.net.versions import check_versions, own_hello
-from scaler.object_storage.core import MeasureOutbox, OutboxMeasured, SendToPeer, StorageCore, StorageInput
+from scaler.object_storage.commands import MeasureOutbox, OutboxMeasured, SendToPeer, StorageInput
+from scaler.object_storage.core import StorageCore
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, Wanted
 from scaler.protocol import messages as m

@@ -16,15 +16,15 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Wel
 from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage import core as storage_core
 from scaler.object_storage import layout, objects, requests
-from scaler.object_storage.core import (
+from scaler.object_storage.commands import (
     ExpirePeer,
     MeasureOutbox,
     OutboxMeasured,
     ReceivedMemory,
     SendToPeer,
-    StorageCore,
     StorageInput,
 )
+from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import (
     CallEnded,
     GetCall,

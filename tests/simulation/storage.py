@@ -10,7 +10,7 @@ from random import Random
 
 from scaler.errors import UsageError
 from scaler.net.connection import Broken, Closed, Opened, Received, Welcomed
-from scaler.object_storage.core import (
+from scaler.object_storage.commands import (
     DiskChanged,
     ForgetPersisted,
     MeasureOutbox,
@@ -18,9 +18,9 @@ from scaler.object_storage.core import (
     OutboxMeasured,
     PersistObject,
     SendToPeer,
-    StorageCore,
     StorageInput,
 )
+from scaler.object_storage.core import StorageCore
 from scaler.object_storage.durable import ObjectJournal
 from scaler.object_storage.requests import CallEnded, Requests, RequestsInput, SendRequest, StorageCall
 from scaler.object_storage.requests import Outcome as CallOutcome

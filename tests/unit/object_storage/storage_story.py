@@ -7,16 +7,15 @@ from typing import Any
 
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.net.identity import LOCAL, Identity
-from scaler.object_storage.core import (
-    LONGEST_POLL_SECONDS,
+from scaler.object_storage.commands import (
     ExpirePeer,
     MeasureOutbox,
     OutboxMeasured,
     ReportIgnored,
     SendToPeer,
-    StorageCore,
     StorageInput,
 )
+from scaler.object_storage.core import LONGEST_POLL_SECONDS, StorageCore
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.protocol.messages import Hello, Message, PutObject, Role, StorageReply
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scaler.object_storage.core import FetchObject, ReportDropped, ReportPut, StopFetching
+from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut, StopFetching
 from scaler.object_storage.exchange import (
     MAX_ROWS_PER_MESSAGE,
     UNAVAILABLE,

@@ -7,7 +7,7 @@ import pytest
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Closed, Opened
 from scaler.object_storage.body import Body
-from scaler.object_storage.core import (
+from scaler.object_storage.commands import (
     CopiesWanted,
     FetchObject,
     ObjectFetched,

@@ -11,7 +11,8 @@ import pytest
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Broken, Received, Welcomed
-from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER, OutboxMeasured, ReceivedMemory, SendToPeer
+from scaler.object_storage.commands import OutboxMeasured, ReceivedMemory, SendToPeer
+from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.layout import FRAME_BYTES, cut
 from scaler.object_storage.requests import (
     CallEnded,

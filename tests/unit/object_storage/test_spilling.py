@@ -8,7 +8,7 @@ import pytest
 
 from scaler.ids import IdFactory
 from scaler.net.identity import Identity
-from scaler.object_storage.core import SendToPeer
+from scaler.object_storage.commands import SendToPeer
 from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, Role, StatStorage, StorageStatus
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, Story, contents, messages, replies
 

@@ -12,7 +12,8 @@ from scaler.errors import ObjectLostError, ScalerError, UnreachableError
 from scaler.object_storage import transfers
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.core import FetchObject, StorageCore
+from scaler.object_storage.commands import FetchObject
+from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import ByteRange
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers
 from scaler.protocol.messages import (

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from scaler.ids import IdFactory, cache_owner, cached_id, result_id
-from scaler.object_storage.core import (
-    MAX_UNACKNOWLEDGED_BYTES_PER_PEER,
+from scaler.object_storage.commands import (
     FetchObject,
     ForgetInBackend,
     OutboxMeasured,
@@ -15,6 +14,7 @@ from scaler.object_storage.core import (
     WriteToBackend,
     WrittenToBackend,
 )
+from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, GetObject
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, replies
