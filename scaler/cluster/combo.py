@@ -97,6 +97,7 @@ class SchedulerClusterCombo:
         worker_manager_id: str = "local",
         host_name: str = "",
         store_memory_limit_bytes: int = 0,
+        store_spill_directory: str = "auto",
         per_worker_capabilities: Mapping[str, float | None] | str = "",
         per_worker_task_queue_size: int = 1000,
         per_worker_queue_size: int | None = None,

@@ -51,6 +51,11 @@ class WorkerSettings(LoggingConfig):
     """Memory for objects in the store of a host; 0: a third of its memory. Not for symphony and aws_hpc in mode
     offload.
     """
+    store_spill_directory: Annotated[str, Setting(default_text="auto: a temporary one", metavar="PATH")] = "auto"
+    """Where the store of a host puts objects that only it has, and for which memory has no room, in files without a
+    name: up to half of what is free on that disk. auto: TMPDIR, /tmp or /var/tmp, the first that is not in memory;
+    empty: nowhere. Not for symphony and aws_hpc in mode offload.
+    """
     per_worker_capabilities: Annotated[Capabilities, Setting("-pwc", default_text="none", metavar="CAPABILITIES")] = (
         field(default_factory=dict)
     )

@@ -17,6 +17,7 @@ from scaler.plugins import load, worker_manager_type
 PROCESSOR_SETTINGS = (
     "host_name",
     "store_memory_limit_bytes",
+    "store_spill_directory",
     "garbage_collect_interval_seconds",
     "trim_memory_threshold_bytes",
     "memory_limit_bytes",

@@ -137,6 +137,8 @@ class StorageCore:
         """Objects that are fetched now, with the memory that is reserved for each."""
         self._kept: set[bytes] = set()
         """Those that are fetched without readers, too, and are kept as if they had been put here."""
+        self._wanted_room: dict[bytes, int] = {}
+        """Objects that are fetched when others have been spilled, and the memory that each needs."""
         self._partial: dict[bytes, PartialObject] = {}
         self._copies: OrderedDict[bytes, None] = OrderedDict()
         """Objects that other stores have, too: the longest unused one is dropped first."""
@@ -385,7 +387,7 @@ class StorageCore:
                 self._end_wait(peer, object_id)
 
     def _most_wanted_bytes(self) -> int:
-        return max(map(_wanted_bytes, self._waiting_puts.values()), default=0)
+        return max((0, *map(_wanted_bytes, self._waiting_puts.values()), *self._wanted_room.values()))
 
     def _end_wait(self, peer: StoragePeer, object_id: bytes) -> None:
         for event in self._waiting_puts.pop((peer, object_id)).events:
@@ -551,6 +553,17 @@ class StorageCore:
 
     # -- what other stores have
 
+    def has_room_for(self, object_id: bytes, size_bytes: int) -> bool:
+        """Tell whether a fetch may begin; False while others are spilled for it: ask again after each step.
+
+        True without a chance, too: then `begin_fetch` returns False.
+        """
+        if self._make_room(size_bytes) or not self._objects.spilling.may_free_memory:
+            self._wanted_room.pop(object_id, None)
+            return True
+        self._wanted_room[object_id] = size_bytes
+        return False
+
     def begin_fetch(self, object_id: bytes, partial: PartialObject, size_bytes: int) -> bool:
         """Take memory for an object that is fetched; other stores may get its chunks from now on. False: no room."""
         if object_id not in self._fetched or not self._make_room(size_bytes):
@@ -615,6 +628,7 @@ class StorageCore:
     def _end_fetch(self, object_id: bytes) -> None:
         self._objects.reserve(-self._fetched.pop(object_id, 0))
         self._partial.pop(object_id, None)
+        self._wanted_room.pop(object_id, None)
 
     def _stop_fetches(self) -> None:
         wanted = self._kept

@@ -253,6 +253,7 @@ class StorageServer:
                     self._backend.forget(filter(self._core.is_forgotten, held.ids))
                 case Opened(peer, Hello(role=Role.SCHEDULER)):
                     self._scheduler_opened(peer)
+        self.transfers.go_on()
         self._set_timer(self._core.wake_at)
         used_bytes = self._core.used_bytes
         self._peak_bytes = max(self._peak_bytes, used_bytes)
@@ -342,7 +343,7 @@ class StorageServer:
                 return  # it was closed
             error = future.exception()
             if error is not None:
-                _log.warning("objects stay in memory: spill_directory=%s: %s", self._spill_directory, error)
+                _log.warning("objects stay in memory: nothing can be written to %s: %s", self._spill_directory, error)
             failure = "" if error is None else str(error)
             self._on_events([BodiesMoved(command.bodies, [] if error else future.result(), failure)])
 

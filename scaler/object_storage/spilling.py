@@ -58,11 +58,16 @@ class Spilling:
     def why_not(self) -> str:
         """Why nothing more is spilled, for the text of a refusal; empty when it is, or never was to be."""
         if self._failure:
-            return f"; spill_directory does not take more: {self._failure}"
+            return f"; the disk for spilled objects does not take more: {self._failure}"
         full = 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES
-        return (
-            f"; spill_directory has {self.used_bytes} B, near spill_limit_bytes = {self._limit_bytes}" if full else ""
-        )
+        return f"; {self.used_bytes} B of objects are on disk, near the limit of {self._limit_bytes} B" if full else ""
+
+    @property
+    def may_free_memory(self) -> bool:
+        """True while bodies are being written, or the next one fits on disk."""
+        body = next(iter(self._in_memory), None)
+        fits = body is not None and self.used_bytes + body.size_bytes <= self._limit_bytes
+        return self.is_moving or (fits and not self._failure)
 
     def use(self, body: Body) -> None:
         """Note that a body was put or read. O(1)."""

@@ -83,6 +83,8 @@ class Transfers:
         self._memories: dict[bytes, GrowingMemory] = {}
         self._small: dict[bytes, Body] = {}
         """Small objects that have come as a whole."""
+        self._delayed: list[ChunkRun] = []
+        """Runs that wait for room in memory."""
         self._left: dict[ChunkRun, set[int]] = {}
         """Chunks that have not come of the runs under way. A run that is asked for again has a set of its own."""
         self._heard: dict[int, tuple[object, float]] = {}
@@ -98,7 +100,8 @@ class Transfers:
                 case Tell(message):
                     self._tell(message)
                 case GetRun(run):
-                    self._get(run)
+                    if not self._get_with_room(run):
+                        self._loop.call_soon(self._feed, ())  # the core spills in its next step
                 case Fetched(object_id):
                     self._fetched(object_id)
                 case NotFetched(object_id, text):
@@ -142,6 +145,21 @@ class Transfers:
 
             client = self._backends[backend.number] = BackendClient(backend.address, backend.backend_key)
         return client
+
+    def go_on(self) -> None:
+        """Begin fetches that have waited for room. Call after each step of the store's core."""
+        delayed, self._delayed = self._delayed, []
+        for run in delayed:
+            if not run.source or run.source in self.exchange.stores:
+                self._get_with_room(run)
+
+    def _get_with_room(self, run: ChunkRun) -> bool:
+        """Begin to get a run; return False when it waits until others have been spilled."""
+        if run.id not in self._memories and not self._core.has_room_for(run.id, run.size_bytes):
+            self._delayed.append(run)
+            return False
+        self._get(run)
+        return True
 
     def _get(self, run: ChunkRun) -> None:
         """Ask for each chunk of a run; for a small object as a whole, and so for one whose size is not known."""
@@ -267,6 +285,7 @@ class Transfers:
     def _forget(self, object_id: bytes) -> None:
         self._memories.pop(object_id, None)
         self._small.pop(object_id, None)
+        self._delayed = [run for run in self._delayed if run.id != object_id]
         for run in [run for run in self._left if run.id == object_id]:
             del self._left[run]
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -14,11 +16,15 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
+from scaler.monitor.connection import MonitorConnection
+from scaler.protocol.data_rows import StoreRow
 from scaler.worker.store import place
 from tests.waiting import until
 
 SIZE = 500_000
 """Numbers of an array: 4 MB."""
+LIMIT = 12_000_000
+"""Memory of a store that is soon full: three arrays."""
 
 
 def make(seed: int, size: int = SIZE) -> np.ndarray:
@@ -104,3 +110,34 @@ def test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_
         assert client.submit(make, 1).result()[0] == 1.0
         error = client.submit_verbose(np.zeros, args=(SIZE * 2,), kwargs={}, retries=0).exception()
         assert "store_memory_limit_bytes = 5000000" in str(error)
+
+
+def store_row(combo: SchedulerClusterCombo) -> StoreRow:
+    """Return the row of the host's store that monitors have."""
+
+    async def look() -> StoreRow:
+        monitor = MonitorConnection(combo.get_monitor_address())
+        try:
+            await monitor.ready()
+            return next(row for row in monitor.model.status.stores if row.host == "alpha")
+        finally:
+            monitor.close()
+
+    return asyncio.run(look())
+
+
+def test_results_that_only_a_full_store_has_go_to_its_disk_and_come_back(tmp_path: Path) -> None:
+    with (
+        SchedulerClusterCombo(
+            n_workers=1, host_name="alpha", store_memory_limit_bytes=LIMIT, store_spill_directory=str(tmp_path)
+        ) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        arrays = [client.submit(make, seed) for seed in range(6)]
+        sums = [client.submit(total, array) for array in arrays]
+        assert [each.result() for each in sums] == [float(seed * SIZE) for seed in range(6)]
+        until(lambda: store_row(combo).spilled_bytes >= 6 * 8 * SIZE - LIMIT)
+        assert store_row(combo).bytes <= store_row(combo).limit_bytes == LIMIT
+        assert client.submit(total, *arrays).result() == 15.0 * SIZE
+        assert [each.result()[-1] for each in arrays] == [float(seed) for seed in range(6)]
+        assert list(tmp_path.iterdir()) == [], "its files have no names: nothing is left after a crash"

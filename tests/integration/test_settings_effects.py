@@ -87,6 +87,7 @@ OF_WORKERS = {
     "host_name": HOST_STORE + "test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_when_it_asks",
     "store_memory_limit_bytes": HOST_STORE
     + "test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_setting",
+    "store_spill_directory": HOST_STORE + "test_results_that_only_a_full_store_has_go_to_its_disk_and_come_back",
     "worker_manager_id": WHO_THEY_ARE,
     "per_worker_capabilities": CLUSTERS + "test_workers_offer_what_they_were_told_to_offer",
     "per_worker_task_queue_size": SCHEDULER + "test_no_more_tasks_wait_behind_a_worker_than_its_queue_size",

@@ -46,6 +46,7 @@ from scaler.protocol.messages import (
 )
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.worker.credential import own_access
+from scaler.worker.store.spilling import spill_space
 
 LINGER_SECONDS = 5.0
 """How long a store stays after its last worker has left; the next one finds it with its objects."""
@@ -107,6 +108,7 @@ class HostStoreServer(StorageServer):
             access=server_access,
             io_threads=config.io_threads,
             limit_name="store_memory_limit_bytes",
+            spill=spill_space(config.store_spill_directory),
         )
         self._core.fetches = self._core.reports = True
         self._storage_access = access

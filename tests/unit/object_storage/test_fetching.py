@@ -43,8 +43,8 @@ RESULT = result_id(MADE.task(), 1)
 class HostStory(Story):
     """The store of a host: there are others."""
 
-    def __init__(self, limit_bytes: int = 1000, *, is_durable: bool = False) -> None:
-        super().__init__(limit_bytes, is_durable=is_durable)
+    def __init__(self, limit_bytes: int = 1000, *, is_durable: bool = False, spill_limit_bytes: int = 0) -> None:
+        super().__init__(limit_bytes, is_durable=is_durable, spill_limit_bytes=spill_limit_bytes)
         self.core.fetches = self.core.reports = True
         self.step(Opened(STORE, hello(Role.STORE)))
         self.told: list[StorageCommand] = []
@@ -90,6 +90,24 @@ def test_what_is_not_here_is_fetched_once_for_all_who_wait_for_it(story: HostSto
     assert contents(answers) == [(WORKER, 1, b"content"), (WORKER, 2, b"content")]
     assert contents(story.says(WORKER, GetObject(3, OBJECT, 0.0))) == [(WORKER, 3, b"content")]
     assert (story.core.hits, story.core.misses) == (1, 2)
+
+
+def test_a_fetch_without_room_waits_until_sole_copies_are_on_disk_and_fails_where_there_is_none() -> None:
+    story = HostStory(1000, spill_limit_bytes=700)
+    story.puts(WORKER, RESULT, bytes(700))
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    assert not story.core.has_room_for(OBJECT, 600)
+    assert not story.writes
+    story.step()
+    assert [write.bodies[0].size_bytes for write in story.writes] == [700]
+    assert not story.core.has_room_for(OBJECT, 600)
+    story.writes_end()
+    assert story.core.has_room_for(OBJECT, 600)
+    assert story.core.begin_fetch(OBJECT, Chunks(bytes(600)), 600)
+    assert (story.core.used_bytes, story.core.disk_bytes) == (600, 700)
+    story.says(WORKER, GetObject(2, OTHER, 0.0))
+    assert story.core.has_room_for(OTHER, 600), "the disk takes no more: its fetch fails at once"
+    assert not story.core.begin_fetch(OTHER, Chunks(bytes(600)), 600)
 
 
 def test_what_no_store_has_is_missing(story: HostStory) -> None:
