@@ -124,6 +124,18 @@ print({task.result() for task in [on("host2", first, made, number) for number in
     assert crossed["host0"].sent_bytes + crossed["host0"].received_bytes < SLACK
 
 
+def test_a_result_with_two_replicas_crosses_once_to_another_host(cluster: Cluster) -> None:
+    printed, crossed = cluster.run("""
+made = client.submit_verbose(make, (7,), capabilities={"host1": None}, replicas=2)
+while len(client.who_has(made) if made.done() else []) < 2:
+    time.sleep(0.01)
+print(sorted(holder.host for holder in client.who_has(made)))
+""")
+    assert printed == "['host1', 'host2']"
+    assert SIZE < crossed["host2"].received_bytes < SIZE + SLACK
+    assert crossed["host0"].sent_bytes + crossed["host0"].received_bytes < SLACK
+
+
 @pytest.mark.parametrize(
     ("maker", "user", "is_known"), [("host1", "host2", True), ("host2", "host1", False)], ids=["known", "unknown"]
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 from collections.abc import Iterator
@@ -15,10 +14,6 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ObjectLostError, UsageError
-from scaler.ids import new_peer_id, result_id
-from scaler.net.access import Access
-from scaler.object_storage.client import StorageClient
-from scaler.protocol.messages import Role
 from scaler.worker.store import place
 from tests.waiting import until, wait_for_file
 
@@ -65,21 +60,9 @@ def kill_store(combo: SchedulerClusterCombo) -> None:
     until(lambda: (found := running()) is not None and found.pid != before.pid)
 
 
-def is_stored(combo: SchedulerClusterCombo, *futures: ScalerFuture) -> bool:
-    """Tell whether the object storage itself has the results of these tasks: to a store, it says so at once."""
-
-    async def ask() -> bool:
-        client = StorageClient(combo.get_object_storage_address(), new_peer_id(), Role.STORE, Access())
-        try:
-            for future in futures:
-                await client.get(result_id(future.task_id, 1), 0.0)
-        except ObjectLostError:
-            return False
-        finally:
-            client.close()
-        return True
-
-    return asyncio.run(ask())
+def has_stored(client: Client, *futures: ScalerFuture) -> bool:
+    """Tell whether the object storage has the results of these tasks."""
+    return all("object storage" in [holder.host for holder in client.who_has(future)] for future in futures)
 
 
 def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_again(
@@ -93,7 +76,7 @@ def test_persisted_results_outlive_their_host_although_their_tasks_may_not_run_a
         client.persist([made, made_later])
         (tmp_path / "go").touch()
         assert used.result() == 2.0
-        until(lambda: is_stored(combo, made, made_later))
+        until(lambda: has_stored(client, made, made_later))
         kill_store(combo)
         assert client.submit(first, made).result() == 1.0
         assert [made.result()[0], made_later.result()[0]] == [1.0, 2.0]
@@ -103,7 +86,7 @@ def test_a_result_with_replicas_outlives_its_host(combo: SchedulerClusterCombo) 
     with Client(combo.get_address()) as client:
         made = client.submit_verbose(make, (3,), retries=0, replicas=2)
         assert client.submit(first, made).result() == 3.0
-        until(lambda: is_stored(combo, made))
+        until(lambda: has_stored(client, made))
         kill_store(combo)
         assert made.result()[0] == 3.0
 
@@ -112,7 +95,7 @@ def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: Sc
     with Client(combo.get_address(), session="nightly") as client:
         made = client.submit(make, 4, key="four")
         assert client.submit(first, made).result() == 4.0
-    until(lambda: is_stored(combo, made))
+        until(lambda: has_stored(client, made))
     kill_store(combo)
     with Client(combo.get_address(), session="nightly") as client:
         [found] = client.futures(key="four")
@@ -127,14 +110,15 @@ def test_a_lost_result_of_a_task_that_may_not_run_again_names_task_and_host_and_
         def make_at_host() -> ScalerFuture | None:
             made = client.submit_verbose(make, (5,), retries=0)
             until(made.done)  # no task uses it yet: processors keep their last inputs
-            return None if is_stored(combo, made) else made  # while the store of the host starts, it is there
+            return None if has_stored(client, made) else made  # while the store of the host starts, it is there
 
         made = until(make_at_host)
         kill_store(combo)
-        used = client.submit(first, made).exception()
+        used = client.submit(first, made)
         asked = made.exception()
+        errors = used.exception(), asked
     task = made.task_id.hex()
-    for error in (used, asked):
+    for error in errors:
         assert isinstance(error, ObjectLostError)
         assert "with host " in str(error)
         assert f"make ({task}) has retries=0 and does not run again; replicas=2 or client.persist(" in str(error)
