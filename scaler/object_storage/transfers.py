@@ -266,7 +266,9 @@ class Transfers:
                     return LimitError(f"the store of this host has no room for an object of size {size}")
                 self._memories[run.id] = memory
             memory.write(number * chunk_bytes(size), found.frames)
-        except (OSError, ValueError) as error:
+        except OSError as error:  # no descriptor or no memory: the source has the object nevertheless
+            return LimitError(f"the store of this host cannot take an object of size {size}: {error.strerror}")
+        except ValueError as error:
             return ObjectLostError(str(error))
         for each in (number,) if run.size_bytes else range(chunk_count(size)):
             memory.add_chunk(each)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
@@ -12,15 +14,18 @@ from scaler.errors import ObjectLostError, ScalerError, UnreachableError
 from scaler.object_storage import transfers
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
-from scaler.object_storage.commands import FetchObject
+from scaler.object_storage.commands import FetchObject, ObjectNotFetched, StorageInput
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.requests import ByteRange
+from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.object_storage.transfers import OBJECT_STORAGE, Transfers
+from scaler.protocol.chunks import chunk_bytes
 from scaler.protocol.messages import (
     FetchChunks,
     FetchesFailed,
     Message,
     ObjectsHeld,
+    ObjectsUnwanted,
     PushObjects,
     StoreAddress,
     StoresChanged,
@@ -69,17 +74,18 @@ class Play:
         self.told: list[Message] = []
         self.sources: list[PlayedSource] = []
         self.is_slow = False
+        self.fed: list[StorageInput] = []
         self.core = StorageCore(10**9, lease_seconds=60.0, tick_seconds=1.0)
-        self.transfers = Transfers(self.core, lambda _inputs: None, self.told.append, self._connect)
+        self.transfers = Transfers(self.core, self.fed.extend, self.told.append, self._connect)
         self.transfers.take([StoresChanged([StoreAddress(SOURCE, bytes(8), "tcp://127.0.0.1:1", "")], [])])
 
     def _connect(self, _address: object) -> StorageClient:
         self.sources.append(PlayedSource(self.is_slow))
         return cast("StorageClient", self.sources[-1])
 
-    def fetch(self, source: int) -> PlayedSource:
+    def fetch(self, source: int, size_bytes: int = SIZE) -> PlayedSource:
         """Have an object fetched from a source."""
-        self.transfers.take([FetchObject(OBJECT), FetchChunks([OBJECT], [SIZE], [0], [1], [source])])
+        self.transfers.take([FetchObject(OBJECT), FetchChunks([OBJECT], [size_bytes], [0], [1], [source])])
         return self.sources[-1]
 
     def failures(self) -> list[tuple[int, bool]]:
@@ -144,6 +150,24 @@ def test_only_another_store_that_is_away_is_out_of_reach(number: int, is_connect
         source.connected = is_connected
         source.calls[0].set_exception(ObjectLostError("it is not there, or nothing answers"))
         assert await soon(play.failures) == [(number, is_unreachable)]
+
+    played(story)
+
+
+def test_a_source_keeps_what_this_store_has_no_descriptor_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_memory(_sizes: list[int]) -> GrowingMemory:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    async def story(play: Play) -> None:
+        monkeypatch.setattr(transfers, "GrowingMemory", no_memory)
+        size = chunk_bytes(0) * 4
+        source = play.fetch(SOURCE, size)
+        source.calls[0].set_result(ByteRange([size], [memoryview(bytes(chunk_bytes(size)))]))
+        [failed] = await soon(lambda: play.fed)
+        assert isinstance(failed, ObjectNotFetched)
+        assert "Too many open files" in failed.text
+        assert ObjectsUnwanted([OBJECT]) in play.told
+        assert play.failures() == []
 
     played(story)
 
