@@ -158,13 +158,6 @@ class WrittenToBackend:
 
 
 @dataclass(frozen=True, slots=True)
-class CopiesWanted:
-    """Input: get these objects although no reader waits, and keep them. rows: their ids and sizes (0: not known)."""
-
-    rows: Sequence[tuple[bytes, int]]
-
-
-@dataclass(frozen=True, slots=True)
 class DiskChanged:
     """Input: new objects cannot be kept on disk, and are refused for this reason; empty: they can again."""
 
@@ -180,7 +173,6 @@ StorageInput = (
     | ObjectFetched
     | ObjectNotFetched
     | WrittenToBackend
-    | CopiesWanted
 )
 ToExchange = FetchObject | StopFetching | ReportDropped | ReportPut
 """Commands for `exchange.Exchange`."""

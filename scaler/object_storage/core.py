@@ -17,7 +17,6 @@ from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.cache import ResultCache
 from scaler.object_storage.commands import (
-    CopiesWanted,
     DiskChanged,
     ExpirePeer,
     FetchObject,
@@ -46,6 +45,7 @@ from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
+    CopyObjects,
     ForgetObjects,
     ForgetOwner,
     GetObject,
@@ -228,12 +228,12 @@ class StorageCore:
                 self._disk_failed(item)
             case BodiesMoved():
                 self._objects.moved(item, now)
-            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend() | CopiesWanted():
+            case ObjectFetched() | ObjectNotFetched() | WrittenToBackend():
                 self._take_transfer(item)
             case _:
                 assert_never(item)
 
-    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend | CopiesWanted) -> None:
+    def _take_transfer(self, item: ObjectFetched | ObjectNotFetched | WrittenToBackend) -> None:
         match item:
             case ObjectFetched(object_id, body):
                 self._end_fetch(object_id)
@@ -244,8 +244,6 @@ class StorageCore:
                         self._keep(object_id, body)
                     self._serve_waiting(object_id)
                 self._kept.discard(object_id)
-            case CopiesWanted(rows):
-                self._want_copies(rows)
             case ObjectNotFetched(object_id, text):
                 self._kept.discard(object_id)
                 self._end_fetch(object_id)
@@ -295,6 +293,8 @@ class StorageCore:
                     self._miss(self._objects.drop(object_id), "it was forgotten")
                 if owner not in self._peers:
                     self._owner_keys.pop(owner, None)
+            case CopyObjects() as wanted if peer.role is Role.SCHEDULER:
+                self._copy(wanted)
             case ForgetOwner():
                 self._report_ignored(peer, 1)
             case StatStorage(request):
@@ -603,9 +603,9 @@ class StorageCore:
             self._fetched[object_id] = 0
             self._commands.append(FetchObject(object_id))
 
-    def _want_copies(self, rows: Sequence[tuple[bytes, int]]) -> None:
+    def _copy(self, wanted: CopyObjects) -> None:
         """Fetch objects that are to have a copy here, and keep those that are here."""
-        for object_id, size_bytes in rows:
+        for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self._objects.body(object_id)
             if body is not None:
                 self._keep(object_id, body)

@@ -14,7 +14,6 @@ from scaler.object_storage.commands import FetchObject, ReportDropped, ReportPut
 from scaler.protocol.chunks import chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     ChunksFetched,
-    CopyObjects,
     FetchChunks,
     FetchesFailed,
     Message,
@@ -35,8 +34,8 @@ UNAVAILABLE = "no store has it"
 LOST = "its only copy was lost with host {}"
 
 _Row = TypeVar("_Row")
-FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | CopyObjects | PushObjects | StoresChanged
-FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, CopyObjects, PushObjects, StoresChanged)
+FromScheduler = FetchChunks | ObjectsUnavailable | SoleCopies | PushObjects | StoresChanged
+FROM_SCHEDULER = (FetchChunks, ObjectsUnavailable, SoleCopies, PushObjects, StoresChanged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +134,6 @@ class KeepCopies:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Command: get these objects as if readers waited, and keep them. rows: their ids and sizes (0: not known)."""
-
-    rows: list[tuple[bytes, int]]
-
-
-@dataclass(frozen=True, slots=True)
 class Push:
     """Command: put these objects into the object storage, too."""
 
@@ -149,7 +141,7 @@ class Push:
 
 
 ExchangeInput = ToExchange | FromScheduler | SchedulerOpened | WrittenByStore | RunCame | RunFailed
-ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Copy | Push
+ExchangeCommand = Tell | GetRun | Fetched | NotFetched | KeepCopies | Push
 
 
 @dataclass(slots=True)
@@ -241,8 +233,6 @@ class Exchange:
                     self.stores.pop(number, None)
             case SoleCopies(ids):
                 self._commands.append(KeepCopies(ids))
-            case CopyObjects(ids, sizes):
-                self._commands.append(Copy(list(zip(ids, sizes, strict=True))))
             case PushObjects(ids):
                 self._commands.append(Push(ids))
             case _:

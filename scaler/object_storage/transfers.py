@@ -15,7 +15,6 @@ from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.commands import (
-    CopiesWanted,
     ObjectFetched,
     ObjectNotFetched,
     ReportPut,
@@ -25,7 +24,6 @@ from scaler.object_storage.commands import (
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import (
     ChunkRun,
-    Copy,
     Exchange,
     ExchangeInput,
     Fetched,
@@ -110,8 +108,6 @@ class Transfers:
                         self._feed([ObjectNotFetched(object_id, text)])
                 case KeepCopies(ids):
                     self._core.keep(ids)
-                case Copy(rows):
-                    self._feed([CopiesWanted(rows)])
                 case Push(ids):
                     self.push(ids)
         for number in [number for number in self._sources if number and number not in self.exchange.stores]:

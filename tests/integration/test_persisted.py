@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
@@ -89,6 +90,18 @@ def test_a_result_with_replicas_outlives_its_host(combo: SchedulerClusterCombo) 
         until(lambda: has_stored(client, made))
         kill_store(combo)
         assert made.result()[0] == 3.0
+
+
+def test_a_restarted_scheduler_has_persisted_results_copied_again(combo: SchedulerClusterCombo) -> None:
+    with Client(combo.get_address()) as client:
+        made = client.submit_verbose(make, (6,), retries=0)
+        client.persist(made)
+        until(lambda: has_stored(client, made))
+        [scheduler] = [each for each in psutil.Process().children() if each.cmdline()[-1] == "scheduler"]
+        scheduler.kill()  # the object storage is in this process
+        until(lambda: has_stored(client, made))
+        kill_store(combo)
+        assert made.result()[0] == 6.0
 
 
 def test_results_of_a_durable_session_outlive_the_program_and_the_host(combo: SchedulerClusterCombo) -> None:

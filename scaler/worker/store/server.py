@@ -28,6 +28,7 @@ from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, Schedu
 from scaler.object_storage.server import StorageServer
 from scaler.object_storage.transfers import SOURCE_SECONDS
 from scaler.protocol.messages import (
+    CopyObjects,
     ForgetObjects,
     ForgetOwner,
     HeartbeatEcho,
@@ -58,6 +59,8 @@ LOOK_SECONDS = 0.25
 _SCHEDULER = bytes(8)
 """The scheduler among the peers of the store's core: what it says comes by the store's own connection to it."""
 _HELLO = own_hello(Role.SCHEDULER)
+FOR_CORE = (ForgetObjects, ForgetOwner, LinkObject, CopyObjects, HeartbeatEcho)
+"""What the scheduler says to the store's core."""
 _log = logging.getLogger(__name__)
 
 
@@ -167,7 +170,7 @@ class HostStoreServer(StorageServer):
                     self.transfers.take([SchedulerOpened(self._core.held())])
                 case Received(_, message) if isinstance(message, FROM_SCHEDULER):
                     self.scheduler_says(message)
-                case Received(_, ForgetObjects() | ForgetOwner() | LinkObject() | HeartbeatEcho() as message):
+                case Received(_, message) if isinstance(message, FOR_CORE):
                     self._on_events([Received(_SCHEDULER, message)])
                 case Resumed():
                     self._on_events([Opened(_SCHEDULER, _HELLO, LOCAL)])

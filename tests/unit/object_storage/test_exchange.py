@@ -9,7 +9,6 @@ from scaler.object_storage.exchange import (
     MAX_ROWS_PER_MESSAGE,
     UNAVAILABLE,
     ChunkRun,
-    Copy,
     Exchange,
     ExchangeCommand,
     ExchangeInput,
@@ -26,7 +25,6 @@ from scaler.object_storage.exchange import (
 from scaler.protocol.chunks import MIN_CHUNK_BYTES, chunk_bytes, chunk_count
 from scaler.protocol.messages import (
     ChunksFetched,
-    CopyObjects,
     FetchChunks,
     FetchesFailed,
     Message,
@@ -158,5 +156,5 @@ def test_what_comes_and_goes_here_is_told_in_messages_that_are_small_enough(stor
 
 
 def test_the_scheduler_says_what_to_keep_and_what_to_push(story: Story) -> None:
-    commands = story.says(SoleCopies([OBJECT]), PushObjects([OTHER]), CopyObjects([OBJECT, OTHER], [SIZE, 0]))
-    assert commands == [KeepCopies([OBJECT]), Push([OTHER]), Copy([(OBJECT, SIZE), (OTHER, 0)])]
+    commands = story.says(SoleCopies([OBJECT]), PushObjects([OTHER]))
+    assert commands == [KeepCopies([OBJECT]), Push([OTHER])]

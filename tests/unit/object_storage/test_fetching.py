@@ -8,7 +8,6 @@ from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Closed, Opened
 from scaler.object_storage.body import Body
 from scaler.object_storage.commands import (
-    CopiesWanted,
     FetchObject,
     ObjectFetched,
     ObjectNotFetched,
@@ -22,7 +21,7 @@ from scaler.object_storage.commands import (
 )
 from scaler.object_storage.shared_memory import GrowingMemory
 from scaler.protocol.chunks import LARGE_BYTES, MIN_CHUNK_BYTES
-from scaler.protocol.messages import ForgetObjects, GetObject, PutObject, Role
+from scaler.protocol.messages import CopyObjects, ForgetObjects, GetObject, PutObject, Role
 from tests.unit.object_storage.storage_story import (
     CLIENT,
     SCHEDULER,
@@ -174,7 +173,7 @@ def test_copies_go_first_when_memory_is_full_and_sole_ones_stay(story: HostStory
 
 
 def test_a_copy_that_is_wanted_is_fetched_without_readers_and_kept_when_memory_is_full(story: HostStory) -> None:
-    story.step(CopiesWanted([(OBJECT, 400)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT], [400]))
     assert story.step() == []
     assert story.take_told() == [FetchObject(OBJECT)]
     story.step(ObjectFetched(OBJECT, body(bytes(400))))
@@ -190,7 +189,7 @@ def test_a_copy_that_is_wanted_and_here_is_kept_and_named(story: HostStory) -> N
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
     story.step(ObjectFetched(OBJECT, body(bytes(600))))
     story.take_told()
-    story.step(CopiesWanted([(OBJECT, 600)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT], [600]))
     assert story.take_told() == [ReportPut(OBJECT, 600)]
     assert replies(story.puts(WORKER, RESULT, bytes(500))) == [(WORKER, 1, "full")]
 
@@ -199,7 +198,7 @@ def test_a_copy_that_readers_wait_for_is_kept_when_it_is_wanted_meanwhile_and_fe
     story: HostStory,
 ) -> None:
     story.says(WORKER, GetObject(1, OBJECT, 0.0))
-    story.step(CopiesWanted([(OBJECT, 600)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT], [600]))
     story.step(Closed(WORKER, is_orderly=True, text=""))
     assert story.take_told() == [FetchObject(OBJECT)]
     story.step(ObjectFetched(OBJECT, body(bytes(600))))
@@ -208,7 +207,7 @@ def test_a_copy_that_readers_wait_for_is_kept_when_it_is_wanted_meanwhile_and_fe
 
 def test_a_copy_without_room_is_refused_at_once(story: HostStory) -> None:
     story.puts(WORKER, RESULT, bytes(700))
-    story.step(CopiesWanted([(OBJECT, 400)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT], [400]))
     assert story.take_told() == [FetchObject(OBJECT), StopFetching(OBJECT)]
     story.step(ObjectFetched(OBJECT, body(bytes(200))))
     assert story.core.sole() == [RESULT]
@@ -216,7 +215,7 @@ def test_a_copy_without_room_is_refused_at_once(story: HostStory) -> None:
 
 def test_a_copy_is_fetched_no_more_when_it_is_forgotten_or_was_put_here(story: HostStory) -> None:
     late = result_id(MADE.task(), 1)
-    story.step(CopiesWanted([(OBJECT, 4), (late, 4)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT, late], [4, 4]))
     story.take_told()
     story.says(SCHEDULER, ForgetObjects([OBJECT]))
     assert story.take_told() == [StopFetching(OBJECT)]
@@ -226,7 +225,7 @@ def test_a_copy_is_fetched_no_more_when_it_is_forgotten_or_was_put_here(story: H
 
 def test_a_storage_with_a_disk_keeps_a_copy_that_is_wanted_there() -> None:
     story = HostStory(is_durable=True)
-    story.step(CopiesWanted([(OBJECT, 4)]))
+    story.says(SCHEDULER, CopyObjects([OBJECT], [4]))
     story.step(ObjectFetched(OBJECT, body(b"copy")))
     _, kept = story.take_told()
     assert isinstance(kept, PersistObject)
