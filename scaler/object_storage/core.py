@@ -135,8 +135,8 @@ class StorageCore:
         """Gets of readers of this host: of objects that were here, and that were fetched."""
         self._fetched: dict[bytes, int] = {}
         """Objects that are fetched now, with the memory that is reserved for each."""
-        self._kept: set[bytes] = set()
-        """Those that are fetched without readers, too, and are kept as if they had been put here."""
+        self._kept: dict[bytes, int] = {}
+        """Those that are fetched without readers, too, and are kept as if they had been put here, with their sizes."""
         self._wanted_room: dict[bytes, int] = {}
         """Objects that are fetched when others have been spilled, and the memory that each needs."""
         self._partial: dict[bytes, PartialObject] = {}
@@ -243,9 +243,9 @@ class StorageCore:
                     if object_id in self._kept:
                         self._keep(object_id, body)
                     self._serve_waiting(object_id)
-                self._kept.discard(object_id)
+                self._kept.pop(object_id, None)
             case ObjectNotFetched(object_id, text):
-                self._kept.discard(object_id)
+                self._kept.pop(object_id, None)
                 self._end_fetch(object_id)
                 self._miss(self._objects.take_gets(object_id), text)
             case WrittenToBackend(ids):
@@ -279,12 +279,12 @@ class StorageCore:
                 self._forget_persisted(allowed)
                 self._forget_in_backend(ForgetInBackend(allowed))
                 for object_id in allowed:
-                    self._kept.discard(object_id)
+                    self._kept.pop(object_id, None)
                     self._copies.pop(object_id, None)
                     self._miss(self._objects.forget(object_id), "it was forgotten")
                 self._report_ignored(peer, len(object_ids) - len(allowed))
             case ForgetOwner(owner) if peer.role is Role.SCHEDULER:
-                self._kept = {each for each in self._kept if owner_of(each) != owner}
+                self._kept = {each: size for each, size in self._kept.items() if owner_of(each) != owner}
                 # The ids themselves are not refused from now on: an owner that comes back puts its objects again.
                 self._forget_persisted(self._objects.owned_by(owner))
                 self._forget_in_backend(ForgetInBackend([], owner))
@@ -497,7 +497,7 @@ class StorageCore:
     def _serve_waiting(self, object_id: bytes) -> None:
         body = self._objects.body(object_id)
         if body is not None:
-            self._kept.discard(object_id)
+            self._kept.pop(object_id, None)
             for get in self._objects.take_gets(object_id):
                 self._send_later(get.peer, get.message, body)
 
@@ -604,7 +604,11 @@ class StorageCore:
             self._commands.append(FetchObject(object_id))
 
     def _copy(self, wanted: CopyObjects) -> None:
-        """Fetch objects that are to have a copy here, and keep those that are here."""
+        """Fetch objects that are to have a copy here, and keep those that are here.
+
+        None is taken while more memory is used than spilling allows: other objects need the rest, and copies stay.
+        """
+        coming_bytes = sum(self._kept.values())
         for object_id, size_bytes in zip(wanted.ids, wanted.sizes, strict=True):
             body = self._objects.body(object_id)
             if body is not None:
@@ -612,10 +616,11 @@ class StorageCore:
                 self._commands.append(ReportPut(object_id, body.size_bytes))
                 continue
             self._fetch(object_id)
-            if not (self._objects.disk_failure or self._objects.is_forgotten(object_id)) and self._make_room(
-                size_bytes
-            ):
-                self._kept.add(object_id)  # else the fetch ends with this step, and the scheduler learns of it
+            self._drop_copies(coming_bytes + size_bytes)
+            has_room = self._objects.surplus(coming_bytes + size_bytes) <= 0
+            if has_room and not self._objects.disk_failure and not self._objects.is_forgotten(object_id):
+                self._kept[object_id] = size_bytes  # else the fetch ends with this step, and the scheduler learns of it
+                coming_bytes += size_bytes
 
     def _keep(self, object_id: bytes, body: Body) -> None:
         """Keep a copy as if it had been put here."""
@@ -631,7 +636,7 @@ class StorageCore:
         self._wanted_room.pop(object_id, None)
 
     def _stop_fetches(self) -> None:
-        wanted = self._kept
+        wanted = self._kept.keys()
         for object_id in [each for each in self._fetched if not (self._objects.is_waited_for(each) or each in wanted)]:
             self._end_fetch(object_id)
             self._commands.append(StopFetching(object_id))

@@ -213,6 +213,17 @@ def test_a_copy_without_room_is_refused_at_once(story: HostStory) -> None:
     assert story.core.sole() == [RESULT]
 
 
+def test_copies_are_refused_beyond_four_fifths_of_the_memory_or_without_room_for_those_before(story: HostStory) -> None:
+    ids = [result_id(MADE.task(), 1) for _ in range(3)]
+    story.puts(WORKER, RESULT, bytes(500))
+    story.says(SCHEDULER, CopyObjects(ids[:2], [300, 300]))
+    assert story.take_told() == [FetchObject(ids[0]), FetchObject(ids[1]), StopFetching(ids[1])]
+    story.step(ObjectFetched(ids[0], body(bytes(300))))
+    story.puts(WORKER, result_id(MADE.task(), 1), bytes(50))
+    story.says(SCHEDULER, CopyObjects(ids[2:], [50]))
+    assert story.take_told() == [FetchObject(ids[2]), StopFetching(ids[2])]
+
+
 def test_a_copy_is_fetched_no_more_when_it_is_forgotten_or_was_put_here(story: HostStory) -> None:
     late = result_id(MADE.task(), 1)
     story.says(SCHEDULER, CopyObjects([OBJECT, late], [4, 4]))
