@@ -22,7 +22,6 @@ from scaler.object_storage.commands import (
     FetchObject,
     ForgetInBackend,
     ForgetPersisted,
-    MeasureOutbox,
     ObjectFetched,
     ObjectNotFetched,
     ObjectNotPersisted,
@@ -39,8 +38,8 @@ from scaler.object_storage.commands import (
     WriteToBackend,
     WrittenToBackend,
 )
-from scaler.object_storage.layout import MAX_FRAMES_PER_MESSAGE, cut_out
-from scaler.object_storage.objects import DONE, Answer, Sending, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.objects import DONE, Answer, StoragePeer, StorageTable, WaitingGet
+from scaler.object_storage.sending import BodySender
 from scaler.object_storage.spilling import BodiesMoved
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
@@ -60,8 +59,6 @@ from scaler.protocol.messages import (
 
 MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
-MAX_UNACKNOWLEDGED_BYTES_PER_PEER = 128 * 1024 * 1024
-"""Bytes on their way to one reader; its other gets wait. A slow reader pins no more of forgotten objects."""
 UPLOAD_SECONDS = 60.0
 """An upload of which nothing comes for this long is dropped: until then all of its size counts as used."""
 MAX_WAITING_PUT_BYTES = 256 * 1024 * 1024
@@ -117,7 +114,7 @@ class StorageCore:
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
-        self._senders: dict[StoragePeer, None] = {}  # those with bodies to send
+        self._sender = BodySender()
         self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are here or have objects
         self._last_step = -math.inf
         self._stalled_seconds = 0.0
@@ -188,8 +185,8 @@ class StorageCore:
         spill = self._objects.next_spill(wanted_bytes, now)
         if spill is not None:
             self._commands.append(spill)
-        for peer in list(self._senders):
-            self._send_bodies(peer, is_measured=peer.id in measured)
+        for peer in self._sender.peers():
+            self._commands += self._sender.send(peer, is_measured=peer.id in measured)
         damaged = self._objects.take_damaged()
         self._forget_persisted(damaged)
         self._cached.dropped(damaged)
@@ -199,7 +196,7 @@ class StorageCore:
         self.wake_at = min(
             self._objects.next_deadline(),
             now + self._tick_seconds if self._peers else math.inf,
-            now + self._poll_seconds if self._senders else math.inf,
+            now + self._poll_seconds if self._sender else math.inf,
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
         )
         return commands
@@ -410,7 +407,9 @@ class StorageCore:
             self._send_later(peer, message, body)
             return
         elif peer.role is Role.STORE and message.id in self._partial:
-            self._send_chunks(peer, message, self._partial[message.id])
+            reply = self._sender.add_chunks(peer, message, self._partial[message.id])
+            if reply is not None:
+                self._commands.append(SendToPeer(peer.id, reply))
             return
         elif self._objects.is_forgotten(message.id):
             answer = StorageResult.MISSING, "it was forgotten"
@@ -484,7 +483,7 @@ class StorageCore:
             self._objects.drop_peer(peer)
             if not self._objects.owned_by(name):
                 self._owner_keys.pop(name, None)
-            self._senders.pop(peer, None)
+            self._sender.drop(peer)
 
     def _answer(self, peer: StoragePeer, request: int, answer: Answer) -> None:
         result, text = answer
@@ -502,54 +501,9 @@ class StorageCore:
                 self._send_later(get.peer, get.message, body)
 
     def _send_later(self, peer: StoragePeer, message: GetObject, body: Body) -> None:
-        sending = Sending(message, body.parts, body, body.size_bytes)
-        if message.offset or message.size:
-            sending.size_bytes = message.size or body.size_bytes - message.offset
-            if sending.size_bytes < 0 or message.offset + sending.size_bytes > body.size_bytes:
-                answer = StorageResult.INVALID, f"the object has a size of {body.size_bytes}, and not such a range"
-                self._answer(peer, message.request, answer)
-                return
-            sending.frames = cut_out(body.all_frames(), message.offset, sending.size_bytes)
-        peer.sending.append(sending)
-        self._senders[peer] = None
-
-    def _send_chunks(self, peer: StoragePeer, message: GetObject, partial: PartialObject) -> None:
-        """Send a range of an object that is not whole, to another store."""
-        frames = partial.frames(message.offset, message.size)
-        if frames is None:
-            self._answer(peer, message.request, (StorageResult.MISSING, "these chunks have not come yet"))
-        else:
-            peer.sending.append(Sending(message, partial.parts, None, message.size, frames))
-            self._senders[peer] = None
-
-    def _send_bodies(self, peer: StoragePeer, *, is_measured: bool) -> None:
-        while peer.sending:
-            sending = peer.sending[0]
-            request, body = sending.message.request, sending.body
-            if body is not None and not body.names:
-                self._answer(peer, request, (StorageResult.MISSING, "it was forgotten"))
-                peer.sending.popleft()
-                continue
-            if sending.message.shared and body is not None and body.memory is not None and sending.frames is None:
-                reply = StorageReply(request, StorageResult.OK, "", body.parts, shared=True)
-                self._commands.append(SendToPeer(peer.id, reply, memory=body.memory))
-                peer.sending.popleft()
-                continue
-            frames = _next_frames(sending)
-            size = sum(frame.nbytes for frame in frames)
-            if peer.unacknowledged_bytes + size > MAX_UNACKNOWLEDGED_BYTES_PER_PEER:
-                if not is_measured:
-                    self._commands.append(MeasureOutbox(peer.id))
-                return
-            peer.unacknowledged_bytes += size
-            parts = [] if sending.sent_bytes else sending.parts
-            reply = StorageReply(request, StorageResult.OK, "", parts, sending.message.offset + sending.sent_bytes)
-            self._commands.append(SendToPeer(peer.id, reply, frames))
-            sending.next_frame += len(frames)
-            sending.sent_bytes += size
-            if sending.sent_bytes == sending.size_bytes:
-                peer.sending.popleft()
-        del self._senders[peer]
+        reply = self._sender.add(peer, message, body)
+        if reply is not None:
+            self._commands.append(SendToPeer(peer.id, reply))
 
     # -- what other stores have
 
@@ -650,7 +604,7 @@ class StorageCore:
         if not self._copies or self._objects.surplus(wanted_bytes) <= 0:
             return
         dropped = []
-        busy = {sending.body for peer in self._senders for sending in peer.sending} - {None}
+        busy = self._sender.bodies()
         for object_id in list(self._copies):
             if self._objects.body(object_id) in busy:
                 continue
@@ -671,7 +625,7 @@ class StorageCore:
         held = [event for waiting in self._waiting_puts.values() for event in waiting.events]
         assert self._waiting_put_bytes == sum(map(_size_of, held))
         assert all(waiting.events for waiting in self._waiting_puts.values())
-        assert self._senders.keys() == {peer for peer in peers if peer.sending}
+        self._sender.check(peers)
         assert not self._commands
 
 
@@ -683,19 +637,3 @@ def _wanted_bytes(waiting: WaitingPut) -> int:
 
 def _size_of(event: Received) -> int:
     return sum(frame.nbytes for frame in event.attachments)
-
-
-def _next_frames(sending: Sending) -> list[memoryview]:
-    """Return the frames of the next message of a body: as many as fit into one."""
-    taken: list[memoryview] = []
-    size = 0
-    frames = sending.frames
-    if frames is None:
-        assert sending.body is not None, "chunks have frames"
-        frames = sending.body.all_frames()
-    for frame in frames[sending.next_frame : sending.next_frame + MAX_FRAMES_PER_MESSAGE]:
-        if taken and size + frame.nbytes > MAX_ATTACHED_BYTES:
-            break
-        taken.append(frame)
-        size += frame.nbytes
-    return taken

@@ -50,8 +50,9 @@ from scaler.object_storage.commands import (
     WriteToBackend,
     WrittenToBackend,
 )
-from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER, StorageCore
+from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
+from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies

@@ -15,7 +15,7 @@ from scaler.ids import IdFactory, is_result, owner_of, result_id
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, Welcomed
 from scaler.net.identity import LOCAL, Identity
 from scaler.object_storage import core as storage_core
-from scaler.object_storage import layout, objects, requests
+from scaler.object_storage import layout, objects, requests, sending
 from scaler.object_storage.commands import (
     ExpirePeer,
     MeasureOutbox,
@@ -119,10 +119,11 @@ class StorageAndPeers(RuleBasedStateMachine):
             patch.object(layout, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
             patch.object(objects, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
             patch.object(storage_core, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
+            patch.object(sending, "MAX_ATTACHED_BYTES", CHUNK_BYTES),
             patch.object(layout, "JOIN_BELOW_BYTES", 4),
             patch.object(requests, "PUT_WINDOW_BYTES", 3 * CHUNK_BYTES),
             patch.object(requests, "MAX_ASKED", 3),
-            patch.object(storage_core, "MAX_UNACKNOWLEDGED_BYTES_PER_PEER", 2 * CHUNK_BYTES),
+            patch.object(sending, "MAX_UNACKNOWLEDGED_BYTES_PER_PEER", 2 * CHUNK_BYTES),
         ]
         for each in self.patches:
             each.start()

@@ -12,7 +12,6 @@ from scaler.errors import LimitError
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Broken, Received, Welcomed
 from scaler.object_storage.commands import OutboxMeasured, ReceivedMemory, SendToPeer
-from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.layout import FRAME_BYTES, cut
 from scaler.object_storage.requests import (
     CallEnded,
@@ -24,6 +23,7 @@ from scaler.object_storage.requests import (
     SharingChanged,
     StorageCall,
 )
+from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     ForgetObjects,

@@ -7,8 +7,9 @@ import pytest
 from scaler.ids import IdFactory, result_id
 from scaler.net.connection import Received
 from scaler.object_storage.commands import SendToPeer
-from scaler.object_storage.core import MAX_GETS_PER_PEER, MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+from scaler.object_storage.core import MAX_GETS_PER_PEER
 from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
+from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.messages import (
     MAX_ATTACHED_BYTES,
     ForgetObjects,

@@ -14,7 +14,7 @@ from scaler.object_storage.commands import (
     WriteToBackend,
     WrittenToBackend,
 )
-from scaler.object_storage.core import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
+from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import ForgetObjects, ForgetOwner, GetObject
 from tests.unit.object_storage.storage_story import CLIENT, READER, SCHEDULER, WORKER, Story, replies
