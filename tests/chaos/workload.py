@@ -117,6 +117,8 @@ class Workload:
         else:
             future = self._on(host, tasks.made, (*arguments, size))
         self.staying[task] = future, size
+        if self.random.random() < 0.2:
+            self.client.persist(future)
         return task
 
     def use(self, host: str, *made: str) -> ScalerFuture:
@@ -128,7 +130,10 @@ class Workload:
         return self.follow(task, self._on(host, tasks.used, (self.directory, task, sizes, *data)))
 
     def _on(self, host: str, function: Callable[..., Any], arguments: tuple[object, ...]) -> ScalerFuture:
-        return self.client.submit_verbose(function, arguments, capabilities={host: None}, retries=DEFAULT_RETRIES)
+        replicas = self.random.choice((1, 1, 2))
+        return self.client.submit_verbose(
+            function, arguments, capabilities={host: None}, replicas=replicas, retries=DEFAULT_RETRIES
+        )
 
     def settle(self, users: list[ScalerFuture]) -> None:
         """Wait for the tasks that use values, and record what became of those that made them.
