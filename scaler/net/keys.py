@@ -14,8 +14,10 @@ from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 MAX_REFUSALS = 100
 """Refused keys that wait to be reported; beyond it, the oldest are dropped."""
-REFUSED, REVOKED = "400", "500"
-"""Codes of ZAP that a refused peer sees: the key is not known; it was revoked or has expired."""
+TRY_AGAIN, REFUSED, REVOKED = "300", "400", "500"
+"""Codes of ZAP: nothing can be said of the key for now, and its peer gets no answer; the key is not known; it was
+revoked or has expired.
+"""
 _ADMIN_ROLES = frozenset({Role.CLIENT, Role.MONITOR, Role.ADMIN})
 
 
@@ -40,6 +42,9 @@ def without_credential() -> PeerKeys:
 
 class Allowed(Protocol):
     """The public keys that a server admits; see `security.allow_list.AllowList`."""
+
+    @property
+    def is_unreadable(self) -> bool: ...
 
     def entries(self) -> Mapping[str, Entry]: ...
 
@@ -68,6 +73,8 @@ class ServerKeys:
             if entry is not None and not entry.problem:
                 self._admitted[public_key] = identity_of(entry)
                 return "200"
+        if entry is None and self._allowed.is_unreadable:
+            return TRY_AGAIN
         if entry is None:
             self.refusals.append(PeerRefused(f"a peer at {origin}: its key is not known here", "", origin))
             return REFUSED

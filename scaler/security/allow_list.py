@@ -35,6 +35,11 @@ class AllowList:
         self.problems: set[str] = set()
         self.refresh()
 
+    @property
+    def is_unreadable(self) -> bool:
+        """True while the list cannot be read, so that it may have other keys by now."""
+        return bool(self._unreadable)
+
     def entries(self) -> Mapping[str, Entry]:
         """Return all of them by public key, as of the last `refresh`."""
         return self._entries
@@ -46,8 +51,8 @@ class AllowList:
             self._state, self._unreadable = state, ""
             try:
                 self._listed = self._directory.listed() if state else ()
-            except ConfigError as error:
-                self._unreadable = f"{error}: all keys stay as they were"
+            except ConfigError as error:  # it may pass without a change of the file: no descriptor is free, say
+                self._state, self._unreadable = None, f"{error}: all keys stay as they were"
         elif self._next_expiry is None or now < self._next_expiry:
             return
         problems = [self._unreadable] if self._unreadable else []

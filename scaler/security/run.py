@@ -32,6 +32,8 @@ class FoundKeys(NamedTuple):
 class RunKeys:
     """Made by a server; its allow-list has one key."""
 
+    is_unreadable = False
+
     def __init__(self) -> None:
         self.pair = new_key_pair()
         """The server's own."""

@@ -503,6 +503,8 @@ def has_heard(client: Asker, text: str) -> bool:
 class Admitted(dict[str, Entry]):
     """Public keys, as an allow-list that never changes."""
 
+    is_unreadable = False
+
     def entry(self, public_key: str) -> Entry | None:
         return self.get(public_key)
 
@@ -548,6 +550,28 @@ def test_a_newcomer_with_a_key_waits_for_a_server_that_has_no_descriptor_left(mo
         server = Servant("tcp://127.0.0.1:0", keys=ServerKeys(pair, Admitted({own.public: Entry("alice", "client")})))
         await Asker(server.address, PeerKeys(pair.public, own, "alice")).ask(1)
         assert next(scarce, None) is None
+
+    run(test)
+
+
+def test_a_newcomer_waits_for_a_server_that_cannot_read_its_list_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)  # ZeroMQ keeps such a connection open and says nothing
+
+    class Unreadable(Admitted):
+        is_unreadable = True
+        refreshed = 0
+
+        def refresh(self) -> None:
+            self.refreshed += 1
+            if self.refreshed == 4:
+                self.is_unreadable = False
+                self[own.public] = Entry("alice", "client")
+
+    pair, own = new_key_pair(), new_key_pair()
+
+    async def test() -> None:
+        server = Servant("tcp://127.0.0.1:0", keys=ServerKeys(pair, Unreadable()))
+        await Asker(server.address, PeerKeys(pair.public, own, "alice")).ask(1)
 
     run(test)
 

@@ -67,6 +67,8 @@ _log = logging.getLogger(__name__)
 class KnownStores:
     """The public keys of the stores that may connect to this one."""
 
+    is_unreadable = False
+
     def __init__(self, object_storage_key: str) -> None:
         self._own = {object_storage_key: Entry("the object storage", Role.STORE.value)} if object_storage_key else {}
         self._entries: dict[str, Entry] = dict(self._own)

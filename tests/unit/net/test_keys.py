@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scaler.net.keys import REFUSED, ServerKeys
+from scaler.errors import ConfigError
+from scaler.net.keys import REFUSED, TRY_AGAIN, ServerKeys
 from scaler.security.allow_list import AllowList
 from scaler.security.directory import KeysDirectory
 from scaler.security.entry import BrokenEntry, PeerEntry
@@ -31,6 +32,22 @@ def test_strangers_do_not_make_the_allow_list_be_read_again(keys: CountingDirect
     before = keys.reads
     assert {server.decide(new_key_pair().public, "here") for _ in range(100)} == {REFUSED}
     assert keys.reads == before
+
+
+def test_nothing_is_said_of_a_key_while_the_list_cannot_be_read(
+    keys: CountingDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_keys: CountingDirectory) -> list[PeerEntry | BrokenEntry]:
+        raise ConfigError("Too many open files")
+
+    known = keys.add("alice", "client").keys.public
+    server = ServerKeys(keys.scheduler, AllowList(keys))
+    added = keys.add("bob", "client").keys.public
+    with monkeypatch.context() as broken:
+        broken.setattr(CountingDirectory, "listed", fail)
+        assert [server.decide(key, "here") for key in (added, known)] == [TRY_AGAIN, "200"]
+    assert server.decide(added, "here") == "200"  # although the file is as it was
+    assert server.decide(new_key_pair().public, "here") == REFUSED
 
 
 def test_a_key_is_admitted_as_soon_as_it_is_added(keys: CountingDirectory) -> None:
