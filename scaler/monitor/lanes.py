@@ -32,6 +32,9 @@ class Bar(NamedTuple):
     task: str
     function: str
     state: str
+    inputs: float = 0.0
+    """Seconds from its start until its stored inputs were there."""
+    inputs_bytes: int = 0
 
 
 class Block(NamedTuple):

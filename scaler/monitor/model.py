@@ -301,7 +301,8 @@ class Model:
                 if end - start < resolution and not task.failed:
                     lane.blocks.append(Block(start, end, 1, end - start, task.function))
                 else:
-                    lane.bars.append(Bar(start, end, task.id, task.function, task.state))
+                    inputs = min(task.inputs_us / 1e6, end - start), task.inputs_bytes
+                    lane.bars.append(Bar(start, end, task.id, task.function, task.state, *inputs))
         for key, blocks in self.omitted.blocks(self._clocks):
             found = [block for block in blocks if block.end >= since and block.start <= until]
             if found:

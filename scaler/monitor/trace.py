@@ -41,15 +41,17 @@ def trace(model: Model, seconds: float = inf) -> dict[str, Any]:
                 arguments |= {"cpu_us": task.cpu_us, "peak_bytes": task.peak_bytes} if task.peak_bytes else {}
                 arguments |= {"failure": task.text} if task.text else {}
             start = round(bar.start * 1e6)
+            where = {"pid": process, "tid": thread, "ts": start}
+            if bar.inputs:
+                inputs = {"dur": round(bar.inputs * 1e6), "args": {"task": bar.task, "bytes": bar.inputs_bytes}}
+                events.append({"ph": "X", "name": "inputs", "cat": "inputs", **where, **inputs})
             events.append(
                 {
                     "ph": "X",
                     "name": bar.function or "task",
                     "cat": bar.state,
                     "cname": _COLOURS.get(bar.state, _FAILED),
-                    "pid": process,
-                    "tid": thread,
-                    "ts": start,
+                    **where,
                     "dur": round(bar.end * 1e6) - start,
                     "args": arguments,
                 }

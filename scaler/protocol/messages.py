@@ -533,6 +533,8 @@ class Done(Message):
     peak_bytes: f.Profile = field(default_factory=list)  # peak memory
     began_us: f.Times = field(default_factory=list)  # when they began
     lanes: f.Lanes = field(default_factory=list)  # which processor of the worker ran them, from 1; 0: none did
+    inputs_us: f.Profile = field(default_factory=list)  # of the wall time: until stored inputs had come
+    inputs_bytes: f.Profile = field(default_factory=list)  # of these
 
 
 @message(to_scheduler=(WORKER,), from_scheduler=CLIENTS)

@@ -42,6 +42,8 @@ class TaskRow(NamedTuple):
     duration_us: Annotated[int, Column("Duration", "micros", zero_is_none=True)] = 0
     cpu_us: Annotated[int, Column("CPU", "micros", 3, zero_is_none=True)] = 0
     peak_bytes: Annotated[int, Column("Peak mem.", "bytes", 2, zero_is_none=True)] = 0
+    inputs_us: Annotated[int, Column(help="Of the duration: until stored inputs were there")] = 0
+    inputs_bytes: Annotated[int, Column(help="Size of these inputs")] = 0
     failed_input: Annotated[str, Column(help="The task without whose result it did not run")] = ""
     text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""

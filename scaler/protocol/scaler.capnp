@@ -436,8 +436,10 @@ struct Done {
   peakBytes @5 :List(UInt64);    # peak memory; empty when no task of the batch has it
   beganUs @6 :List(UInt64);      # when they began; microseconds of the worker's monotonic clock, or empty
   lanes @7 :List(UInt16);        # which processor of the worker ran them, from 1; 0: none did; or empty
-  payloadSizes @8 :List(UInt32);  # in bytes
-  payloads @9 :Data;             # as in Finished; one behind the other
+  inputsUs @8 :List(UInt64);     # of the wall time: until stored inputs had come; empty when no task of the batch has it
+  inputsBytes @9 :List(UInt64);  # of these; empty when no task of the batch has it
+  payloadSizes @10 :List(UInt32);  # in bytes
+  payloads @11 :Data;            # as in Finished; one behind the other
 }
 
 struct Started {

@@ -262,7 +262,10 @@ class Events:
         if not ran.lanes:
             return row
         duration_us = ran.duration_us[place] if ran.duration_us else row.duration_us
-        return self._placed(row._replace(duration_us=duration_us), ran.clock, ran.lanes[place], ran.began_us[place])
+        row = row._replace(duration_us=duration_us)
+        if ran.inputs_us and ran.inputs_bytes:
+            row = row._replace(inputs_us=ran.inputs_us[place], inputs_bytes=ran.inputs_bytes[place])
+        return self._placed(row, ran.clock, ran.lanes[place], ran.began_us[place])
 
     def _placed(self, row: TaskRow, clock: WorkerClock, lane: int, began_us: int) -> TaskRow:
         if not lane or clock.offset_seconds is None:

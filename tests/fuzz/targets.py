@@ -185,7 +185,7 @@ def run_processor(data: bytes) -> int:
 
 
 def processor_seeds() -> tuple[bytes, ...]:
-    rows = [(b"goodclie%08d" % number, 1, 0, 0, 10, 0, 0, 100, 3) for number in range(3)]
+    rows = [(b"goodclie%08d" % number, 1, 0, 0, 10, 0, 0, 100, 0, 0, 3) for number in range(3)]
     notes = [pack_note(Note(kind, b"text", b"goodclie00000000")) for kind in ToAgent if kind is not ToAgent.RESULTS]
     results = [pack_results(number, [row], [b"\x80.."]) for number, row in enumerate(rows)]
     found = [
@@ -218,7 +218,7 @@ def run_page(data: bytes) -> int:
 
 
 def page_seeds() -> tuple[bytes, ...]:
-    row = struct.pack("<16sHBBQQQQI", b"goodclie00000000", 1, 0, 0, 10, 0, 0, 100, 3)
+    row = struct.pack("<16sHBBQQQQIQI", b"goodclie00000000", 1, 0, 0, 10, 0, 0, 100, 0, 0, 3)
     return tuple(struct.pack("<5Q24x", 1, 10**9, 1, 0, count) + row * count for count in (0, 1, 3, MAX_ROWS))
 
 

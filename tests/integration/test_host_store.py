@@ -17,6 +17,7 @@ from scaler.client.future import ScalerFuture
 from scaler.config.worker import WorkerConfig
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.model import Model
 from scaler.protocol.data_rows import StoreRow
 from scaler.worker.store import place
 from tests.waiting import until
@@ -41,6 +42,24 @@ def store_of(combo: SchedulerClusterCombo) -> place.RunningStore | None:
     return place.find(place.file_name(config))
 
 
+def monitored(combo: SchedulerClusterCombo) -> Model:
+    """Return what a monitor knows that has just come."""
+
+    async def look() -> Model:
+        monitor = MonitorConnection(combo.get_monitor_address())
+        try:
+            await monitor.ready()
+            return monitor.model
+        finally:
+            monitor.close()
+
+    return asyncio.run(look())
+
+
+def store_row(combo: SchedulerClusterCombo) -> StoreRow:
+    return next(row for row in monitored(combo).status.stores if row.host == "alpha")
+
+
 @pytest.fixture
 def combo() -> Iterator[SchedulerClusterCombo]:
     """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
@@ -63,6 +82,10 @@ def test_values_of_tasks_are_in_the_store_of_their_host_and_come_to_the_client_w
         made, uploaded = sorted(client.objects(limit=5), key=lambda each: not each.function)
         assert (made.function, made.task_id, made.hosts) == ("make", first.task_id.hex(), ("alpha",))
         assert (uploaded.function, uploaded.task_id, len(uploaded.hosts)) == ("", "", 2)
+        tasks = [task for task in monitored(combo).tasks() if task.function == "total"]
+        assert max(task.inputs_bytes for task in tasks) > 8 * SIZE
+        assert all(0 < task.inputs_us <= task.duration_us for task in tasks if task.inputs_bytes)
+        assert all(not task.inputs_us for task in monitored(combo).tasks() if task.function == "make")
         with pytest.raises(UsageError, match="limit is 0"):
             client.objects(limit=0)
         with pytest.raises(UsageError, match="is no future"):
@@ -110,20 +133,6 @@ def test_a_result_that_is_larger_than_the_store_of_its_host_fails_and_names_the_
         assert client.submit(make, 1).result()[0] == 1.0
         error = client.submit_verbose(np.zeros, args=(SIZE * 2,), kwargs={}, retries=0).exception()
         assert "store_memory_limit_bytes = 5000000" in str(error)
-
-
-def store_row(combo: SchedulerClusterCombo) -> StoreRow:
-    """Return the row of the host's store that monitors have."""
-
-    async def look() -> StoreRow:
-        monitor = MonitorConnection(combo.get_monitor_address())
-        try:
-            await monitor.ready()
-            return next(row for row in monitor.model.status.stores if row.host == "alpha")
-        finally:
-            monitor.close()
-
-    return asyncio.run(look())
 
 
 def test_results_that_only_a_full_store_has_go_to_its_disk_and_come_back(tmp_path: Path) -> None:

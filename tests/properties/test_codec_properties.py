@@ -133,7 +133,14 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.Suspended: columns(attempts=ATTEMPT, suspended=st.booleans()).map(lambda drawn: m.Suspended(**drawn)),
     m.Done: columns(
-        attempts=ATTEMPT, outcomes=st.sampled_from(m.Outcome), payloads=DATA, began_us=U64, lanes=U16, **PROFILE
+        attempts=ATTEMPT,
+        outcomes=st.sampled_from(m.Outcome),
+        payloads=DATA,
+        began_us=U64,
+        lanes=U16,
+        inputs_us=U64,
+        inputs_bytes=U64,
+        **{**PROFILE, "optional": (*PROFILE["optional"], "inputs_us", "inputs_bytes")},
     ).map(lambda drawn: m.Done(**drawn)),
     m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
     m.WorkerHeartbeat: st.builds(

@@ -236,7 +236,7 @@ _LANE = {
     "lane": int,
     "manager": str,
     "gone": bool,
-    "bars": [(float, float, str, int, int)],
+    "bars": [(float, float, str, int, int, float, int)],
     "blocks": [(float, float, int, float, int)],
 }
 _TIMELINE = {

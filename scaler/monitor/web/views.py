@@ -37,8 +37,9 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
         return functions.setdefault(function, len(functions))
 
     def bar(of: Bar) -> list[object]:
-        start, end, task, function, state = of
-        return [round(start, 6), round(end, 6), task, place(function), states.setdefault(state, len(states))]
+        start, end, task, function, state, inputs, size = of
+        names = task, place(function), states.setdefault(state, len(states))
+        return [round(start, 6), round(end, 6), *names, round(inputs, 6), size]
 
     def block(of: Block) -> list[object]:
         start, end, tasks, busy, function = of

@@ -183,6 +183,9 @@ class Ran:
     began_us: list[int]
     duration_us: list[int]
     lanes: list[int]
+    inputs_us: list[int]
+    """Empty when no task got stored inputs, as inputs_bytes."""
+    inputs_bytes: list[int]
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +204,8 @@ class Terminated:
         if ran is None or task not in ran.ids:
             return self if ran is None else Terminated(self.worker)
         at = ran.ids.index(task)
-        columns = ([column[at]] for column in (ran.began_us, ran.duration_us, ran.lanes))
+        all_columns = ran.began_us, ran.duration_us, ran.lanes, ran.inputs_us, ran.inputs_bytes
+        columns = (column[at : at + 1] for column in all_columns)
         return Terminated(self.worker, Ran(ran.clock, [task], *columns))
 
 
@@ -658,7 +662,8 @@ class Worker(PeerRecord):
         """Note when and where tasks ran that are about to be terminated."""
         if not done.lanes:
             return None
-        ran = Ran(self.clock, done.ids, done.began_us, done.duration_us, done.lanes)
+        costs = done.inputs_us, done.inputs_bytes
+        ran = Ran(self.clock, done.ids, done.began_us, done.duration_us, done.lanes, *costs)
         if done.lanes[-1]:
             self.clock.has_read(done.began_us[-1] + done.duration_us[-1], now)
         self.terminated = Terminated(self.name, ran)

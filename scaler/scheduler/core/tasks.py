@@ -261,7 +261,7 @@ class Tasks:
                 tasks.append(task)
                 by_client.setdefault(task.group.client, []).append(identifier)
         if self._outbox.is_watched:
-            ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes)
+            ran = Ran(worker.clock, message.ids, message.began_us, [], message.lanes, [], [])
             self._outbox.publish(TasksStarted(worker.name, tasks, ran))
         for client, its_own in by_client.items():
             if not client.terminated:
@@ -284,6 +284,7 @@ class Tasks:
         worker_tasks = worker.tasks
         cpu_us = message.cpu_us
         peak_bytes = message.peak_bytes
+        inputs_us = message.inputs_us
         healthy = False
         ran = worker.note_done(message, self._state.now)
         if ran is not None and self._outbox.is_watched:
@@ -312,7 +313,8 @@ class Tasks:
                     self._state.tracker.stored(payload[1:17], size_bytes, worker.store, group.spec.name)
             if outcome <= _RAN:
                 healthy = True
-                group.timing.observe(duration_us * 1e-6)
+                own_us = max(0, duration_us - inputs_us[index]) if inputs_us else duration_us
+                group.timing.observe(own_us * 1e-6)
             if outcome in _FINAL:
                 self._end_one(
                     task,

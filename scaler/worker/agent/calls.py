@@ -98,7 +98,7 @@ class ServiceCalls(ExecutorBase):
                     self._in_flight.pop(task, None)
                     began_us = min(micros(_began_at(call)), micros(now) - item.duration_us)
                     self.free_lane(call.lane)
-                    self.ended(call, *item[2:], began_us, call.lane)
+                    self.ended(call, *item[2:], (began_us, call.lane, 0, 0))
             case ExecutorDegraded(text):
                 self._executor_reason = text
             case _:

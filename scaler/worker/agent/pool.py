@@ -495,7 +495,8 @@ class ProcessorPool(ExecutorBase):
         payloads = results.payloads
         lane = processor.lane
         at = 0
-        for identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, began_ns, size in results.rows:
+        for row in results.rows:
+            identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, began_ns, got_us, got_bytes, size = row
             if (
                 not dispatched
                 or dispatched[0].id != identifier
@@ -510,7 +511,8 @@ class ProcessorPool(ExecutorBase):
             payload = bytes(payloads[at : at + size])
             at += size
             item.spec.observe(duration_us)
-            self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, began_ns // 1000, lane)
+            ran = began_ns // 1000, lane, got_us, got_bytes
+            self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, ran)
         if not dispatched:
             processor.work_us = 0.0
             processor.since = now

@@ -206,6 +206,11 @@ class AttemptQueue:
         return items
 
 
+RanAt = tuple[int, int, int, int]
+"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, and their bytes."""
+NOWHERE: RanAt = 0, 0, 0, 0
+
+
 class ExecutorBase:
     """Queue, specs, and the commands of the current step, of an executor and the core before it."""
 
@@ -218,7 +223,7 @@ class ExecutorBase:
         """Those that came lately."""
         self._spec_count = 0
         self.commands: list[Command] = []
-        self._ended: list[tuple[bytes, int, int, bytes, int, int, int, int, int]] = []
+        self._ended: list[tuple[bytes, int, int, bytes, int, int, int, int, int, int, int]] = []
         """Rows of the next Done: attempts that end in a row share one."""
         self._ended_at = 0
         """Before which command that Done comes."""
@@ -343,17 +348,15 @@ class ExecutorBase:
         duration_us: int = 0,
         cpu_us: int = 0,
         peak_bytes: int = 0,
-        began_us: int = 0,
-        lane: int = 0,
+        ran: RanAt = NOWHERE,
     ) -> None:
-        """Forget a dispatched attempt, and report how it ended. lane: where it ran; 0 for nowhere."""
+        """Forget a dispatched attempt, and report how it ended."""
         del self.queue.attempts[item.id]
         if not item.spec.wire.retries:
             self.retained.once[item.id] = item.attempt
         if not self._ended:
             self._ended_at = len(self.commands)
-        row = item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, began_us, lane
-        self._ended.append(row)
+        self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
 
     def killed(
         self,
@@ -365,11 +368,11 @@ class ExecutorBase:
         began_us: int = 0,
         lane: int = 0,
     ) -> None:
-        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `ended`."""
+        """Forget a dispatched attempt, and report that it ended without a result. lane: as in `RanAt`."""
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         payload = text.encode("utf-8", "replace")
-        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, began_us, lane)
+        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0))
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""
@@ -416,6 +419,9 @@ class ExecutorBase:
             if not any(done.cpu_us) and not any(done.peak_bytes):
                 done.cpu_us = []
                 done.peak_bytes = []
+            if not any(done.inputs_us):
+                done.inputs_us = []
+                done.inputs_bytes = []
             self.commands.insert(self._ended_at, done)
             self._ended = []
             self._has_results = True

@@ -25,6 +25,7 @@ DISK_SECONDS = 300.0
 DISK_PAUSE_SECONDS = 0.5
 _T = TypeVar("_T")
 CACHE_BYTES = 256 * 1024 * 1024
+MAX_COSTS_US = 2**32 - 1
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
 
 
@@ -51,6 +52,14 @@ class StoredObjects:
         self._limit_bytes = cache_bytes
         self.address = ""
         self.is_host_store = False
+        self.got_ns = self.got_bytes = 0
+        """What getting objects has taken since `take_costs`."""
+
+    def take_costs(self) -> tuple[int, int]:
+        """Return the microseconds that getting objects has taken since the last time, and the bytes of these."""
+        costs = min(self.got_ns // 1000, MAX_COSTS_US), self.got_bytes
+        self.got_ns = self.got_bytes = 0
+        return costs
 
     def move(self, address: str, *, is_host_store: bool = False) -> None:
         """Use the storage at this address from now on. is_host_store: another one takes its place when it ends."""
@@ -73,8 +82,13 @@ class StoredObjects:
         if found is not None:
             self._cache.move_to_end(identifier)
             return found
-        found = self._open().get(identifier, 0.0)  # whatever a task needs was whole in the storage before
+        began_ns = time.monotonic_ns()
+        try:
+            found = self._open().get(identifier, 0.0)  # whatever a task needs was whole in the storage before
+        finally:
+            self.got_ns += time.monotonic_ns() - began_ns
         size = size_of(found)
+        self.got_bytes += size
         if is_own and not all(part.readonly for part in found):
             return found
         found = [part.toreadonly() for part in found]

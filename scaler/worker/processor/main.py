@@ -51,6 +51,7 @@ FLUSH_NS = 1_000_000
 CHECK_NS = 100_000_000
 """Resident memory is checked at most this often, and once this long after the last task."""
 _WEIGHT = 0.25
+_NOTHING_GOT = (0, 0)
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
@@ -332,9 +333,9 @@ class _Processor:
         spec.mean_ns = mean_ns + _WEIGHT * (duration_ns - mean_ns) if mean_ns else duration_ns
         duration_us = duration_ns // 1000
         cost = meter.cpu_us, meter.peak_bytes
-        results.add(
-            (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, len(payload)), payload, ended_ns
-        )
+        got = self._objects.take_costs() if self._objects.got_ns else _NOTHING_GOT
+        row = (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, *got, len(payload))
+        results.add(row, payload, ended_ns)
         if spec.once or spec.stream_output or self._context.is_suspended:
             results.flush()
         self._context.end_task()

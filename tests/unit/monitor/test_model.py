@@ -117,6 +117,19 @@ def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
     assert model.lanes(until=70.0)["w", 1] == Lane([Bar(59.5, 60.0, "old", "work", "done")])
 
 
+def test_a_bar_says_how_long_its_task_got_stored_inputs_and_the_trace_shows_it() -> None:
+    model = Model()
+    columns = [*COLUMNS, "inputs_us", "inputs_bytes"]
+    rows = [[*done("a", 99.0), 200_000, 5000], [*done("b", 100.0), 900_000, 7]]
+    model.apply_status(status(100.0))
+    model.apply_events({"version": 1, "at": 100.0, "tasks": {"columns": columns, "rows": rows}})
+    first, second = model.lanes()["w", 1].bars
+    assert (first.inputs, first.inputs_bytes) == (0.2, 5000)
+    assert (second.inputs, second.end - second.start) == (0.5, 0.5), "no longer than the task itself"
+    shown = [each for each in trace(model)["traceEvents"] if each["name"] == "inputs"]
+    assert [(each["dur"], each["args"]["bytes"]) for each in shown] == [(200_000, 5000), (500_000, 7)]
+
+
 def test_a_better_estimate_of_a_clock_moves_all_tasks_of_its_worker() -> None:
     model = Model()
     model.apply_events(events(100.0, done("a", 90.0), done("other", 90.0, worker="v")))

@@ -99,6 +99,8 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "duration_us": 1500,
             "cpu_us": 1200,
             "peak_bytes": 1 << 20,
+            "inputs_us": 0,
+            "inputs_bytes": 0,
             "failed_input": "",
             "text": "",
             "traceback": "",

@@ -49,6 +49,15 @@ def test_a_task_goes_to_a_worker_and_its_value_to_the_client(cluster: Cluster) -
     assert cluster.outcomes(client) == {task: (Outcome.SUCCESS, VALUE)}
 
 
+def test_the_measured_time_of_a_function_is_without_the_wait_for_its_inputs(cluster: Cluster) -> None:
+    client, worker = cluster.client(), cluster.worker("w")
+    [task] = cluster.submit(client)
+    [timing] = {each.group.timing for each in cluster.state.clients[cluster.peer(client)].tasks.values()}
+    done = Done([task], [1], [Outcome.SUCCESS], [VALUE], [5_000_000], inputs_us=[4_000_000], inputs_bytes=[7])
+    cluster.say(worker, done)
+    assert timing.seconds == 1.0
+
+
 def test_a_task_submitted_before_any_worker_waits_for_one(cluster: Cluster) -> None:
     client = cluster.client()
     (task,) = cluster.submit(client)

@@ -56,7 +56,7 @@ class FakeProcessor:
         task, attempt = self.running
         self.running = None
         self.finished += 1
-        self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 1))
+        self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 0, 0, 1))
 
     def flush(self) -> Results:
         """Send what is in the page."""

@@ -212,6 +212,7 @@ export function task(store, place) {
       row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
       ["Started", isQueued(row.state) || row.attempt === 0 ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],
       ["Duration", isQueued(row.state) ? "–" : row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
+      ["Inputs", row.inputs_us > 0 ? `${bytes(row.inputs_bytes)} in ${micros(row.inputs_us)}` : "–"],
       ["CPU time", micros(row.cpu_us)], ["Peak memory", row.peak_bytes > 0 ? bytes(row.peak_bytes) : "–"],
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));

@@ -2,7 +2,7 @@
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { clock, count, counted, glyph, middle, precise, shortId, span, stateName } from "./format.js";
+import { bytes, clock, count, counted, glyph, middle, precise, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
@@ -46,7 +46,7 @@ export function timeline(store) {
       h("div", { class: "tools" }, button("−", "Zoom out (−)", () => zoom(STEP)), button("+", "Zoom in (+)", () => zoom(1 / STEP)), button("Reset", "The last five minutes (0)", () => look(START)), ranges, download)),
     legend, h("div", { class: "panel lanes-panel" }, scroller, details), h("p", { class: "muted" }, part, old), empty, tip);
   fill(legend, functions, h("div", { class: "marks" },
-    mark("running", "running"), mark("done", "done"), mark("failed", "✕ failed"), mark("cancelled", "⊘ cancelled")));
+    mark("inputs", "gets inputs"), mark("running", "running"), mark("done", "done"), mark("failed", "✕ failed"), mark("cancelled", "⊘ cancelled")));
 
   function mark(state, text) {
     return h("span", {}, h("i", { class: `sample sample-${state}`, "aria-hidden": "true" }), text);
@@ -237,13 +237,18 @@ export function timeline(store) {
   }
 
   function drawBar(to, lane, bar) {
-    const x = Math.max(xOf(bar.start), labels() - 9);
+    const begin = Math.max(xOf(bar.start), labels() - 9);
+    const x = Math.max(begin, Math.min(xOf(bar.start + bar.inputs), xOf(bar.end) - 1.5));
     const y = lane.top + GAP / 2;
     const width = Math.max(1.5, Math.min(xOf(bar.end), scroller.clientWidth + 9) - x - 0.5);
     const height = lane.height - GAP - 1;
     const fillColour = theme.colours[places.get(bar.function) ?? COLOURS];
     to.globalAlpha = light !== null && bar.function !== light ? 0.15 : 1;
     to.fillStyle = to.strokeStyle = fillColour;
+    if (x > begin) {  // thin until its inputs were there
+      const thin = Math.max(2, Math.round(height / 4));
+      to.fillRect(begin, y + (height - thin) / 2, x - begin, thin);
+    }
     if (bar.state === "running") {
       const dim = to.globalAlpha;
       to.globalAlpha = dim * 0.5;
@@ -314,7 +319,7 @@ export function timeline(store) {
 
   const facts = ({ lane, bar, block }) => (block
     ? [block.function || counted(block.tasks, "task"), `${counted(block.tasks, "task")}, counted in ${span(block.end - block.start)}`, `${Math.round(block.busy * 100)} % of the time`, `${precise(block.start)} on ${lane.worker}, lane ${lane.lane}`]
-    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
+    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), ...(bar.inputs > 0 ? [`inputs: ${bytes(bar.size)} in ${span(bar.inputs)}`] : []), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
 
   function hover(event) {
     const found = find(event);
