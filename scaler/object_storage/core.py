@@ -240,6 +240,9 @@ class StorageCore:
                     if object_id in self._kept:
                         self._keep(object_id, body)
                     self._serve_waiting(object_id)
+                if self._objects.body(object_id) is None:
+                    self._miss(self._objects.take_gets(object_id), "it has come, and there is no room for it")
+                    self._commands.append(ReportDropped([object_id]))
                 self._kept.pop(object_id, None)
             case ObjectNotFetched(object_id, text):
                 self._kept.pop(object_id, None)

@@ -181,7 +181,8 @@ class Exchange:
         self._tell_each(self._in_backend, lambda rows: _held(rows, in_backend=True))
         self._tell_each(self._unwanted, ObjectsUnwanted)
         commands, self._commands = self._commands, []
-        return commands
+        # A copy that there is no room for is reported as dropped after it was reported as fetched.
+        return sorted(commands, key=lambda command: isinstance(command, Fetched))
 
     @property
     def backend(self) -> StoreAddress | None:

@@ -122,3 +122,14 @@ def test_a_damaged_object_is_not_taken_for_a_value(site: Site) -> None:
         stored.write_bytes(content)
         until(lambda: site.store() not in {store, None})
         assert client.submit(total, first).result() == SIZE  # it was made again
+
+
+def test_a_value_outlives_a_kill_of_the_object_storage_which_then_has_a_folder_of_its_own(site: Site) -> None:
+    with Client(site.address) as client:
+        sent = client.send_object(make(3), "sent")
+        until(site.stored)
+        site.storage.kill()
+        with storage_process(site.storage.address, "--backend", site.root.as_uri()):
+            assert client.submit(total, sent).result() == 3.0 * SIZE
+            until(lambda: len(site.stored()) == 2)
+            assert len(list(site.root.iterdir())) == 2

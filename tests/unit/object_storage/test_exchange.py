@@ -80,8 +80,8 @@ def test_an_object_comes_in_the_runs_that_the_scheduler_names_and_is_whole_with_
     assert story.says(chunks(4, 6), chunks(0, 4, source=0)) == [GetRun(run(4, 6)), GetRun(run(0, 4, 0))]
     assert story.says(RunCame(run(4, 6), SIZE)) == [Tell(ChunksFetched([OBJECT], [4], [6], [SIZE]))]
     assert story.says(RunCame(run(0, 4, 0), SIZE)) == [
-        Fetched(OBJECT),
         Tell(ChunksFetched([OBJECT], [0], [4], [SIZE])),
+        Fetched(OBJECT),
     ]
 
 
@@ -96,7 +96,7 @@ def test_a_run_names_the_bytes_of_its_chunks_and_the_last_chunk_may_be_short() -
 def test_an_object_whose_size_the_scheduler_does_not_know_comes_as_a_whole(story: Story) -> None:
     story.says(FetchObject(OBJECT), chunks(0, 1, 0, size=0))
     commands = story.says(RunCame(run(0, 1, 0, size=0), SIZE))
-    assert commands == [Fetched(OBJECT), Tell(ChunksFetched([OBJECT], [0], [10], [SIZE]))]
+    assert commands == [Tell(ChunksFetched([OBJECT], [0], [10], [SIZE])), Fetched(OBJECT)]
 
 
 def test_a_run_that_did_not_come_is_told_and_comes_from_elsewhere(story: Story) -> None:

@@ -252,6 +252,15 @@ def test_an_object_without_room_is_not_fetched(story: HostStory) -> None:
     assert story.core.begin_fetch(OBJECT, Chunks(bytes(100)), 100)
 
 
+def test_a_small_object_that_has_come_when_there_is_no_room_is_missing_and_not_here(story: HostStory) -> None:
+    story.puts(WORKER, RESULT, bytes(900))
+    story.says(WORKER, GetObject(1, OBJECT, 0.0))
+    story.take_told()
+    answers = story.step(ObjectFetched(OBJECT, body(bytes(200))))
+    assert replies(answers) == [(WORKER, 1, "missing")]
+    assert story.take_told() == [ReportDropped([OBJECT])]
+
+
 def test_the_scheduler_is_told_of_large_objects_and_of_what_other_stores_put() -> None:
     story = HostStory(10 * LARGE_BYTES)
     story.puts(CLIENT, OBJECT, bytes(LARGE_BYTES))
