@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from scaler.ids import is_task, owner_of
+from scaler.net.connection import TryAgain
 from scaler.net.identity import Identity
 from scaler.protocol import messages
 from scaler.protocol.messages import (
@@ -60,7 +61,9 @@ class Sessions:
 
     # -- clients come and go
 
-    def refusal(self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool) -> Refused | None:
+    def refusal(
+        self, peer: bytes, name: str, identity: Identity, now: float, *, is_its_own: bool
+    ) -> Refused | TryAgain | None:
         """Return why a client may not use the session of this name, if it may not.
 
         is_its_own: it is the client that has the session, and its new connection came before its old one was seen to
@@ -84,7 +87,15 @@ class Sessions:
         if record.account.key != identity.key:
             return Refused(RefusalReason.LIMIT, f"the peer id {peer.hex()} is that of another client")
         used_by = "" if is_its_own else _user_of(record, now)
-        return Refused(RefusalReason.DUPLICATE, used_by) if used_by else None
+        if not used_by:
+            return None
+        session = record.session
+        if now - session.contested_at > TAKEOVER_SECONDS:
+            session.contested_at = now
+        if record.last_message_at > session.contested_at:
+            return Refused(RefusalReason.DUPLICATE, used_by)
+        # It may have ended while this process was stopped. If it lives, it is heard within two seconds.
+        return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:
         """Return the record of a session that a client continues; `client` itself when the session is new.

@@ -8,7 +8,7 @@ from typing import Any
 
 from scaler.config.servers import SchedulerConfig
 from scaler.ids import IdFactory, content_id
-from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.view import Allocation, ClusterView, ScalingPolicy, Wanted
@@ -25,6 +25,7 @@ from scaler.protocol.messages import (
     Message,
     Outcome,
     Recall,
+    Refused,
     Relay,
     Returned,
     Role,
@@ -171,9 +172,20 @@ class Cluster:
         own: bool = False,
     ) -> str:
         """Why a client, or a manager, may not come in; empty when it may. own: it has the session already."""
-        hello = self._hello(Role.MANAGER if details else Role.CLIENT, details or ClientDetails(name, session))
-        refused = self.core.refusal(self.peer(name), replace(hello, resume=own), identity, self.now)
+        refused = self._admission(name, identity, details or ClientDetails(name, session), own)
+        assert not isinstance(refused, TryAgain)
         return refused.text if refused is not None else ""
+
+    def tries_again(self, name: str, identity: Identity = LOCAL, session: str = "") -> str:
+        """Why it is not clear yet whether a client may come in; empty when it is."""
+        answer = self._admission(name, identity, ClientDetails(name, session), False)
+        return answer.text if isinstance(answer, TryAgain) else ""
+
+    def _admission(
+        self, name: str, identity: Identity, details: ManagerDetails | ClientDetails, own: bool
+    ) -> Refused | TryAgain | None:
+        hello = self._hello(Role.MANAGER if isinstance(details, ManagerDetails) else Role.CLIENT, details)
+        return self.core.refusal(self.peer(name), replace(hello, resume=own), identity, self.now)
 
     def worker(
         self,

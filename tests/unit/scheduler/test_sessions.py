@@ -169,9 +169,20 @@ def test_two_keys_with_one_digest_are_an_error_and_never_one_task() -> None:
 
 def test_a_session_has_one_client_at_a_time() -> None:
     cluster = with_session()
-    assert cluster.refusal("s", ALICE, session=NAME) == "session 'nightly' is in use by host|1: end that client first"
+    in_use = "session 'nightly' is in use by host|1: end that client first"
+    assert cluster.tries_again("s", ALICE, session=NAME) == in_use, "as far as is known yet"
+    cluster.wait(1.0, alive=["s", "w"])
+    assert cluster.refusal("s", ALICE, session=NAME) == in_use
     assert not cluster.refusal("s", ALICE, session=NAME, own=True), "its last connection is not seen to have ended"
     cluster.break_connection("s")
+    assert not cluster.refusal("s", ALICE, session=NAME)
+
+
+def test_a_client_that_has_ended_while_the_scheduler_was_stopped_keeps_no_other_from_its_session() -> None:
+    cluster = with_session()
+    for _ in range(5):
+        assert cluster.tries_again("s", ALICE, session=NAME)
+        cluster.wait(1.0, alive=["w"])
     assert not cluster.refusal("s", ALICE, session=NAME)
 
 
