@@ -6,6 +6,8 @@ from typing import Annotated, NamedTuple
 
 from scaler.protocol.monitor_columns import Column
 
+_HIT_RATE = Column("Hit rate", "percent", 2, "Hits of all gets; none before the first", after="misses")
+
 
 class StoreRow(NamedTuple):
     """A store of objects: the object storage, or that of a host. Counts are since its start, as far as that is known.
@@ -30,8 +32,9 @@ class StoreRow(NamedTuple):
     """The receiver sets it."""
 
     @property
-    def hit_percent(self) -> Annotated[float, Column("Hit rate", "percent", 2, "Hits of all gets", after="misses")]:
-        return 100.0 * self.hits / (self.hits + self.misses) if self.hits else 0.0
+    def hit_percent(self) -> Annotated[float | None, _HIT_RATE]:
+        gets = self.hits + self.misses
+        return 100.0 * self.hits / gets if gets else None
 
     @property
     def used_percent(self) -> Annotated[float, Column("Used", "percent", help="Of the limit", after="limit_bytes")]:

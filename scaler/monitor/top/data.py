@@ -51,7 +51,11 @@ def table_of(kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | No
 
 
 def _text(column: Any, value: Any) -> str:
-    return "" if column.zero_is_none and not value else formats.safe(formats.FORMATS[column.unit](value))
+    return (
+        ""
+        if value is None or (column.zero_is_none and not value)
+        else formats.safe(formats.FORMATS[column.unit](value))
+    )
 
 
 def _aligned(texts: Iterable[str], unit: str) -> list[str]:

@@ -58,6 +58,7 @@ def test_what_stores_fetch_per_second_is_the_difference_to_the_state_before() ->
     model = Model()
     model.apply_status(told(100.0, 1, 5000))
     assert model.status.stores[0].fetches_per_second == 0.0
+    assert model.status.stores[0].hit_percent is None, "there was no get"
     model.apply_status(told(102.0, 1, 9000, 600))
     assert [row.fetches_per_second for row in model.status.stores] == [2000.0, 300.0]
     assert points(model, "moved_per_second", 101.0) == [(102.0, 2300.0)]
