@@ -76,6 +76,7 @@ class PlayedScheduler:
 async def measure(tasks: int, slots: int) -> None:
     scheduler = PlayedScheduler(tasks)
     config = WorkerConfig(
+        insecure_no_auth=True,
         scheduler_address=scheduler.listener.addresses[0],
         worker_manager_id="bench",
         unit_id="bench",
