@@ -41,6 +41,8 @@ MAX_LABEL_BYTES = 2048
 """Of the name of a session, and of a key and a tag together."""
 MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
 """Of the results that a client has asked for and was sent, and has not acknowledged."""
+PROOF_SECONDS = 1.0
+"""What a client is heard to say this long after another one came, it did not say before."""
 TAKEOVER_SECONDS = 5.0
 """A client that was silent for this long may have ended without notice: another one may continue its session."""
 _ROW_BYTES = 64
@@ -92,9 +94,9 @@ class Sessions:
         session = record.session
         if now - session.contested_at > TAKEOVER_SECONDS:
             session.contested_at = now
-        if record.last_message_at > session.contested_at:
+        if record.last_message_at > session.contested_at + PROOF_SECONDS:
             return Refused(RefusalReason.DUPLICATE, used_by)
-        # It may have ended while this process was stopped. If it lives, it is heard within two seconds.
+        # It may have ended while this process was stopped. If it lives, it is heard every two seconds.
         return TryAgain(used_by)
 
     def attach(self, client: ClientRecord, name: str, where: str, identity: Identity, now: float) -> ClientRecord:

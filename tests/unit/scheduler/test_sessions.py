@@ -171,7 +171,7 @@ def test_a_session_has_one_client_at_a_time() -> None:
     cluster = with_session()
     in_use = "session 'nightly' is in use by host|1: end that client first"
     assert cluster.tries_again("s", ALICE, session=NAME) == in_use, "as far as is known yet"
-    cluster.wait(1.0, alive=["s", "w"])
+    cluster.wait(2.0, alive=["s", "w"])
     assert cluster.refusal("s", ALICE, session=NAME) == in_use
     assert not cluster.refusal("s", ALICE, session=NAME, own=True), "its last connection is not seen to have ended"
     cluster.break_connection("s")
@@ -180,6 +180,8 @@ def test_a_session_has_one_client_at_a_time() -> None:
 
 def test_a_client_that_has_ended_while_the_scheduler_was_stopped_keeps_no_other_from_its_session() -> None:
     cluster = with_session()
+    assert cluster.tries_again("s", ALICE, session=NAME)
+    cluster.wait(0.5, alive=["s", "w"])  # what it said before is read now
     for _ in range(5):
         assert cluster.tries_again("s", ALICE, session=NAME)
         cluster.wait(1.0, alive=["w"])
