@@ -75,6 +75,7 @@ from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
+    from scaler.object_storage.shared_memory import SharedMemory
 
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
@@ -91,6 +92,8 @@ RETRY_SECONDS = 0.01
 JOIN_SECONDS = 5.0
 LINKED_SECONDS = 2.0
 """How long the storage waits for an object that the scheduler may have linked just now."""
+DISK_PAUSE_SECONDS = 0.5
+"""Pause before what was lost is put again, while the object storage's disk is full."""
 MIN_ASK_SECONDS = 0.01
 MAX_ASK_SECONDS = 1.0
 MIN_RELEASED = 100
@@ -605,26 +608,42 @@ class ClientLoop:
 
     def _upload_again(self, parts: Parts) -> ObjectUpload:
         upload = self._new_upload(parts)
-        self._begin_put(upload, parts)
+        self._loop.create_task(self._put(upload, parts, self._put_again))
         return upload
 
-    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> None:
-        await self._with_storage(lambda storage: storage.put(identifier, parts))
+    async def _put_again(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedMemory | None:
+        """Put what was lost. A full disk delays that: it is no new work, which would be refused."""
+        while True:
+            try:
+                return await self._put_parts(identifier, parts)
+            except LimitError as error:
+                if not error.may_pass:
+                    raise
+            await asyncio.sleep(DISK_PAUSE_SECONDS)
+
+    async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedMemory | None:
+        return await self._with_storage(lambda storage: storage.put(identifier, parts))
 
     def _answer(self, message: ObjectsRestored | ReplicateResults) -> None:
         if self._connector is not None:
             with contextlib.suppress(ClientClosedError):
                 self._connector.send(message)
 
-    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool = False) -> None:
+    def _begin_put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
         # A loop refers to its tasks weakly, but the storage client to what they wait for: they live until they end.
-        self._loop.create_task(self._put(upload, parts, may_change))
+        self._loop.create_task(self._put(upload, parts, self._put_parts, may_change))
 
-    async def _put(self, upload: ObjectUpload, parts: Parts, may_change: bool) -> None:
+    async def _put(
+        self,
+        upload: ObjectUpload,
+        parts: Parts,
+        put: Callable[[bytes, Parts], Awaitable[SharedMemory | None]],
+        may_change: bool = False,
+    ) -> None:
         """Put parts into the storage, and keep them. may_change: after that, their owner may write to them."""
         error: ScalerError | None = None
         try:
-            memory = await self._with_storage(lambda storage: storage.put(upload.id, parts))
+            memory = await put(upload.id, parts)
             if may_change and memory is None:
                 parts = [bytes(part) for part in parts]
             upload.kept = self._keeper.keep(parts, memory)

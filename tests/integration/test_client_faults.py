@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from scaler import Client
+from scaler.client import loop
 from scaler.client.functions import Options, TemplateTable
 from scaler.client.loop import ClientLoop, OnEvents
 from scaler.client.restoring import MAX_RUNS_AGAIN
@@ -170,7 +171,8 @@ def test_a_stored_result_that_is_gone_ends_the_future(storage: EmbeddedStorage) 
         identifier = first(scheduler.next_tasks(1))
         scheduler.finish({identifier: stored_reference(result_id(identifier, 1), 100_000)})
         with pytest.raises(
-            ObjectLostError, match=r"no longer in the object storage: .*; .*retries=0, so the task does"
+            ObjectLostError,
+            match=r"is lost: .* is not in the object storage: .*; abs .* has retries=0 and does not run",
         ):
             future.result(20)
 
@@ -190,6 +192,36 @@ def test_a_stored_result_that_is_gone_is_computed_again_by_a_new_task(storage: E
         answers = [scheduler.next(ObjectsRestored), scheduler.next(ObjectsRestored)]
         assert [identifier for answer in answers for identifier in answer.ids] == [references[0]]
         assert [identifier for answer in answers for identifier in answer.lost] == [lost]  # no task that waits names it
+        scheduler.finish({again: 5})
+        assert needs.result(20) == 5
+
+
+def test_what_is_lost_is_put_again_when_a_full_disk_has_room_again(
+    storage: EmbeddedStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put, refusals = StorageClient.put, 0
+
+    def put_late(client: StorageClient, identifier: bytes, parts: Any) -> Any:
+        nonlocal refusals
+        refusals += 1
+        if refusals > 2:
+            return put(client, identifier, parts)
+        error = LimitError("the disk is full")
+        error.may_pass = True
+        raise error
+
+    monkeypatch.setattr(loop, "DISK_PAUSE_SECONDS", 0.0)
+    with RigScheduler(storage=storage) as scheduler, Client(scheduler.address) as client:
+        one = client.submit(abs, 1)
+        needs = client.submit(abs, one)
+        scheduler.next_tasks(2)
+        scheduler.finish({one.task_id: -1})
+        assert one.result(20) == -1
+        monkeypatch.setattr(StorageClient, "put", put_late)
+        scheduler.finish({needs.task_id: stored_reference(result_id(needs.task_id, 1), 100_000)})
+        again, group = scheduler.next_tasks(1).popitem()
+        assert not is_task(group.references[0][0]), "it names the value of the first task, which is put again"
+        assert refusals == 3
         scheduler.finish({again: 5})
         assert needs.result(20) == 5
 
