@@ -84,8 +84,8 @@ class StorageCore:
     """The state of one storage.
 
     limit_bytes: memory for all objects; limit_name: its setting. cache_limit_bytes: for cached results, as a part of
-    it. max_object_bytes: the largest one. spill_limit_bytes: disk space for those that are not used (0: none). -1 is no
-    limit, for each.
+    it. max_object_bytes: the largest one. spill_limit_bytes: disk space for those that are not used (0: none), and
+    spill_limit_name: its setting. -1 is no limit, for each.
     put_wait_seconds: how long a put waits for room before it is refused. lease_seconds: how long a silent peer keeps
     its session. tick_seconds: the shell steps at least this often; a longer pause was a stall of the storage itself,
     and does not count against leases.
@@ -103,6 +103,7 @@ class StorageCore:
         is_durable: bool = False,
         cache_limit_bytes: int = 0,
         limit_name: str = "memory_limit_bytes",
+        spill_limit_name: str = "spill_limit_bytes",
     ) -> None:
         self.wake_at = math.inf
         """When `step` has something to do without any input; inf: never."""
@@ -110,7 +111,7 @@ class StorageCore:
         self._lease_seconds = lease_seconds
         self._tick_seconds = tick_seconds
         self._put_wait_seconds = put_wait_seconds
-        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name)
+        self._objects = StorageTable(limit_bytes, max_object_bytes, spill_limit_bytes, limit_name, spill_limit_name)
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first

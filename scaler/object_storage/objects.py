@@ -137,8 +137,9 @@ class StorageTable:
         max_object_bytes: int,
         spill_limit_bytes: int = 0,
         limit_name: str = "memory_limit_bytes",
+        spill_limit_name: str = "spill_limit_bytes",
     ) -> None:
-        """limit_name: the setting of the limit."""
+        """limit_name, spill_limit_name: the settings of the limits."""
         self._limit_name = limit_name
         self.used_bytes = 0
         """In memory: what is on disk does not count."""
@@ -150,7 +151,8 @@ class StorageTable:
         self._limit_bytes = math.inf if limit_bytes < 0 else limit_bytes
         self._damaged: list[bytes] = []
         self._reserved: Counter[str | bytes] = Counter()
-        self.spilling = Spilling(self._limit_bytes, math.inf if spill_limit_bytes < 0 else spill_limit_bytes)
+        spill_limit = math.inf if spill_limit_bytes < 0 else spill_limit_bytes
+        self.spilling = Spilling(self._limit_bytes, spill_limit, spill_limit_name)
         self._records_bytes = 0
         self._uploads: OrderedDict[UnfinishedUpload, tuple[StoragePeer, bytes]] = OrderedDict()
         """The longest unmoved one first."""

@@ -134,6 +134,7 @@ class StorageServer:
             is_durable=bool(state_directory),
             cache_limit_bytes=cache_limit_bytes,
             limit_name=limit_name,
+            spill_limit_name=spill.limit_name if spill is not None else "",
         )
         self._backend = backend
         if backend is not None:

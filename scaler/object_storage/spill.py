@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SpillSpace:
-    """A directory, and how much may be written to it; -1: until the disk is full."""
+    """A directory, and how much may be written to it; -1: until the disk is full. limit_name: what sets the limit."""
 
     directory: str
     limit_bytes: int = -1
+    limit_name: str = "spill_limit_bytes"
 
 
 def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:

@@ -37,13 +37,17 @@ class BodiesMoved:
 
 
 class Spilling:
-    """The bodies in memory by their last use, and the segments on disk. limit_bytes: of disk; 0: nothing is spilled."""
+    """The bodies in memory by their last use, and the segments on disk. limit_bytes: of disk; 0: nothing is spilled.
 
-    def __init__(self, memory_limit_bytes: float, limit_bytes: float) -> None:
+    limit_name: the setting of this limit.
+    """
+
+    def __init__(self, memory_limit_bytes: float, limit_bytes: float, limit_name: str = "spill_limit_bytes") -> None:
         self.used_bytes = 0
         """On disk, what is being written included."""
         self._memory_limit_bytes = memory_limit_bytes
         self._limit_bytes = limit_bytes
+        self._limit_name = limit_name
         self._in_memory: OrderedDict[Body, None] = OrderedDict()
         self._moving: Segment | None = None
         self._retry_at = -math.inf
@@ -59,8 +63,9 @@ class Spilling:
         """Why nothing more is spilled, for the text of a refusal; empty when it is, or never was to be."""
         if self._failure:
             return f"; the disk for spilled objects does not take more: {self._failure}"
-        full = 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES
-        return f"; {self.used_bytes} B of objects are on disk, near the limit of {self._limit_bytes} B" if full else ""
+        if 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES:
+            return f"; {self.used_bytes} bytes on disk are near {self._limit_name} = {self._limit_bytes}"
+        return ""
 
     @property
     def may_free_memory(self) -> bool:

@@ -133,10 +133,10 @@ class FakeCluster:
                     "size_bytes": (60 - number) * 16 * 1024**2,
                     "function": self.functions[number % len(self.functions)] if number % 4 else "",
                     "task": f"{number:032x}" if number % 4 else "",
-                    "client": self.client_names[0],
+                    "client": self.client_names[number % len(self.client_names)],
                     "holders": ", ".join(self.host_name.format(each) for each in range(number % 7 + 1)),
                 }
-                for number in range(30)
+                for number in range(30 if self.client_names else 0)
             ],
             "pairs": [self._pair(source, target) for source in range(HOSTS + 1) for target in range(HOSTS + 1)],
             "workers": [self._worker(worker) for worker in alive],

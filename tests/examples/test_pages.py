@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -49,6 +50,9 @@ def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
         for block in BLOCKS:
             if block.language == "toml":
                 running.save(block)
+                used.add(block.name)
+            elif block.language == "json":
+                json.loads(block.text)
                 used.add(block.name)
             elif block.language == "bash":
                 for command in commands_of(block):

@@ -224,7 +224,7 @@ def test_a_slow_call_does_not_hold_up_the_emulators_end(caplog: pytest.LogCaptur
         caller = threading.Thread(target=call)
         caller.start()
         until(lambda: aws.faults.calls()["ListTasks"])
-    caller.join(1.0)
+    caller.join(DEADLINE_SECONDS)
     client.close()
     assert "closed" in str(errors[0])
     assert caplog.text == ""

@@ -18,7 +18,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, ScalerError
 from scaler.protocol.messages import Outcome
 from tests.integration.worker_rig import Rig, play
-from tests.waiting import until
+from tests.waiting import until, wait_for_file
 
 RESULT_SECONDS = 20.0
 
@@ -222,6 +222,7 @@ def leave_a_daemon_behind(place: Path) -> None:
     """Start a process that is in no group of the worker, has none of its environment, and is not its child."""
     sleeper = f"exec env -i setsid sh -c 'echo $$ > {place}.part; mv {place}.part {place}; exec sleep 600' &"
     subprocess.run(["sh", "-c", sleeper], check=True)
+    wait_for_file(place)  # until then it is in the group of the processor, and would end with it
 
 
 def test_a_daemon_that_a_task_has_left_behind_lives_until_the_worker_ends(tmp_path: Path) -> None:

@@ -46,7 +46,10 @@ def test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice(monkeyp
     ):
         gpus = [client.submit_verbose(visible_gpus, ("none", 0.2), gpu=1) for _ in range(4)]
         both = client.submit_verbose(visible_gpus, ("none",), gpu=2)
-        assert sorted(future.result()[0] for future in gpus) == ["GPU-a", "GPU-a", "GPU-b", "GPU-b"]
+        runs = [future.result() for future in gpus]
+        assert {gpu for gpu, _, _ in runs} == {"GPU-a", "GPU-b"}
+        for gpu, began, _ in runs:
+            assert sum(other == gpu and start <= began < end for other, start, end in runs) == 1
         assert both.result()[0] == "GPU-a,GPU-b"
         assert client.submit(visible_gpus, "none").result()[0] == "GPU-a,GPU-b", "restored"
         times = client.map(visible_gpus, ["none"] * 4, [0.1] * 4, chunk_size=1, memory="8GB")

@@ -28,7 +28,8 @@ def spill_space(directory: str) -> SpillSpace | None:
             text = "store_spill_directory=%s: cannot write there: what has no room in memory waits, and then fails"
             _log.warning(text, each)
         elif directory != AUTO or not _is_in_memory(each):
-            return SpillSpace(each, int(FREE_SHARE * shutil.disk_usage(each).free))
+            limit_bytes = int(FREE_SHARE * shutil.disk_usage(each).free)
+            return SpillSpace(each, limit_bytes, f"half of what was free in {each}")
     return None
 
 
