@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.named_hosts import named_hosts
 from benchmarks.one_run import tail
 from benchmarks.peers import ADAPTORS, interpreter
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
-from tests.hosts import Host, HostsError, Network, Traffic, hosts
+from tests.hosts import Host, HostsError, Network, Traffic, hosts, why_not
 
 SETTLE_SECONDS = 0.5
 """What crosses a link this soon after the last result still counts."""
@@ -100,7 +101,7 @@ class Deployment:
 
         serve(first, scripts / "scaler_scheduler", address, "--credentials", first.home / "keys")
         for host in others:
-            named = ["--worker-manager-id", host.name, "--per-worker-capabilities", host.name]
+            named = ["--worker-manager-id", host.name, "--per-worker-capabilities", host.name, "--host-name", host.name]
             slots_and_key = ["-n", str(slots), "--credentials", str(credentials[host])]
             serve(host, scripts / "scaler_cluster", address, *slots_and_key, *named)
         return address, str(credentials[first])
@@ -133,7 +134,8 @@ class RunFailedError(Exception):
 
 def run_program(name: str, system: str, given: Arguments, limit_seconds: float) -> Measured:
     """Run a program once on a new cluster. Raises RunFailedError."""
-    with hosts(given["hosts"] + 1) as network:
+    make_hosts = named_hosts if why_not() else hosts
+    with make_hosts(given["hosts"] + 1) as network:
         directory = network[0].home.parent
         if "megabits" in given:
             for host in network.hosts:
