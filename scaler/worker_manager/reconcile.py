@@ -41,7 +41,7 @@ FAR_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class UnitsWanted:
-    """The scheduler's wishes, and what it knows of units.
+    """What the scheduler wants, and what it knows of units.
 
     units: how many should exist; None: leave them as they are and start none. drained: units without work. joined:
     units whose workers have connected.

@@ -1,8 +1,8 @@
 """`scaler_worker_manager`: the process of a worker manager, and the set-up of what its type needs in a cloud.
 
 One round lists the units, decides (`reconcile`) and acts. Rounds follow one another on every heartbeat, and at once
-when units or the scheduler's wishes change. Calls of the backend run in a thread of their own; however long they take,
-the scheduler gets a status on every heartbeat.
+when units change, or what the scheduler wants. Calls of the backend run in a thread of their own; however long they
+take, the scheduler gets a status on every heartbeat.
 
 Out of contact with the scheduler, units are kept, and only a fixed manager starts any, to replace those that are lost.
 """
@@ -186,7 +186,7 @@ class Runner:
                 case Welcomed(welcome):
                     self._in_contact = True
                     self._refused = self._takeover_until = None
-                    # A scheduler that does not know this manager has not sent its wishes yet.
+                    # A scheduler that does not know this manager has not yet said what it wants.
                     self._desired = None
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                 case Resumed():
@@ -252,8 +252,8 @@ class Runner:
         wanted = desired.units + desired.draining if desired is not None and self._in_contact else None
         drained = frozenset(desired.drained if desired is not None else ())
         joined, self._joined = self._joined, set()
-        wishes = UnitsWanted(self._capacity.max_units if self._capacity.fixed else wanted, drained, joined)
-        commands = self._reconciler.step([wishes, UnitsListed(units, _chance())], time.monotonic())
+        wanted_units = UnitsWanted(self._capacity.max_units if self._capacity.fixed else wanted, drained, joined)
+        commands = self._reconciler.step([wanted_units, UnitsListed(units, _chance())], time.monotonic())
         again = min(self._heartbeat_seconds, self._reconciler.list_again_seconds)
         self._degrade(self._reconciler.degraded_reason)
         self._report()

@@ -655,7 +655,7 @@ def test_a_clear_cancels_what_is_ahead_and_the_imap_goes_on(cluster: SchedulerCl
             wait_for_file(tmp_path / "cleared")
         if item >= 5 and not (tmp_path / "died").exists():
             (tmp_path / "died").touch()
-            os._exit(3)  # another process has to fetch the function anew
+            os._exit(3)  # another process has to fetch the function again
         return table[item]
 
     with Client(cluster.get_address()) as client:

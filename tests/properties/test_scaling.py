@@ -1,4 +1,4 @@
-"""However the wishes of a policy go up and down, no task is lost, and none runs twice."""
+"""However often a policy changes its mind, no task is lost, and none runs twice."""
 
 from __future__ import annotations
 

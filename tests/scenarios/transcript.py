@@ -1,4 +1,4 @@
-"""Transcripts: text files of commands and what they answered, compared or written anew.
+"""Transcripts: text files of commands and what they answered, compared or rewritten.
 
 A file is a sequence of blocks: comment lines (`# ...`), one command line, a line `----`, and the answer up to the next
 empty line. Comments and order are kept when a file is rewritten.

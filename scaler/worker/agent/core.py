@@ -175,7 +175,7 @@ class AgentCore:
     # -- events and messages of the scheduler ----------------------------------------------------------------------
 
     def _stop(self, event: StopRequested, now: float) -> None:
-        """Leave for another reason than the scheduler's wish."""
+        """Leave for another reason than that the scheduler asked for it."""
         is_draining = bool(self._drain_text)
         self._drain_text = self._drain_text or event.text
         self._drain_deadline = min(self._drain_deadline, now + self._config.stop_grace_seconds)

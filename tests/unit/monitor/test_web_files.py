@@ -1,4 +1,4 @@
-"""The page's files are served as what they are, and anew when they have changed."""
+"""The page's files are served as what they are, and again when they have changed."""
 
 from __future__ import annotations
 

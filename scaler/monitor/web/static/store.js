@@ -9,7 +9,7 @@ const SERIES_SECONDS = 1800;
 const MAX_POINTS = 3700;
 const MAX_NOTES = 100;
 
-/** Load the page anew, which is then the login page, when the session is over. */
+/** Reload the page, which is then the login page, when the session is over. */
 async function loadLogin() {
   const answer = await fetch("api/status").catch(() => null);
   if (answer?.status === 401) location.reload();

@@ -86,7 +86,7 @@ class EcsCore:
         return self._operations[operation](request, now)
 
     def step(self, now: float) -> list[Command]:
-        """Do all that is due, and return what containers shall be told, in order."""
+        """Do all that is due, and return what containers are to be told, in order."""
         commands, self._commands = self._commands, []
         for task in list(self.alive.values()):
             while task.due <= now:
