@@ -64,7 +64,7 @@ class Spilling:
         if self._failure:
             return f"; the disk for spilled objects does not take more: {self._failure}"
         if 0 < self._limit_bytes <= self.used_bytes + SEGMENT_BYTES:
-            return f"; {self.used_bytes} bytes on disk are near {self._limit_name} = {self._limit_bytes}"
+            return f"; {self.used_bytes} B on disk are near {self._limit_name} = {self._limit_bytes}"
         return ""
 
     @property

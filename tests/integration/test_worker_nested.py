@@ -13,7 +13,7 @@ import pytest
 from scaler import Client
 from scaler.net.connection import Welcomed
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Done, Finished, Outcome, Relay, RelayClosed, Submit, Suspended, Welcome
+from scaler.protocol.messages import Done, Finished, Outcome, Recall, Relay, RelayClosed, Submit, Suspended, Welcome
 from scaler.serialization import dump_value, to_payload
 from scaler.worker import frames
 from scaler.worker.agent import relays
@@ -206,6 +206,7 @@ def test_after_the_scheduler_has_forgotten_a_worker_its_tasks_have_clients_that_
             assert value == 7
             pids.add(pid)
             rig.scheduler.on_events([Welcomed(Welcome(False, 1, 60.0, 2.0))])
+            rig.hear(Recall([], [], False))  # the answer to the worker's report
         assert len(pids) == 2, "a client cannot open its channel again, and the code of tasks may keep it"
 
     play(story)

@@ -36,6 +36,9 @@ MAX_LABEL = 100
 class ClusterState:
     """Clients, workers, managers and what belongs to them. Only the rules of the core change it."""
 
+    has_returned = False
+    """A peer came from an earlier scheduler, or from a session that this one has ended."""
+
     def __init__(self, now: float, accounts: KeyAccounts, secret: bytes = b"", changes: Changes | None = None) -> None:
         self.now = now
         """The clock's time of the present step."""

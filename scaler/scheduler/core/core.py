@@ -232,7 +232,7 @@ class SchedulerCore:
             return
         self._forget_peer(peer, "opened a new session", now, "lost", retain=True)
         account = self.state.accounts.opened(peer, identity, now)
-        self._elastic.has_returned |= hello.resume
+        self.state.has_returned |= hello.resume
         details, name = hello.details, f"{hello.hostname[:MAX_LABEL]}|{hello.pid}"
         record: ClientRecord | Worker | ManagerRecord | StoreRecord
         try:

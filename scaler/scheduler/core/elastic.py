@@ -48,8 +48,6 @@ class Elastic:
         """When the policy is asked next."""
         self._planned_at = state.now
         self._began_at = state.now
-        self.has_returned = False
-        """A peer came from an earlier scheduler, or from a session that this one has ended."""
         self._view: ClusterView | None = None
         """The last one that the policy was shown; None while it knows of no managers."""
         self._asked_at: float | None = None
@@ -206,7 +204,7 @@ class Elastic:
 
     def _shrink(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
-        if self.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
+        if self._state.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
             return
         pending, staying = record.pending_units, record.staying
         surplus = len(staying) + len(pending) - wanted.units

@@ -59,8 +59,13 @@ def largest_rows(state: ClusterState, most: int) -> list[ObjectRow]:
 
 
 def _known(state: ClusterState, identifier: bytes) -> tuple[bytes, Copies] | None:
-    """Return an object by its id, or the stored result of a task by that of the task."""
-    size_bytes, is_in_storage = 0, not (state.directory.is_used and is_result(identifier))
+    """Return an object by its id, or the stored result of a task by that of the task.
+
+    Without an entry, a result is taken to be in the object storage while no host has a store; after a restart, such
+    stores may not have come back yet.
+    """
+    size_bytes = 0
+    is_in_storage = not (is_result(identifier) and (state.directory.is_used or state.has_returned))
     if is_task(identifier):
         client = state.clients.get(owner_of(identifier))
         retained = None if client is None else client.retained.get(identifier)
