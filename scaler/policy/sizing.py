@@ -70,6 +70,11 @@ class Constraints:
     def ceiling(self) -> float:
         return self.values.get(("ceiling_per_hour", ""), math.inf)
 
+    def price(self, manager: ManagerView) -> float:
+        """Return what one unit costs in an hour: as the user says, else as its manager does."""
+        price = self.get("price_per_hour", manager.manager_id)
+        return manager.unit_price if price is None else price
+
     def cooldown(self, plan: CapacityPlan) -> float:
         seconds = self.get("idle_seconds", plan.manager.manager_id)
         return cooldown_seconds(plan.startup) if seconds is None else seconds
@@ -98,7 +103,7 @@ class Sizing:
         managers = {manager.manager_id: manager for manager in view.managers}
         # Wanted units that do not exist yet may appear at any time: they count as spent.
         committed = {key: max(manager.units, self._still_wanted(manager)) for key, manager in managers.items()}
-        prices = {key: constraints.get("price_per_hour", key) or 0.0 for key in managers}
+        prices = {key: constraints.price(manager) for key, manager in managers.items()}
         if sum(committed[key] * prices[key] for key in managers) > constraints.ceiling:
             committed = {key: manager.units for key, manager in managers.items()}
         budget = Budget(constraints.ceiling - sum(committed[key] * prices[key] for key in managers))

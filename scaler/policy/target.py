@@ -45,8 +45,7 @@ class TargetPolicy:
 
     def _preference(self, manager: ManagerView) -> tuple[float, int]:
         """The cheapest slots come first, then the fewest capabilities, then the order of connection."""
-        price = self._constraints.get("price_per_hour", manager.manager_id) or 0.0
-        return price / manager.unit_slots, len(manager.offers.items)
+        return self._constraints.price(manager) / manager.unit_slots, len(manager.offers.items)
 
     def _limit_units(self, manager: ManagerView) -> int | None:
         limits = [self._constraints.get("maximum_units", manager.manager_id), manager.max_units]

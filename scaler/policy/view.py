@@ -57,6 +57,8 @@ class ManagerView:
     """Why it cannot start units now; empty when all is well."""
     fixed: bool = False
     """It starts what it is configured to by itself, and is not told how many units it should have."""
+    unit_price: float = 0.0
+    """Of one unit and hour; 0: nothing, or not known."""
 
     @property
     def units(self) -> int:

@@ -275,6 +275,8 @@ class ManagerDetails:
     capabilities: Offers
     fixed: bool = False  # it starts all of max_concurrency by itself, whatever Desired says
     unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
+    backlog_units: f.Count32 = 0  # units that stay in a queue although fewer are wanted
+    unit_price: f.Price = 0.0  # of one unit and hour; 0: nothing, or not known
 
 
 @dataclass(slots=True)
@@ -668,6 +670,7 @@ class UnitState(StrEnum):
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"
+    WAITING = "waiting"  # in a queue that others are in, too: nobody knows for how long
 
 
 @dataclass(slots=True)
@@ -679,6 +682,7 @@ class UnitStatus:
     slots: f.Count32
     age_seconds: f.Seconds
     reason: f.Display = ""  # display text, or empty
+    remaining_seconds: f.Seconds = 0.0  # until it is ended, whatever it does; 0: no such time is known
 
 
 @message(to_scheduler=(MANAGER,))

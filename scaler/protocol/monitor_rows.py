@@ -213,6 +213,7 @@ class ManagerRow(NamedTuple):
     desired: Annotated[int | None, Column("Desired", "count", help="Units that the scheduler has asked for")] = None
     running: Annotated[int, Column("Running", "count")] = 0
     pending: Annotated[int, Column("Pending", "count", help="Units that are on their way")] = 0
+    waiting: Annotated[int, Column("In queue", "count", 2, help="Those of them that wait in a queue")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0

@@ -206,6 +206,8 @@ struct ManagerDetails {
   capabilities @4 :List(Capability);
   fixed @5 :Bool;                # it starts all of max_concurrency by itself, whatever Desired says
   unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
+  backlogUnits @7 :UInt32;       # units that stay in a queue although fewer are wanted
+  unitPrice @8 :Float64;         # of one unit and hour; 0: nothing, or not known
 }
 
 struct StoreDetails {
@@ -566,6 +568,7 @@ enum UnitState {
   stopping @2;
   failed @3;
   stopped @4;
+  waiting @5;                    # in a queue that others are in, too: nobody knows for how long
 }
 
 struct UnitStatus {
@@ -575,6 +578,7 @@ struct UnitStatus {
   slots @2 :UInt32;
   ageSeconds @3 :Float64;
   reason @4 :Text;               # display text, or empty
+  remainingSeconds @5 :Float64;  # until it is ended, whatever it does; 0: no such time is known
 }
 
 struct ManagerStatus {

@@ -327,6 +327,7 @@ def _manager(record: ManagerRecord) -> ManagerRow:
         desired=record.desired[0] if record.desired is not None else None,
         running=len(record.running_units),
         pending=len(record.pending_units),
+        waiting=sum(unit.state is UnitState.WAITING for unit in record.pending_units),
         failed=sum(unit.state is UnitState.FAILED for unit in record.units),
         units=len(record.units),
         unit_slots=details.unit_slots,

@@ -3,8 +3,9 @@
 A *unit* is what can be started and stopped: a process, a container, a job. A backend keeps as little as it can and asks
 its service instead. All calls but `fileno` may block, for a bounded time; one thread makes them, one at a time.
 
-States of a unit: PENDING (started, not running yet), RUNNING, STOPPING, and the ended ones, FAILED (by itself, with a
-reason) and STOPPED (in order). Ended units are listed for a while, so that users see why they ended.
+States of a unit: WAITING (in a queue that others are in, too), PENDING (started, not running yet), RUNNING, STOPPING,
+and the ended ones, FAILED (by itself, with a reason) and STOPPED (in order). Ended units are listed for a while, so
+that users see why they ended.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ ENDED = (UnitState.FAILED, UnitState.STOPPED)
 ENDED_SHOWN = 64
 ENDED_SHOWN_SECONDS = 300.0
 Unit = UnitStatus
-"""One unit as it is now. age_seconds counts from its start; reason is a display text."""
+"""One unit as it is now. age_seconds counts from its start; reason is a display text. remaining_seconds: until its
+service ends it, such as a job at its time limit; 0: there is no such time. The scheduler drains it before."""
 
 
 class BackendError(ScalerError):
@@ -60,7 +62,9 @@ class Capacity:
     starting at the same time, None for any number. stop_seconds: how long the manager may take to stop all units when
     it ends. outlive_manager: units live without their manager, so a later one adopts them, one that is refused leaves
     them to the other, and the manager does not wait for a unit that is STOPPING. unit_memory_bytes: what the tasks of
-    one unit may take together; 0: it is known when the first worker has joined.
+    one unit may take together; 0: it is known when the first worker has joined. backlog: how many WAITING units stay in
+    their queue when fewer units are wanted: they have waited long, and new ones would wait again. unit_price: what one
+    unit costs in an hour, in the currency of the policy's ceiling; 0 where it costs nothing, or nobody knows.
     """
 
     unit_slots: int
@@ -71,6 +75,14 @@ class Capacity:
     stop_seconds: float = 8.0
     outlive_manager: bool = False
     unit_memory_bytes: int = 0
+    backlog: int = 0
+    unit_price: float = 0.0
+
+    @classmethod
+    def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:
+        """Return that of units that are all alike."""
+        max_slots = -1 if max_units is None else max_units * unit_slots
+        return cls(unit_slots, max_slots, max_units, unit_memory_bytes=unit_memory_bytes)
 
 
 class Backend(Protocol):

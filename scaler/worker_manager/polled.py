@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from scaler.backoff import Backoff
@@ -40,6 +40,8 @@ ADOPT_AGAIN_SECONDS = 60.0
 """Pause between searches for unknown units once all of an earlier process must have been listed. They find what a
 request without an answer has started after it was given up."""
 ENDED_REMEMBERED = 10_000
+MIN_REMAINING_SECONDS = 0.001
+"""Of a unit that should have ended by now."""
 
 Stopped = Literal["stopping", "not found"]
 
@@ -48,11 +50,15 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class SeenUnit:
-    """What the service says of a unit. age_seconds counts by the service's clock, to its end if it has ended."""
+    """What the service says of a unit. age_seconds counts by the service's clock, to its end if it has ended.
+
+    remaining_seconds: until the service ends it; 0: there is no such time.
+    """
 
     state: UnitState
     age_seconds: float
     reason: str = ""
+    remaining_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -61,6 +67,8 @@ class _Alive:
     state: UnitState | None
     """None: the service has not shown it yet, and it is not listed before it has."""
     reason: str = ""
+    ends_at: float | None = None
+    """When the service ends it; None: there is no such time."""
     is_stopping: bool = False
     """The service has accepted to stop it."""
     not_found_since: float | None = None
@@ -75,24 +83,15 @@ class PolledBackend(ABC):
         service: str,
         noun: str,
         stop_by_hand: str,
-        slots: int,
-        max_units: int | None,
+        capacity: Capacity,
         heartbeat_seconds: float,
         first_state: UnitState | None = None,
-        unit_memory_bytes: int = 0,
     ) -> None:
         """service, noun: names of the service and of its units in messages. stop_by_hand: says how users stop a unit.
 
         first_state: state of a unit that was started and that the service has not shown; None: it is not listed.
         """
-        self.capacity = Capacity(
-            unit_slots=slots,
-            max_slots=-1 if max_units is None else max_units * slots,
-            max_units=max_units,
-            stop_seconds=MANAGER_STOP_SECONDS,
-            outlive_manager=True,
-            unit_memory_bytes=unit_memory_bytes,
-        )
+        self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._service_name = service
         self._noun = noun
         self._stop_by_hand = stop_by_hand
@@ -237,6 +236,7 @@ class PolledBackend(ABC):
             unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
         unit.state = seen.state
         unit.reason = seen.reason
+        unit.ends_at = now + seen.remaining_seconds if seen.remaining_seconds else None
         unit.not_found_since = None
 
     def _try_stop(self, unit_id: str) -> Stopped | BackendError:
@@ -261,5 +261,6 @@ class PolledBackend(ABC):
         for unit_id, unit in self._alive.items():
             if unit.state is not None:
                 state = UnitState.STOPPING if unit.is_stopping else unit.state
-                alive.append(Unit(unit_id, state, self.capacity.unit_slots, now - unit.born_at, unit.reason))
+                left = 0.0 if unit.ends_at is None else max(MIN_REMAINING_SECONDS, unit.ends_at - now)
+                alive.append(Unit(unit_id, state, self.capacity.unit_slots, now - unit.born_at, unit.reason, left))
         return alive + self._shown.shown(now)

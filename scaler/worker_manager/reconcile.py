@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from operator import attrgetter
 from typing import assert_never
 
@@ -113,6 +114,7 @@ class _Existing:
     """Units by what may be done with them; each is in one list."""
 
     pending: list[Unit] = field(default_factory=list)
+    """Those that wait in a queue included."""
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)
@@ -122,12 +124,13 @@ class Reconciler:
     """Decides for one worker manager, with every UnitsListed; that costs O(units).
 
     max_units: the most that may exist. max_starting: the most that start at the same time, so that where they share a
-    machine the first one is ready early. None for any number.
+    machine the first one is ready early. None for any number. backlog: waiting units that are never too many.
     """
 
-    def __init__(self, max_units: int | None, max_starting: int | None = None) -> None:
+    def __init__(self, max_units: int | None, max_starting: int | None = None, backlog: int = 0) -> None:
         self._max_units = max_units
         self._max_starting = max_starting
+        self._backlog = backlog
         self._wanted = UnitsWanted(None)
         self._calls = BackoffByCause()
         """After calls of the backend that failed."""
@@ -233,6 +236,9 @@ class Reconciler:
         return unit.state is UnitState.FAILED and not record.is_proven and now - record.at_work_since < PROVEN_SECONDS
 
     def _surplus(self, existing: _Existing, surplus: int, now: float) -> list[Unit]:
+        age = attrgetter("age_seconds")
+        kept = nlargest(self._backlog, [unit for unit in existing.pending if unit.state is UnitState.WAITING], key=age)
+        surplus -= len(kept)
         if surplus <= 0:
             self._surplus_since = None
             return []
@@ -241,8 +247,8 @@ class Reconciler:
         if now - self._surplus_since < DRAIN_DEADLINE_SECONDS:
             return []
         self._surplus_since = None
-        age = attrgetter("age_seconds")
-        return [*sorted(existing.pending, key=age), *sorted(existing.running, key=age)][:surplus]
+        pending = [unit for unit in existing.pending if unit not in kept]
+        return [*sorted(pending, key=age), *sorted(existing.running, key=age)][:surplus]
 
     def _starts(self, missing: int, existing: _Existing, unlisted: int, now: float) -> tuple[int, float]:
         """Return how many of the missing units to start now, and after how long to look again."""
@@ -258,6 +264,7 @@ class Reconciler:
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)
             start, again = min(start, 1 - unproven - len(existing.pending) - unlisted), PROVEN_SECONDS
         elif self._max_starting is not None:
-            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in existing.pending)
+            pending = [unit for unit in existing.pending if unit.state is UnitState.PENDING]
+            starting = sum(unit.age_seconds < STARTING_SECONDS for unit in pending)
             start, again = min(start, self._max_starting - starting - unlisted), STARTING_SECONDS
         return (start, 0.0) if start > 0 else (0, again)

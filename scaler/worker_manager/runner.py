@@ -117,7 +117,7 @@ class Runner:
         self._config = config
         self._backend = backend
         self._capacity = capacity = backend.capacity
-        self._reconciler = Reconciler(capacity.max_units, capacity.starting)
+        self._reconciler = Reconciler(capacity.max_units, capacity.starting, capacity.backlog)
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
@@ -148,7 +148,14 @@ class Runner:
         sizes = capacity.max_slots, capacity.unit_slots
         memory_bytes = min(filter(None, (capacity.unit_memory_bytes, config.memory_limit_bytes)), default=0)
         details = ManagerDetails(
-            config.worker_manager_id, config.type, *sizes, capabilities, capacity.fixed, memory_bytes
+            config.worker_manager_id,
+            config.type,
+            *sizes,
+            capabilities,
+            capacity.fixed,
+            memory_bytes,
+            capacity.backlog,
+            capacity.unit_price,
         )
         self._connect = partial(connect, details, self._on_events)
         self._connector = self._connect()
@@ -367,7 +374,7 @@ class Runner:
             if not self._capacity.outlive_manager:
                 _log.warning("units did not end within %g s and are killed", seconds)
             else:
-                alive = (UnitState.PENDING, UnitState.RUNNING)
+                alive = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
                 staying = [unit.unit_id for unit in self._units or () if unit.state in alive]
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""

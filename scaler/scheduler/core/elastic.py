@@ -18,6 +18,7 @@ from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStat
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
+from scaler.scheduler.core.lifetimes import ending, ends_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
@@ -79,6 +80,7 @@ class Elastic:
             self._outbox.publish(peer_incident("degraded", record, status.degraded_reason))
         record.status = status
         record.status_at = now
+        record.ends = ends_of(status.units, record.ends, now)
         record.left_units &= {unit.unit_id for unit in status.units}
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in ALIVE}
 
@@ -161,6 +163,8 @@ class Elastic:
             wanted = record.wanted = self._wanted.get(record.name)
             demand = self._view.demand if self._view is not None else ()
             record.wanted_for_tasks = any(row.queued and row.needs.fits(record.offers) for row in demand)
+            for each in ending(record, demand, self._state.now):
+                self.drain(each.worker, f"its unit ends in {each.seconds:.0f} s")
             if record.details.fixed:
                 # It gets only the workers that have joined, and those that get no more tasks, which it replaces.
                 wanted = Wanted(len(record.running_units), "workers that get no more tasks are replaced")
@@ -206,7 +210,8 @@ class Elastic:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
         if self._state.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
             return
-        pending, staying = record.pending_units, record.staying
+        backlog, staying = record.backlog, record.staying
+        pending = [unit for unit in record.pending_units if unit.unit_id not in backlog]
         surplus = len(staying) + len(pending) - wanted.units
         if surplus <= 0:
             return
@@ -265,6 +270,7 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         startup_seconds=record.startup_seconds,
         trouble=record.trouble,
         fixed=details.fixed,
+        unit_price=details.unit_price,
     )
 
 

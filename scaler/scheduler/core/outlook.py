@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from scaler.grammar import counted, listed
 from scaler.needs import CPUS, MEMORY, Needs, with_amount
+from scaler.protocol.messages import UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ManagerRecord, Worker
 
@@ -68,9 +69,11 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
     pending = record.pending_units
     if pending:
         oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
+        why = next((f": {unit.reason}" for unit in pending if unit.reason), "") or _after(record)
+        if all(unit.state is UnitState.WAITING for unit in pending):
+            return f"{name} has had {counted(len(pending), 'unit')} in a queue for {oldest:.0f} s{why}"
         usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""
         first = "its first unit" if not record.running_units else counted(len(pending), "unit")
-        why = next((f": {unit.reason}" for unit in pending if unit.reason), "") or _after(record)
         return f"{name} has been starting {first} for {oldest:.0f} s{usual}{why}"
     if record.trouble:
         return f"{name} cannot start units now: {record.trouble}"

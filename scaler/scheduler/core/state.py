@@ -19,6 +19,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import nlargest
 from operator import attrgetter
 from typing import ClassVar, Final
 
@@ -47,7 +48,7 @@ UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
 DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
-ALIVE = (UnitState.PENDING, UnitState.RUNNING)
+ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 ARRIVAL_SECONDS = 0.1
 """Resolution of the times at which the tasks of a group arrived."""
 MAX_ARRIVALS = 1_000
@@ -717,6 +718,14 @@ class ScalingDecided:
     inputs: ScalingInputs
 
 
+@dataclass(frozen=True, slots=True)
+class UnitEnd:
+    """When the service of a unit ends it, and when that was first known."""
+
+    ends_at: float
+    seen_at: float
+
+
 @dataclass(slots=True, eq=False)
 class ManagerRecord(PeerRecord):
     """A worker manager: its details, its last status, and the last message to it. Only `elastic.py` changes it."""
@@ -736,6 +745,8 @@ class ManagerRecord(PeerRecord):
     """The last one that was published."""
     startup_seconds: float | None = None
     running_units: dict[str, Worker] = field(default_factory=dict)
+    ends: dict[str, UnitEnd] = field(default_factory=dict)
+    """Of units whose end is known."""
     joined_units: set[str] = field(default_factory=set)
     """Units whose worker has come, and whose manager does not know yet."""
     left_units: set[str] = field(default_factory=set)
@@ -772,6 +783,13 @@ class ManagerRecord(PeerRecord):
         """Units that were started and whose worker is not connected yet."""
         others = self.running_units.keys() | self.left_units | self.unwanted_units
         return [unit for unit in self.units if unit.state in ALIVE and unit.unit_id not in others]
+
+    @property
+    def backlog(self) -> set[str]:
+        """Units that stay in their queue although fewer are wanted: those that have waited longest."""
+        most = self.details.backlog_units
+        waiting = [unit for unit in self.pending_units if unit.state is UnitState.WAITING] if most else []
+        return {unit.unit_id for unit in nlargest(most, waiting, key=attrgetter("age_seconds"))}
 
     @property
     def staying(self) -> list[Worker]:

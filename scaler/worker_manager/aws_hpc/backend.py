@@ -20,7 +20,7 @@ from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
 from scaler.worker_manager.aws_hpc.requests import SETUP, WORKER_MODULE, fits, job_name, submission
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
-from scaler.worker_manager.backend import Backend, BackendError
+from scaler.worker_manager.backend import Backend, BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 STOP_GRACE_SECONDS = 25.0
@@ -54,16 +54,15 @@ class BatchBackend(PolledBackend):
         check_secrets(config, config.job_definition.partition(":")[0], definition.secrets, SETUP)
         slots = max(1, int(definition.vcpus))
         limit, jobs = config.max_task_concurrency, config.max_concurrent_jobs
+        units = jobs if limit < 0 else min(jobs, -(-limit // slots))
         super().__init__(
             service="AWS Batch",
             noun="jobs",
             stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
             "--reason left --job-id JOB`",
-            slots=slots,
-            max_units=jobs if limit < 0 else min(jobs, -(-limit // slots)),
+            capacity=Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.PENDING,
-            unit_memory_bytes=definition.memory_bytes,
         )
         document = worker_document(config, slots, unit_id_from="batch", stop_grace_seconds=STOP_GRACE_SECONDS)
         variables = {WORKER_CONFIG_VARIABLE: document}

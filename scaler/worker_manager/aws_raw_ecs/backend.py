@@ -20,7 +20,7 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady
 from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_definition, run_request, started_by
-from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
 MAX_STARTED = 10
@@ -45,15 +45,14 @@ class EcsBackend(PolledBackend):
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
+        units = None if limit < 0 else -(-limit // cpus)
         super().__init__(
             service="ECS",
             noun="tasks",
             stop_by_hand=f"stop each with `aws ecs stop-task --region {config.aws_region} "
             f"--cluster {config.ecs_cluster} --task TASK`",
-            slots=cpus,
-            max_units=None if limit < 0 else -(-limit // cpus),
+            capacity=Capacity.of_units(cpus, units, unit_memory_bytes=config.ecs_task_memory * 1024**3),
             heartbeat_seconds=config.heartbeat_interval_seconds,
-            unit_memory_bytes=config.ecs_task_memory * 1024**3,
         )
         check(config)
         self._config = config

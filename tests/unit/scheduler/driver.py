@@ -234,10 +234,20 @@ class Cluster:
         capabilities: dict[str, float | None] | None = None,
         fixed: bool = False,
         unit_memory_bytes: float = 0,
+        backlog: int = 0,
+        unit_price: float = 0.0,
     ) -> str:
         sizes = max_concurrency, unit_slots
-        memory = int(unit_memory_bytes)
-        details = ManagerDetails(manager_id or name, "test", *sizes, capabilities or {}, fixed, memory)
+        details = ManagerDetails(
+            manager_id or name,
+            "test",
+            *sizes,
+            capabilities or {},
+            fixed,
+            int(unit_memory_bytes),
+            backlog,
+            unit_price,
+        )
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name
 

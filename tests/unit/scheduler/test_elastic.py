@@ -689,3 +689,60 @@ def test_eight_long_tasks_that_were_never_measured_run_on_eight_workers_within_t
     live(cluster, manager, seconds=4.0, task_seconds=60.0)
     running = [cluster.on(worker.id.rstrip(b".").decode()) for worker in cluster.state.workers.values()]
     assert sorted(running) == sorted([task] for task in tasks)
+
+
+def waiting(name: str, age_seconds: float) -> UnitStatus:
+    return UnitStatus(f"unit-{name}", UnitState.WAITING, 1, age_seconds)
+
+
+def test_units_of_the_backlog_stay_in_their_queue_although_fewer_are_wanted() -> None:
+    policy = Told(m=0)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m", backlog=2)
+    report(
+        cluster, manager, pending("a", 9.0), *(waiting(name, age) for name, age in (("b", 5.0), ("c", 7.0), ("d", 3.0)))
+    )
+    cluster.wait(1.0, alive=[manager])
+    assert desired(cluster)[-1].drained == ["unit-a", "unit-d"], "those that have waited longest stay"
+
+
+def test_what_a_unit_costs_is_in_the_view_of_the_policy() -> None:
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    manager = cluster.manager("m", unit_price=0.35)
+    report(cluster, manager)
+    cluster.wait(1.0, alive=[manager])
+    assert policy.seen().unit_price == 0.35
+
+
+def with_an_end(cluster: Cluster, manager: str, name: str, remaining_seconds: float) -> None:
+    report(cluster, manager, UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, 9.0, "", remaining_seconds))
+
+
+def test_a_worker_is_drained_half_a_minute_before_its_unit_ends() -> None:
+    cluster = Cluster(Told(m=1))
+    manager, worker = cluster.manager("m"), cluster.worker("w", manager_id="m")
+    with_an_end(cluster, manager, worker, 100.0)
+    cluster.wait(69.0, alive=[manager, worker])
+    assert drained(cluster) == []
+    cluster.wait(2.0, alive=[manager, worker])
+    assert drained(cluster) == [worker]
+
+
+def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_first_half_of_its_time() -> None:
+    cluster = Cluster(Told(m=1))
+    client, manager, worker = cluster.client(), cluster.manager("m"), cluster.worker("w", manager_id="m")
+    (task,) = cluster.submit(client)
+    cluster.finish(worker, task, seconds=40.0)
+    cluster.submit(client, 2)
+    with_an_end(cluster, manager, worker, 100.0)
+    cluster.wait(49.0, alive=[client, manager, worker])
+    assert drained(cluster) == [], "80 s before the end would be too early"
+    cluster.wait(2.0, alive=[client, manager, worker])
+    assert drained(cluster) == [worker]
+    other = cluster.worker("x", manager_id="m")
+    with_an_end(cluster, manager, other, 1000.0)
+    cluster.wait(915.0, alive=[client, manager, worker, other])
+    assert drained(cluster) == [worker]
+    cluster.wait(10.0, alive=[client, manager, worker, other])
+    assert drained(cluster) == [worker, other]

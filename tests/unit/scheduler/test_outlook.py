@@ -28,6 +28,14 @@ def starting(cluster: Cluster, manager: str, seconds: float, reason: str = "") -
     return cluster
 
 
+def queued() -> Cluster:
+    cluster = cluster_of()
+    name = join(cluster, "slurm")
+    units = [UnitStatus(f"u{age:.0f}", UnitState.WAITING, 1, age, "Resources") for age in (9.0, 300.0)]
+    cluster.say(name, ManagerStatus(cluster.now, units, ""))
+    return cluster
+
+
 def no_manager() -> Cluster:
     return cluster_of()
 
@@ -137,6 +145,7 @@ def just_connected() -> Cluster:
 
 
 SENTENCES: dict[Callable[[], Cluster], str] = {
+    queued: "Workers are starting: worker manager slurm has had 2 units in a queue for 300 s: Resources",
     no_manager: "No workers: no worker manager is connected that could start any",
     dynamic: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",
     scaled_to_zero: "Idle: workers start when tasks arrive; worker manager laptop may start up to 7 units",

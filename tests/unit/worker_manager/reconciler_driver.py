@@ -30,8 +30,8 @@ class Decision:
 
 
 class ReconcilerDriver:
-    def __init__(self, max_units: int | None = None, max_starting: int | None = None) -> None:
-        self.core = Reconciler(max_units, max_starting)
+    def __init__(self, max_units: int | None = None, max_starting: int | None = None, backlog: int = 0) -> None:
+        self.core = Reconciler(max_units, max_starting, backlog)
 
     def step(
         self,

@@ -10,7 +10,7 @@ import pytest
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager import polled
-from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 PENDING, RUNNING, STOPPING = UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING
@@ -25,8 +25,7 @@ class Service(PolledBackend):
             service="S",
             noun="units",
             stop_by_hand="",
-            slots=2,
-            max_units=None,
+            capacity=Capacity.of_units(2, None),
             heartbeat_seconds=0.0,
             first_state=first_state,
         )
@@ -139,3 +138,17 @@ def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service
     service.now = 61.0
     service.stop(["a"])
     assert service.at(61.0) == {}
+
+
+def test_a_unit_with_a_time_limit_says_how_long_it_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Service(monkeypatch)
+    backend.shown["a"] = SeenUnit(UnitState.RUNNING, 5.0, remaining_seconds=60.0)
+    backend.shown["b"] = SeenUnit(UnitState.WAITING, 5.0, "Resources")
+    assert {unit.unit_id: unit.remaining_seconds for unit in backend.list()} == {"a": 60.0, "b": 0.0}
+    backend.shown["a"] = SeenUnit(UnitState.RUNNING, 64.0, remaining_seconds=1.0)
+    backend.now = 59.0
+    assert [unit.remaining_seconds for unit in backend.list() if unit.unit_id == "a"] == [1.0]
+    backend.shown.clear()
+    backend.now = 70.0
+    [left] = [unit.remaining_seconds for unit in backend.list() if unit.unit_id == "a"]
+    assert 0 < left < 0.01, "0 would mean that it has no limit"

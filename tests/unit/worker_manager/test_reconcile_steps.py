@@ -50,7 +50,16 @@ def test_surplus_that_does_not_drain_is_stopped_at_the_deadline() -> None:
     assert reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS).stop == ("coming", "young")
 
 
-def test_a_drained_unit_that_still_ends_is_not_replaced_when_the_wish_is_met() -> None:
+def test_units_of_the_backlog_are_not_too_many() -> None:
+    reconciler = ReconcilerDriver(backlog=1)
+    units = [unit("first", UnitState.WAITING, 90.0), unit("second", UnitState.WAITING, 80.0), unit("a"), unit("b")]
+    assert reconciler.step(UnitsWanted(3), units, 0.0).start == 0
+    assert reconciler.step(UnitsWanted(3), units, DRAIN_DEADLINE_SECONDS).stop == ()
+    reconciler.step(UnitsWanted(1), units, DRAIN_DEADLINE_SECONDS)
+    assert reconciler.step(UnitsWanted(1), units, 2 * DRAIN_DEADLINE_SECONDS).stop == ("second", "a")
+
+
+def test_a_drained_unit_that_still_ends_is_not_replaced_when_enough_exist() -> None:
     reconciler = ReconcilerDriver()
     reconciler.step(UnitsWanted(1, frozenset({"a"})), [unit("a"), unit("b")], 0.0)
     ended = [unit("a", UnitState.STOPPED, reason="exit code 0"), unit("b")]
