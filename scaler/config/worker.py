@@ -67,7 +67,7 @@ class WorkerSettings(LoggingConfig):
     task_timeout_seconds: Annotated[SecondsOrNone, Setting("-tts", default_text="0, no limit", metavar="SECONDS")] = 0.0
     """A task that runs for longer is ended; 0: no limit."""
     death_timeout_seconds: Annotated[Seconds, Setting("-dts -ds", metavar="SECONDS")] = 300.0
-    """A worker exits after this long without contact to the scheduler."""
+    """A worker exits after this long without contact to the scheduler, or without work while its manager is away."""
     garbage_collect_interval_seconds: Annotated[Seconds, Setting("-gc", metavar="SECONDS")] = 30.0
     """How often an idle processor collects garbage. Not for symphony and aws_hpc in mode offload."""
     trim_memory_threshold_bytes: Annotated[Bytes, Setting("-tm", metavar="BYTES")] = GIBIBYTE

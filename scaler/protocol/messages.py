@@ -262,6 +262,7 @@ class WorkerDetails:
     capabilities: Offers
     memory_bytes: f.Count64 = 0  # that it has for its tasks; 0: not known
     memory_pool: f.Display = ""  # workers of one host that say the same share it; empty: it is this worker's alone
+    death_timeout_seconds: f.Seconds = 0.0  # without work and without its manager for so long, it ends; 0: it stays
 
 
 @dataclass(slots=True)

@@ -195,6 +195,7 @@ struct WorkerDetails {
   capabilities @4 :List(Capability);
   memoryBytes @5 :UInt64;        # that it has for its tasks; 0: not known
   memoryPool @6 :Text;           # workers of one host that say the same share it; empty: it is this worker's alone
+  deathTimeoutSeconds @7 :Float64;  # without work and without its manager for so long, it ends; 0: it stays
 }
 
 struct ManagerDetails {

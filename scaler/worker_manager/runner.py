@@ -25,7 +25,7 @@ from scaler import logs
 from scaler.backoff import Backoff
 from scaler.component import ORPHAN_GRACE_SECONDS, Component, run_component
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.errors import RefusedError, ScalerError, UnreachableError, UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
@@ -92,6 +92,9 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         logs.identify(manager=config.worker_manager_id)
         takeover_seconds = TAKEOVER_SECONDS if component.has_parent else 0.0
         runner = Runner(config, load_backend(config), partial(_connect, config), takeover_seconds)
+        if isinstance(request, ClusterConfig):
+            # Its workers end without a scheduler, and it would replace them for ever.
+            runner.patience_seconds = config.death_timeout_seconds
         return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
 
     return run_component("worker_manager", config, main, config.event_loop)
@@ -142,6 +145,8 @@ class Runner:
         self._in_contact = False
         self._lost_at = time.monotonic()
         self._warn_at = self._lost_at + FIRST_WARNING_SECONDS
+        self.patience_seconds = math.inf
+        """It ends after this time without a scheduler."""
         self._left = ""
         """Error text about units that may be left in the end; empty when there are none."""
         capabilities = dict(config.per_worker_capabilities)
@@ -164,7 +169,8 @@ class Runner:
         """Work until stop is set, the cluster is shut down, or the scheduler refuses this manager.
 
         ready is called once, when the scheduler has got the first status. Whatever happens, no unit is left. Raises
-        RefusedError, and ScalerError when units may be left that outlive the manager.
+        RefusedError, UnreachableError after patience_seconds without a scheduler, and ScalerError when units may be
+        left that outlive the manager.
         """
         stopped = asyncio.create_task(stop.wait())
         stopped.add_done_callback(lambda _: self._wake.set())
@@ -176,6 +182,7 @@ class Runner:
                 if self._in_contact and not is_ready:
                     ready()
                     is_ready = True
+                self._check_patience()
                 await self._rest(again)
                 await asyncio.sleep(ROUND_GAP_SECONDS)
         finally:
@@ -186,6 +193,13 @@ class Runner:
         if self._left:
             raise ScalerError(self._left)
         return 0
+
+    def _check_patience(self) -> None:
+        if not self._in_contact and time.monotonic() - self._lost_at >= self.patience_seconds:
+            raise UnreachableError(
+                f"no scheduler answers at {self._config.scheduler_address} for {self.patience_seconds:g} s "
+                f"(death_timeout_seconds): {self._connector.last_error}"
+            )
 
     def _on_events(self, events: list[ConnectorEvent]) -> None:
         for event in events:

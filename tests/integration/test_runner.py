@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pytest
 
 from scaler.config.worker_managers import WorkerManagerConfig
-from scaler.errors import RefusedError, ScalerError
+from scaler.errors import RefusedError, ScalerError, UnreachableError
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.protocol.messages import (
     Desired,
@@ -122,6 +122,7 @@ def play(
     heartbeat_seconds: float = 0.05,
     leaves: Sequence[str] = (),
     takeover_seconds: float = 0.0,
+    patience_seconds: float = math.inf,
 ) -> Stage:
     """Run a manager for as long as the story takes, and stop it. leaves: units that must be left."""
     config = WorkerManagerConfig(
@@ -138,6 +139,7 @@ def play(
         stop = asyncio.Event()
         ready: list[bool] = []
         runner = Runner(config, units, scheduler.connect, takeover_seconds)
+        runner.patience_seconds = patience_seconds
         task = asyncio.create_task(runner.run(stop, lambda: ready.append(True)))
         await asyncio.sleep(0)
         stage = Stage(scheduler, units, stop, task, ready)
@@ -581,3 +583,14 @@ def test_a_backend_that_cannot_list_is_asked_less_and_less_often_and_the_schedul
         backend.failures = 0
 
     play(story, backend)
+
+
+def test_a_fixed_cluster_ends_with_its_workers_when_no_scheduler_answers() -> None:
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.until(running(2))
+        stage.scheduler.say(Broken(SCHEDULER))
+        with pytest.raises(UnreachableError, match=r"no scheduler answers at tcp://127.0.0.1:1 for 0.2 s"):
+            await stage.task
+
+    play(story, patience_seconds=0.2)

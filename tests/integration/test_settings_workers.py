@@ -142,7 +142,7 @@ def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: 
         assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, True, memory[0])
         (worker,) = scheduler.workers
         assert worker.unit_id.startswith("big-")
-        assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory)
+        assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory, 300.0)
 
     flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7", "--worker-type", "big")
     on_a_played_scheduler(tmp_path, story, *manager(*flags))
@@ -244,10 +244,20 @@ def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_p
 
 def test_a_worker_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Path) -> None:
     nobody = f"ipc://{tmp_path}/nobody"
-    flags = ("-n", "1", "-dts", "0.3", "-his", "0.1")
-    with command("scaler_cluster", nobody, *flags, directory=tmp_path) as running:
+    name, *flags = manager("--mode", "fixed", "-n", "1", "-dts", "0.3", "-his", "0.1")
+    with command(name, *flags, nobody, directory=tmp_path) as running:
         assert "0.3 s" in written(running.errors, f"worker: {nobody}")
         assert running.stop() == 0
+
+
+def test_a_cluster_that_finds_no_scheduler_ends_at_its_death_timeout(tmp_path: Path) -> None:
+    nobody = f"ipc://{tmp_path}/nobody"
+    running = Command("scaler_cluster", [nobody, "-n", "1", "-dts", "0.3", "-his", "0.1"], {}, tmp_path)
+    try:
+        assert running.process.wait(WAIT_SECONDS) == 1
+        assert f"no scheduler answers at {nobody} for 0.3 s (death_timeout_seconds)" in running.errors()
+    finally:
+        running.close()
 
 
 @pytest.mark.parametrize("seconds", [0.05, LONG_GRACE_SECONDS])

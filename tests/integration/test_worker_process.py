@@ -151,7 +151,7 @@ def test_a_worker_says_who_it_is_and_runs_tasks() -> None:
     async def story(scheduler: Scheduler, worker: Worker) -> None:
         await soon(lambda: scheduler.peer)
         assert scheduler.details == WorkerDetails(
-            "manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None}, *usable_memory()
+            "manager", "unit", 2, 1000, {"gpu": 2.0, "linux": None}, *usable_memory(), 300.0
         )
         ids = scheduler.submit(lambda x: x + 1, (1,), (2,))
         await soon(lambda: len(scheduler.outcomes()) == 2)

@@ -19,6 +19,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.lifetimes import ending, ends_of
+from scaler.scheduler.core.orphans import Orphans
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import ALIVE, Function, Group, ManagerRecord, ScalingDecided, ScalingInputs, Worker
@@ -34,6 +35,8 @@ REPORT_AGAIN_SECONDS = 60.0
 STARTUP_WEIGHT = 0.3
 RETURN_SECONDS = 3.0
 """After a restart, the scheduler stops no units this long: they may have work of before, and come back one by one."""
+ORPHANS_SECONDS = 5.0
+"""How often workers are looked at while no manager is here."""
 MAX_UNITS_NAMED = 1000
 """Units that one Desired names of each kind; the others are named in the next ones."""
 
@@ -55,6 +58,7 @@ class Elastic:
         """When the policy was asked for the answer that is missing."""
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
+        self._orphans = Orphans()
 
     # -- managers and their workers
 
@@ -87,6 +91,7 @@ class Elastic:
     def worker_joined(self, worker: Worker, now: float) -> None:
         record = self._state.manager_named(worker.details.manager_id)
         if record is None:
+            self.next_plan = min(self.next_plan, now + ORPHANS_SECONDS)
             return
         unit_id = worker.details.unit_id
         record.running_units[unit_id] = worker
@@ -137,6 +142,10 @@ class Elastic:
                 self._outbox.publish(Incident("policy", "scaling policy", text, {}))
             self._apply()
             return
+        present = {record.name for record in self._state.managers.values()}
+        for worker in self._orphans.due(self._state.workers.values(), present, now):
+            text = f"its worker manager {worker.details.manager_id} is away"
+            self.drain(worker, f"{text}, and it has had no work for {worker.details.death_timeout_seconds:g} s")
         managers = tuple(_view_of(record, now) for record in self._state.managers.values())
         # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
         # get back what it had, with work or without.
@@ -146,7 +155,7 @@ class Elastic:
             self._outbox.add(AskPolicy(view))
             self._view = view if managers else None
         if not managers:
-            self.next_plan = math.inf
+            self.next_plan = now + ORPHANS_SECONDS if self._state.workers else math.inf
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
         self._asked_at = None

@@ -375,6 +375,7 @@ def _as_worker(config: WorkerConfig, runs_tasks: bool) -> MakeConnector:
         capabilities=config.per_worker_capabilities,
         memory_bytes=memory_bytes,
         memory_pool=memory_pool,
+        death_timeout_seconds=config.death_timeout_seconds,
     )
     peer, access = new_peer_id(), own_access(config)
     identify(manager=config.worker_manager_id, unit=config.unit_id, worker=peer.hex())

@@ -196,10 +196,11 @@ class Cluster:
         manager_id: str = "manager",
         memory_bytes: float = 0,
         memory_pool: str = "",
+        death_timeout_seconds: float = 0.0,
     ) -> str:
         offers = capabilities or {}
-        memory = int(memory_bytes), memory_pool
-        details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, offers, *memory)
+        rest = int(memory_bytes), memory_pool, death_timeout_seconds
+        details = WorkerDetails(manager_id, f"unit-{name}", slots, queue_size, offers, *rest)
         self.step(Opened(self.peer(name), self._hello(Role.WORKER, details)))
         return name
 

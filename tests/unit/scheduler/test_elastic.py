@@ -746,3 +746,33 @@ def test_where_tasks_take_longer_a_worker_is_drained_earlier_and_never_in_the_fi
     assert drained(cluster) == [worker]
     cluster.wait(10.0, alive=[client, manager, worker, other])
     assert drained(cluster) == [worker, other]
+
+
+def test_a_worker_without_work_ends_when_its_manager_stays_away() -> None:
+    cluster = Cluster(Told())
+    client, worker = cluster.client(), cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
+    (task,) = cluster.submit(client)
+    cluster.wait(100.0, alive=[client, worker])
+    assert drained(cluster) == [], "it has work"
+    cluster.finish(worker, task)
+    cluster.wait(58.0, alive=[client, worker])
+    assert drained(cluster) == []
+    cluster.wait(8.0, alive=[client, worker])
+    assert drained(cluster) == [worker]
+
+
+def test_a_manager_that_comes_back_keeps_its_workers() -> None:
+    cluster = Cluster(Told(m=1))
+    manager = cluster.manager("m")
+    worker = cluster.worker("w", manager_id="m", death_timeout_seconds=60.0)
+    other = cluster.worker("x", manager_id="")
+    cluster.leave(manager)
+    cluster.wait(50.0, alive=[worker, other])
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    cluster.wait(5.0, alive=[worker, other, manager])
+    cluster.leave(manager)
+    cluster.wait(58.0, alive=[worker, other])
+    assert drained(cluster) == []
+    cluster.wait(8.0, alive=[worker, other])
+    assert drained(cluster) == [worker]

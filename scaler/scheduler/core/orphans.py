@@ -1,0 +1,30 @@
+"""Workers whose manager is away: nobody would stop them when there is no work for them, and some cost money. Pure.
+
+Law: a worker is named when it has had nothing to do, and no manager, for as long as it says itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from scaler.scheduler.core.state import Worker
+
+
+class Orphans:
+    """Remembers since when each manager that has workers is away."""
+
+    def __init__(self) -> None:
+        self._away_since: dict[str, float] = {}
+
+    def due(self, workers: Iterable[Worker], present: Collection[str], now: float) -> list[Worker]:
+        """Return the workers that are to end. present: ids of the managers that are here. O(workers)."""
+        found, before, self._away_since = [], self._away_since, {}
+        for worker in workers:
+            manager_id, patience = worker.details.manager_id, worker.details.death_timeout_seconds
+            if not manager_id or manager_id in present:
+                continue
+            away_since = self._away_since[manager_id] = before.get(manager_id, now)
+            is_idle = not worker.tasks and not worker.draining
+            if is_idle and patience and now - max(away_since, worker.idle_since) >= patience:
+                found.append(worker)
+        return found
