@@ -289,7 +289,7 @@ class Recovery:
             if client.awaited is not None:
                 client.awaited.discard(worker.id)
         devices = message.devices or [()] * len(message.ids)
-        answer = Recall([], [], True)
+        answer, unstarted = Recall([], [], True), Recall([], [], False)
         for row in zip(message.ids, message.attempts, message.suspended, message.once, devices, strict=True):
             identifier, attempt, suspended, once, gpus = row
             task = self._state.living_task(identifier)
@@ -304,11 +304,21 @@ class Recovery:
                 self._drop(identifier)
             self.claims[identifier] = Claim(worker, attempt, once, suspended, gpus)
             self.next_at = min(self.next_at, self._dropped_at)
+            if task is None and now >= self._opens_at and owner_of(identifier) in self._state.clients:
+                # Its client has come, so it has ended elsewhere, or what its client submits again is late.
+                unstarted.ids.append(identifier)
+                unstarted.attempts.append(attempt)
         for identifier in message.ids:
             task = self._state.living_task(identifier)
             if task is not None and task.is_queued and identifier in self.claims:
                 self._apply(task, self.claims.pop(identifier), now)
-        self._outbox.send(worker.id, answer)  # also when it names nothing: until then the worker starts nothing
+        # The first answer, also one that names nothing, lets the worker start what it does not name.
+        if unstarted.ids:
+            unstarted.ids += answer.ids
+            unstarted.attempts += answer.attempts
+            self._outbox.send(worker.id, unstarted)
+        if answer.ids or not unstarted.ids:
+            self._outbox.send(worker.id, answer)
 
     def done(self, worker: Worker, message: Done, index: int, batch: ResultBatch) -> bool:
         """Keep a row of a Done when it is the result of a claim. Returns False when it is not."""

@@ -7,6 +7,7 @@ import pytest
 from scaler.ids import result_id
 from scaler.net.connection import Opened
 from scaler.protocol.messages import (
+    AcknowledgeResults,
     Done,
     Message,
     Outcome,
@@ -171,6 +172,21 @@ def test_a_late_report_takes_a_task_out_of_the_queue_but_not_from_another_worker
     assert cluster.sent("late", Recall) == [Recall([running], [1], True)]
     cluster.result("late", running)
     assert cluster.outcome("client", running) is None
+
+
+def test_a_late_report_of_what_has_ended_since_starts_nothing(cluster: Restarted) -> None:
+    (ended,) = cluster.ids(1)
+    cluster.worker("other")
+    cluster.again(ended)
+    cluster.wait(AFTER, alive=["other", "client"])
+    cluster.finish("other", ended)
+    cluster.say("client", AcknowledgeResults(1))
+    cluster.returning("late", (ended, 1))
+    assert cluster.sent("late", Recall) == [Recall([ended], [1], False)], "started ones may be known to nobody else"
+    cluster.say("late", Returned([ended], [1], [False]))
+    cluster.again(ended)
+    cluster.wait(AFTER, alive=["other", "client", "late"])
+    assert len(cluster.on("other") + cluster.on("late")) == 1, "what the client submits after all runs"
 
 
 def test_of_two_workers_that_report_a_task_the_later_attempt_counts(cluster: Restarted) -> None:
