@@ -30,7 +30,7 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.journal import Journal, why_refused
+from scaler.journal.journal import SEGMENT_BYTES, Journal, why_refused
 from scaler.journal.records import JournalError, Replay
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
@@ -40,6 +40,11 @@ from scaler.object_storage.spill import map_file
 
 MIN_FILE_BYTES = 1024 * 1024
 """Objects of this size and more have files of their own."""
+LEFT_BYTES = 2 * SEGMENT_BYTES
+"""Free space that large objects leave to the journals on their disk, which write what ends and what is released: the
+scheduler's, and the object storage's own. Without it nothing could end on a full disk, and so free it."""
+LEFT_PART = 8
+"""The part of a small disk that they leave at most, as a divisor."""
 CLOSE_SECONDS = 5.0
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
@@ -129,6 +134,8 @@ class ObjectJournal:
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers put their results again and again
         self._refused = "", 0
         """Why the last object with a file of its own was refused, and its size; an empty text when it was not."""
+        self._left_bytes = 0
+        """What objects leave free, as of the last look at the disk."""
         self._writing: dict[bytes, _Writing] = {}
         """Objects that the disk has not confirmed, without those that were forgotten since."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
@@ -185,11 +192,15 @@ class ObjectJournal:
     def why_refused(self) -> str:
         """Return why large objects are refused; empty when the disk has room for the last one that was."""
         text, size = self._refused
-        if text:
-            space = os.statvfs(self._files)
-            if space.f_bavail * space.f_frsize > size:
-                self._refused = "", 0
+        if text and self._has_room(size):
+            self._refused = "", 0
         return self._refused[0]
+
+    def _has_room(self, size: int) -> bool:
+        """Tell whether the disk has room for an object, and then as much left as journals need."""
+        space = os.statvfs(self._files)
+        self._left_bytes = min(LEFT_BYTES, space.f_blocks * space.f_frsize // LEFT_PART)
+        return bool(space.f_bavail * space.f_frsize >= size + self._left_bytes)
 
     def _add(self, put: PersistedObject) -> None:
         self._ids[put.id] = size = sum(put.parts) if put.data is None else 0
@@ -238,9 +249,12 @@ class ObjectJournal:
             writing, frames = job
             checksum, failure = 0, ""
             path = self._files / writing.put.id.hex()
+            size = sum(frame.nbytes for frame in frames)
             try:
+                if not self._has_room(size):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 with path.open("wb", buffering=0) as file:
-                    os.posix_fallocate(file.fileno(), 0, sum(frame.nbytes for frame in frames))
+                    os.posix_fallocate(file.fileno(), 0, size)
                     for frame in frames:
                         checksum = crc32(frame, checksum)
                         rest = frame
@@ -253,7 +267,7 @@ class ObjectJournal:
                 finally:
                     os.close(directory)
             except OSError as error:
-                failure = why_refused(self._path, error, "objects are refused", sum(writing.put.parts))
+                failure = why_refused(self._path, error, "objects are refused", size + self._left_bytes)
                 with contextlib.suppress(OSError):
                     path.unlink()
             with contextlib.suppress(RuntimeError):  # the loop is closed
