@@ -13,6 +13,7 @@ from pathlib import Path, PurePath
 
 from scaler.config.addresses import MAX_PORT, check_address
 from scaler.errors import UsageError
+from scaler.processes import PARENT_PID_VARIABLE
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
 _WILDCARDS = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound)
@@ -134,14 +135,23 @@ def _plain(name: str) -> str:
     return name.removeprefix("scaler_").replace("-", " ").replace("_", " ")
 
 
+def is_orphaned(address: str) -> bool:
+    """Tell whether the process that listens on this address is ours, and is about to end: its launcher has ended."""
+    process = _listener(address)
+    with contextlib.suppress(OSError, IndexError):
+        if process is not None:
+            variables = os.fsdecode((process / "environ").read_bytes()).split("\0")
+            parents = [text.partition("=")[2] for text in variables if text.startswith(f"{PARENT_PID_VARIABLE}=")]
+            parent = (process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1]
+            return bool(parents) and parent not in parents
+    return False
+
+
 def _port_owner(address: str) -> str:
-    """Return the process that listens on this address, in words. Looks at the open files of every process."""
-    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(address)}
-    for link in Path("/proc").glob("[0-9]*/fd/*"):
-        with contextlib.suppress(OSError):  # another user's process, or one that has ended
-            if str(link.readlink()) not in sockets:
-                continue
-            process = link.parents[1]
+    """Return the process that listens on this address, in words."""
+    process = _listener(address)
+    with contextlib.suppress(OSError):  # it has ended
+        if process is not None:
             if int(process.name) == os.getpid():
                 return "this process itself"
             component = component_of(os.fsdecode((process / "cmdline").read_bytes()).split("\0"))
@@ -149,6 +159,16 @@ def _port_owner(address: str) -> str:
                 return f"scaler's {component} (pid {process.name})"
             return f"another program ({(process / 'comm').read_text().strip()}, pid {process.name})"
     return "another program"
+
+
+def _listener(address: str) -> Path | None:
+    """Return the folder in /proc of the process that listens on this address. Looks at the open files of all."""
+    sockets = {f"socket:[{inode}]" for inode in _listening_inodes(address)}
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with contextlib.suppress(OSError):  # another user's process, or one that has ended
+            if str(link.readlink()) in sockets:
+                return link.parents[1]
+    return None
 
 
 def _listening_inodes(address: str) -> Iterator[str]:

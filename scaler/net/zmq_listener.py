@@ -12,9 +12,10 @@ from collections.abc import Iterable, Sequence
 
 import zmq
 
+from scaler.component import ORPHAN_GRACE_SECONDS
 from scaler.errors import UsageError
 from scaler.net import transport as t
-from scaler.net.address import SocketFile, cannot_bind, check_not_in_use
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned
 from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE, NOBODY, Identity
@@ -38,6 +39,9 @@ from scaler.protocol.session import Envelope, OutboxLimits
 
 BACKLOG = 1024
 """Connections that the kernel keeps for each address until they are accepted."""
+BIND_SECONDS = ORPHAN_GRACE_SECONDS + 2.0
+"""How long a server waits for an address that one of a launcher that was killed still has: that one ends by itself."""
+BIND_PAUSE_SECONDS = 0.1
 BLOCKED_RETRY_SECONDS = 0.02
 """ROUTER does not announce when a full connection has room again."""
 MAX_ITERATIONS_AFTER_BREAK = 8
@@ -198,6 +202,17 @@ class ZmqListener(ZmqEnd):
         self._watch()
 
     def _bind(self, address: str) -> str:
+        """Listen. A server of a launcher that was killed may still have the address, and ends soon."""
+        deadline = time.monotonic() + BIND_SECONDS
+        while True:
+            try:
+                return self._bind_now(address)
+            except UsageError:
+                if time.monotonic() >= deadline or not is_orphaned(address):
+                    raise
+            time.sleep(BIND_PAUSE_SECONDS)
+
+    def _bind_now(self, address: str) -> str:
         check_not_in_use(address)
         socket = self._socket
         self._set_options(address)
