@@ -671,7 +671,7 @@ class UnitState(StrEnum):
     STOPPING = "stopping"
     FAILED = "failed"
     STOPPED = "stopped"
-    WAITING = "waiting"  # in a queue that others are in, too: nobody knows for how long
+    WAITING = "waiting"  # in a shared queue, for an unknown time
 
 
 @dataclass(slots=True)

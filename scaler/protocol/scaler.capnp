@@ -569,7 +569,7 @@ enum UnitState {
   stopping @2;
   failed @3;
   stopped @4;
-  waiting @5;                    # in a queue that others are in, too: nobody knows for how long
+  waiting @5;                    # in a shared queue, for an unknown time
 }
 
 struct UnitStatus {

@@ -28,11 +28,7 @@ class MemoryBackend:
         self.capacity = capacity
         self.now = 0.0
         self.hold = False
-        """True: started units stay as they are, PENDING or WAITING."""
-        self.first_state = UnitState.PENDING
-        """Of units that are started from now on: PENDING or WAITING."""
-        self.lifetime_seconds = 0.0
-        """After this time a unit is ended as FAILED; 0: never."""
+        """True: started units stay PENDING."""
         self.start_errors: list[str] = []
         """Texts with which the next calls of `start` fail, in this order."""
         self.unlisted: set[str] = set()
@@ -56,7 +52,7 @@ class MemoryBackend:
         ids = [f"unit-{self.starts + index}" for index in range(1, count + 1)]
         self.starts += count
         for unit_id in ids:
-            self._units[unit_id] = Unit(unit_id, self.first_state, self.capacity.unit_slots, 0.0)
+            self._units[unit_id] = Unit(unit_id, UnitState.PENDING, self.capacity.unit_slots, 0.0)
             self._born[unit_id] = self.now
         self.most_alive = max(self.most_alive, len(self.alive()))
         return ids

@@ -3,7 +3,7 @@
 A *unit* is what can be started and stopped: a process, a container, a job. A backend keeps as little as it can and asks
 its service instead. All calls but `fileno` may block, for a bounded time; one thread makes them, one at a time.
 
-States of a unit: WAITING (in a queue that others are in, too), PENDING (started, not running yet), RUNNING, STOPPING,
+States of a unit: WAITING (in a shared queue), PENDING (started, not running yet), RUNNING, STOPPING,
 and the ended ones, FAILED (by itself, with a reason) and STOPPED (in order). Ended units are listed for a while, so
 that users see why they ended.
 """
@@ -64,7 +64,7 @@ class Capacity:
     them to the other, and the manager does not wait for a unit that is STOPPING. unit_memory_bytes: what the tasks of
     one unit may take together; 0: it is known when the first worker has joined. backlog: how many WAITING units stay in
     their queue when fewer units are wanted: they have waited long, and new ones would wait again. unit_price: what one
-    unit costs in an hour, in the currency of the policy's ceiling; 0 where it costs nothing, or nobody knows.
+    unit costs in an hour, in the currency of the policy's ceiling; 0 where it costs nothing, or the price is unknown.
     """
 
     unit_slots: int

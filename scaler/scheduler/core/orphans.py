@@ -1,4 +1,4 @@
-"""Workers whose manager is away: nobody would stop them when there is no work for them, and some cost money. Pure.
+"""Workers whose manager is away: without it, nothing stops idle ones, and some of them cost money. Pure.
 
 Law: a worker is named when it has had nothing to do, and no manager, for as long as it says itself.
 """

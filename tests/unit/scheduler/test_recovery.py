@@ -182,7 +182,7 @@ def test_a_late_report_of_what_has_ended_since_starts_nothing(cluster: Restarted
     cluster.finish("other", ended)
     cluster.say("client", AcknowledgeResults(1))
     cluster.returning("late", (ended, 1))
-    assert cluster.sent("late", Recall) == [Recall([ended], [1], False)], "started ones may be known to nobody else"
+    assert cluster.sent("late", Recall) == [Recall([ended], [1], False)], "one that has started may be the only one"
     cluster.say("late", Returned([ended], [1], [False]))
     cluster.again(ended)
     cluster.wait(AFTER, alive=["other", "client", "late"])
