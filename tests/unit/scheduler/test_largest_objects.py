@@ -14,6 +14,7 @@ from scaler.scheduler.core.commands import StorageConnected, StorageSaid
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.finding import answer
 from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_recovery import Restarted
 from tests.unit.scheduler.test_stores import MB, SIZE, Hosts, hosts_with_result
 
 
@@ -107,3 +108,14 @@ def test_many_objects_of_one_size_hold_up_the_scheduler_no_longer_than_ten_milli
         times.append(time.thread_time() - began_at)
         assert len(found) == 1_000
     assert min(times) < 0.010
+
+
+def test_a_restarted_scheduler_takes_no_result_to_be_in_the_object_storage_before_it_knows() -> None:
+    cluster = Restarted()
+    client, worker = cluster.client(), cluster.worker("w")
+    (task,) = cluster.submit(client)
+    result = result_id(task, 1)
+    cluster.finish(worker, task, payload=stored_reference(result, 40_000))
+    assert [row[5] for row in asked(cluster, client, result)] == [["object storage"]]
+    cluster.silent("returns")
+    assert asked(cluster, client, result) == [], "stores of hosts may not have come back yet"
