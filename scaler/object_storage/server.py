@@ -52,6 +52,7 @@ from scaler.object_storage.commands import (
 )
 from scaler.object_storage.core import StorageCore
 from scaler.object_storage.exchange import FROM_SCHEDULER, FromScheduler, SchedulerOpened, WrittenByStore
+from scaler.object_storage.put_reports import REPORT_SECONDS, PutReports
 from scaler.object_storage.sending import MAX_UNACKNOWLEDGED_BYTES_PER_PEER
 from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, max_memories
 from scaler.object_storage.spill import SpillSpace, write_segment
@@ -60,6 +61,8 @@ from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
 from scaler.processes import give_memory_back
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
+    ForgetObjects,
+    ForgetOwner,
     Hello,
     Message,
     ObjectsHeld,
@@ -151,6 +154,8 @@ class StorageServer:
         """The peer id of the scheduler, which has connected to this storage."""
         self._is_known = False
         """The scheduler has been told which objects are wanted here: it knows of other stores."""
+        self._put_reports = PutReports(lambda object_id: self._core.body(object_id) is not None)
+        self._report_timer: asyncio.TimerHandle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._peak_bytes = 0
@@ -196,7 +201,7 @@ class StorageServer:
 
     def close(self) -> None:
         """Say Goodbye to all peers, free the addresses and let go of all objects."""
-        for timer in (self._timer, self._trim):
+        for timer in (self._timer, self._trim, self._report_timer):
             if timer is not None:
                 timer.cancel()
         if self._durable is not None:
@@ -239,8 +244,12 @@ class StorageServer:
                 match command:
                     case MeasureOutbox(peer):
                         inputs.append(OutboxMeasured(peer, self._listener.outbox_bytes(peer)))
+                    case ReportPut(object_id, size_bytes) if self._is_alone:
+                        self._put_reports.put(object_id, size_bytes)
                     case FetchObject() | StopFetching() | ReportDropped() | ReportPut():
                         exchanged.append(command)
+                        if isinstance(command, ReportDropped):
+                            self._put_reports.dropped(command.ids)
                     case _:
                         self._perform(command)
             is_done = not inputs
@@ -253,8 +262,14 @@ class StorageServer:
                 case Received(_, ObjectsHeld() as held) if self._backend is not None:
                     self._backend.add(zip(held.ids, held.sizes, strict=True))
                     self._backend.forget(filter(self._core.is_forgotten, held.ids))
+                case Received(_, ForgetObjects(ids)):
+                    self._put_reports.forget(ids)
+                case Received(_, ForgetOwner(owner)):
+                    self._put_reports.forget_owner(owner)
                 case Opened(peer, Hello(role=Role.SCHEDULER)):
                     self._scheduler_opened(peer)
+        if self._put_reports and self._report_timer is None:
+            self._report_timer = self._loop.call_later(REPORT_SECONDS, self._report_put)
         self.transfers.go_on()
         self._set_timer(self._core.wake_at)
         used_bytes = self._core.used_bytes
@@ -300,9 +315,20 @@ class StorageServer:
             case _:
                 assert_never(command)
 
+    @property
+    def _is_alone(self) -> bool:
+        """Whether the scheduler is connected and knows of no other store."""
+        return bool(self._scheduler) and not self._is_known
+
+    def _report_put(self) -> None:
+        self._report_timer = None
+        put, dropped = self._put_reports.take()
+        self.transfers.take([*(ReportPut(*row) for row in put), *([ReportDropped(dropped)] if dropped else [])])
+
     def scheduler_says(self, message: FromScheduler) -> None:
         """Take in what the scheduler says about other stores."""
         if isinstance(message, StoresChanged) and not self._is_known:
+            self._report_put()
             self._is_known = self._core.fetches = True
             in_backend = [] if self._backend is None else self._backend.held()
             self.transfers.take([SchedulerOpened([], in_backend)])
@@ -319,7 +345,8 @@ class StorageServer:
         self._scheduler, self._is_known, self._core.reports = peer, False, True
         if self._backend is not None:
             self._tell_scheduler(UseBackend(self._backend.url, self._backend.key))
-        self.transfers.take([ReportPut(*row) for row in self._core.held() if row[1] >= LARGE_BYTES])
+        self._put_reports.restart(row for row in self._core.held() if row[1] >= LARGE_BYTES)
+        self._report_put()
 
     def _tell_scheduler(self, message: Message) -> None:
         self._listener.send(self._scheduler, message)

@@ -1,0 +1,86 @@
+"""Large objects of the object storage, and when the scheduler learns of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.object_storage.put_reports import PutReports
+
+OWNER, OTHER = b"owner--1", b"owner--2"
+A, B, C = OWNER + b"A" * 8, OWNER + b"B" * 8, OTHER + b"C" * 8
+
+
+@pytest.fixture
+def here() -> set[bytes]:
+    """Return what the object storage has."""
+    return {A, B, C}
+
+
+@pytest.fixture
+def reports(here: set[bytes]) -> PutReports:
+    return PutReports(here.__contains__)
+
+
+def test_what_was_put_is_reported_once_with_what_was_put_meanwhile(reports: PutReports) -> None:
+    assert not reports
+    reports.put(A, 1)
+    reports.put(B, 2)
+    assert reports
+    assert reports.take() == ([(A, 1), (B, 2)], [])
+    assert not reports
+    assert reports.take() == ([], [])
+
+
+def test_what_was_forgotten_before_the_report_is_not_mentioned(reports: PutReports, here: set[bytes]) -> None:
+    reports.put(A, 1)
+    here.remove(A)
+    reports.forget([A])
+    assert reports.take() == ([], [])
+
+
+def test_what_is_forgotten_after_its_report_is_reported_as_dropped(reports: PutReports, here: set[bytes]) -> None:
+    reports.put(A, 1)
+    reports.take()
+    here.remove(A)
+    reports.forget([A, B])
+    assert reports
+    assert reports.take() == ([], [A])
+    reports.forget([A])
+    assert not reports
+
+
+def test_an_object_that_the_peer_may_not_have_forgotten_is_not_reported_as_dropped(reports: PutReports) -> None:
+    reports.put(A, 1)
+    reports.take()
+    reports.forget([A])
+    assert not reports
+
+
+def test_all_reported_objects_of_a_client_are_dropped_with_it(reports: PutReports, here: set[bytes]) -> None:
+    for row in ((A, 1), (B, 2), (C, 3)):
+        reports.put(*row)
+    reports.take()
+    here -= {A, B}
+    reports.forget_owner(OWNER)
+    put, dropped = reports.take()
+    assert (put, sorted(dropped)) == ([], [A, B])
+
+
+def test_an_object_that_the_scheduler_knows_to_be_dropped_is_not_reported_again(
+    reports: PutReports, here: set[bytes]
+) -> None:
+    reports.put(A, 1)
+    reports.take()
+    here.remove(A)
+    reports.dropped([A])
+    reports.forget([A])
+    assert not reports
+
+
+def test_a_new_scheduler_learns_of_everything_that_is_here(reports: PutReports, here: set[bytes]) -> None:
+    reports.put(A, 1)
+    reports.take()
+    here.remove(A)
+    reports.forget([A])
+    reports.restart([(B, 2)])
+    assert reports.take() == ([(B, 2)], [])
