@@ -188,7 +188,9 @@ def _stop(connection: _Connection) -> None:
 
 
 def _abort(writer: asyncio.StreamWriter) -> None:
-    """Close with a reset instead of an orderly end."""
+    """Close with a reset instead of an orderly end. One that has ended by itself cannot be closed again."""
+    if writer.transport.is_closing():
+        return
     with suppress(OSError):
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
     writer.transport.abort()
