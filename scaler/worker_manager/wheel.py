@@ -1,0 +1,69 @@
+"""Builds a wheel of the running scaler package, for machines that must run exactly this version.
+
+No index has it when the package was installed from a checkout or was changed, and a build from source would need the
+checkout and its build tools. The wheel holds the files of the imported package and the metadata of its installation, so
+editable installations work as well. Equal contents give equal bytes: callers cache by their digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zipfile
+from collections.abc import Iterator
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+import scaler
+from scaler.errors import UsageError
+
+_PACKAGE = "scaler"
+_TAG = "py3-none-any"
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""The modification time of all files: zip archives know no earlier one."""
+_MODE = 0o100644
+_COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
+
+
+def build_wheel(directory: Path) -> Path:
+    """Write the wheel into a directory and return its path. Raises UsageError when the package is not installed."""
+    try:
+        installed = distribution(_PACKAGE)
+    except PackageNotFoundError:
+        raise UsageError(
+            f"scaler is imported from {Path(scaler.__file__).parent} and not installed, so its dependencies are "
+            "unknown and no wheel can be built of it: install it, for example with `pip install -e .`"
+        ) from None
+    info = f"{_PACKAGE}-{installed.version}.dist-info"
+    path = directory / f"{_PACKAGE}-{installed.version}-{_TAG}.whl"
+    record = []
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in (*_package_files(), *_metadata_files(installed, info)):
+            digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            record.append(f"{name},sha256={digest},{len(data)}\n")
+            _add(archive, name, data)
+        own = f"{info}/RECORD"
+        _add(archive, own, "".join([*record, f"{own},,\n"]).encode())
+    return path
+
+
+def _package_files() -> Iterator[tuple[str, bytes]]:
+    root = Path(scaler.__file__).parent
+    names = {path.relative_to(root.parent).as_posix(): path for path in root.rglob("*") if path.is_file()}
+    for name in sorted(names):
+        if "__pycache__" not in name and not names[name].name.startswith("."):
+            yield name, names[name].read_bytes()
+
+
+def _metadata_files(installed: Distribution, info: str) -> Iterator[tuple[str, bytes]]:
+    yield f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: scaler\nRoot-Is-Purelib: true\nTag: {_TAG}\n".encode()
+    for name in _COPIED:
+        if text := installed.read_text(name):
+            yield f"{info}/{name}", text.encode()
+
+
+def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
+    entry = zipfile.ZipInfo(name, _EPOCH)
+    entry.external_attr = _MODE << 16
+    entry.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(entry, data)

@@ -1,0 +1,73 @@
+"""The wheel of the running package: what a remote machine installs is what runs here."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import os
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import scaler
+from scaler.worker_manager.wheel import build_wheel
+
+PACKAGE = Path(scaler.__file__).parent
+
+
+def installed(path: Path, target: Path) -> Path:
+    """Install a wheel without its dependencies and return the folder."""
+    options = ("--quiet", "--no-deps", "--no-index", "--no-compile", "--disable-pip-version-check")
+    subprocess.run([sys.executable, "-m", "pip", "install", *options, "--target", target, path], check=True)
+    return target
+
+
+def run_with(site: Path, *arguments: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=site, env=environment, check=True, capture_output=True, text=True).stdout
+
+
+def test_an_installed_wheel_has_every_file_of_the_running_package_and_its_commands(tmp_path: Path) -> None:
+    site = installed(build_wheel(tmp_path), tmp_path / "site")
+
+    assert run_with(site, "-c", "import scaler; print(scaler.__file__)").strip() == f"{site}/scaler/__init__.py"
+    assert run_with(site, "bin/scaler", "--version") == run_with(site, "-m", "scaler", "--version")
+    kept = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    assert {path.relative_to(PACKAGE): path.read_bytes() for path in kept} == {
+        path.relative_to(site / "scaler"): path.read_bytes() for path in (site / "scaler").rglob("*") if path.is_file()
+    }
+
+
+def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    first, second = build_wheel(tmp_path), build_wheel(tmp_path / "other")
+
+    assert first.name == second.name == f"scaler-{version('scaler')}-py3-none-any.whl"
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_the_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
+    with zipfile.ZipFile(build_wheel(tmp_path)) as archive:
+        own = f"scaler-{version('scaler')}.dist-info/RECORD"
+        rows = list(csv.reader(io.StringIO(archive.read(own).decode())))
+        assert [row[0] for row in rows] == archive.namelist()
+        for name, digest, size in rows[:-1]:
+            data = archive.read(name)
+            encoded = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+            assert (digest, size) == (f"sha256={encoded}", str(len(data))), name
+
+
+def test_a_package_that_is_not_installed_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    program = "import pathlib, scaler.worker_manager.wheel as w; w.build_wheel(pathlib.Path())"
+    environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
+    command = [sys.executable, "-S", "-c", program]  # without site-packages, which have its metadata
+    ended = subprocess.run(command, cwd=tmp_path, env=environment, check=False, capture_output=True, text=True)
+
+    assert "UsageError" in ended.stderr
+    assert "not installed" in ended.stderr
+    assert "`pip install -e .`" in ended.stderr
