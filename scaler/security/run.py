@@ -42,17 +42,7 @@ class RunKeys:
 
     def publish(self, addresses: Iterable[str]) -> None:
         """Let processes of this user find the keys by any of these addresses. Raises UsageError when they cannot."""
-        document = {
-            "addresses": sorted({dialled(address) for address in addresses}),
-            "server": self.pair.public,
-            "public": self._own.public,
-            "secret": self._own.secret,
-        }
-        with private_directory() as directory:
-            name = f"{os.getpid()}-{os.urandom(8).hex()}{_SUFFIX}"
-            file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600, dir_fd=directory)
-            lock(file)
-            os.write(file, json.dumps(document).encode())
+        file = publish(addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
 
@@ -70,6 +60,25 @@ class RunKeys:
 
     def refresh(self) -> None:
         """Do nothing: the allow-list of a run never changes."""
+
+
+def publish(addresses: Iterable[str], keys: FoundKeys) -> int:
+    """Write the keys of a server at these addresses into a file, and return its descriptor.
+
+    Processes of this user find them until that is closed, or this process ends. Raises UsageError when they cannot.
+    """
+    document = {
+        "addresses": sorted({dialled(address) for address in addresses}),
+        "server": keys.server,
+        "public": keys.own.public,
+        "secret": keys.own.secret,
+    }
+    with private_directory() as directory:
+        name = f"{os.getpid()}-{os.urandom(8).hex()}{_SUFFIX}"
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600, dir_fd=directory)
+        lock(file)
+        os.write(file, json.dumps(document).encode())
+    return file
 
 
 def find(address: str) -> FoundKeys | None:
