@@ -60,6 +60,7 @@ WORKER_MANAGERS = Plugins(
         "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:TYPE",
         "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
         "symphony": "scaler.worker_manager.symphony:TYPE",
+        "ssh": "scaler.worker_manager.ssh:TYPE",
     },
 )
 

@@ -42,8 +42,9 @@ class LocalAgents:
         sizes: Sequence[int] = (),
         stop_grace_seconds: float = STOP_GRACE_SECONDS,
     ) -> None:
-        """label: begins the ids of the units. make_document: from unit id and slots. credential: returns the
-        text of the units' credential, empty for none. sizes: slots of each unit, when they differ.
+        """label: begins the ids of the units. make_document: from a unit id, which it may replace, and slots.
+        credential: returns the text of the units' credential, empty for none. sizes: slots of each unit, when they
+        differ.
         """
         self.capacity = capacity
         self._command = tuple(command)
@@ -68,8 +69,8 @@ class LocalAgents:
                 agent = AgentProcess(self._command, document, credential, time.monotonic())
             except (OSError, ScalerError) as error:
                 raise BackendError(f"cannot start a worker's process: {error}", started) from error
-            self._alive[unit_id] = agent
-            started.append(unit_id)
+            self._alive[agent.unit_id] = agent
+            started.append(agent.unit_id)
             # Closing a descriptor removes it.
             self._epoll.register(agent.pidfd, select.EPOLLIN)
             self._epoll.register(agent.ready_pipe, select.EPOLLIN)

@@ -24,6 +24,7 @@ from scaler.plugins import WORKER_MANAGERS
 REQUIRED = {
     "aws_hpc": {"job_queue": '"queue"', "job_definition": '"job"', "s3_bucket": '"our-bucket"'},
     "aws_raw_ecs": {"ecs_subnets": '["subnet-1"]'},
+    "ssh": {"hosts": '["ann@far.example:2222"]'},
     "symphony": {"service_name": '"Service"'},
 }
 TYPES = sorted(WORKER_MANAGERS.built_in)

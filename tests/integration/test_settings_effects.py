@@ -25,6 +25,7 @@ from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
+from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TESTS = Path(__file__).parents[1]
@@ -45,6 +46,10 @@ WEB = "integration/test_web_ui.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
+SSH = "integration/test_ssh_backend.py::"
+OVER_SSH = (
+    "integration/test_ssh_manager.py::test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_manager"
+)
 FILE_IS_STARTED = "integration/test_launcher.py::test_a_file_is_started_in_order_and_stopped_in_reverse"
 
 LOG_OF_SERVERS = COMMANDS + "test_a_server_writes_its_log_where_it_was_told_in_the_format_and_from_the_level_on"
@@ -273,6 +278,26 @@ EFFECTS: dict[type, dict[str, str]] = {
         ),
         "max_task_concurrency": RUNS_AS_TOLD,
         **seen_by(SESSION, "service_name symphony_user symphony_password_file session_name session_priority"),
+    },
+    SshConfig: {
+        **OF_MANAGERS,
+        "type": OVER_SSH,
+        **seen_by(
+            SSH + "test_units_are_told_all_that_their_manager_was_told",
+            "scheduler_address worker_scheduler_address object_storage_address worker_manager_id compression",
+        ),
+        "death_timeout_seconds": SSH
+        + "test_nothing_stays_on_a_host_that_has_not_heard_of_its_manager_for_the_death_timeout",
+        **seen_by(
+            SSH + "test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_them",
+            "hosts slots_per_host max_task_concurrency",
+        ),
+        **seen_by(SSH + "test_what_keeps_a_host_from_running_units_is_their_reason", "ssh_python ssh_options"),
+        "ssh_packages": SSH + "test_a_host_without_a_python_of_ours_gets_an_environment_once",
+        "tunnel": OVER_SSH,
+        "insecure_no_auth": OVER_SSH,
+        "credentials": "integration/test_ssh_manager.py::"
+        "test_workers_get_the_credential_of_their_manager_through_the_connection",
     },
     ClusterConfig: {
         **OF_MANAGERS,

@@ -19,6 +19,7 @@ from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
+from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 PACKAGE = Path(scaler.__file__).parent
@@ -32,6 +33,7 @@ READERS: dict[type, tuple[str, ...]] = {
     BaremetalNativeConfig: MANAGER,
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),
+    SshConfig: ("worker_manager/ssh/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
@@ -87,7 +89,7 @@ def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
     settings = settings_of(model)
     if model is BaremetalNativeConfig:
         settings -= OF_THE_WORKER - {"scheduler_address", "worker_manager_id"}
-    if model in (AwsRawEcsConfig, AwsHpcConfig, SymphonyConfig):
+    if model in (AwsRawEcsConfig, AwsHpcConfig, SymphonyConfig, SshConfig):
         settings -= OF_EVERY_MANAGER - {"max_task_concurrency"} | OF_EVERY_SERVICE | ONLY_CHOICE
     assert settings - reads_of(READERS[model]) == set()
 

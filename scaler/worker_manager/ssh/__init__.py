@@ -1,0 +1,82 @@
+"""Workers on machines that are reached by ssh: a unit is an agent process there, with one slot.
+
+One ssh process per host is the connection to it. At its other end runs `watcher.py`, which starts and stops the units
+of that host and ends with the connection. So nothing stays behind there, and nothing needs to be adopted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from scaler.config.addresses import is_loopback, port_of
+from scaler.config.setting import Setting
+from scaler.config.values import Check, CountOrNone, Limit, Names, length
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.plugins import WorkerManagerType
+from scaler.worker_manager.ssh.hosts import FILE_MARK, parse_host
+
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.ssh.backend:SshBackend",
+    settings="scaler.worker_manager.ssh:SshConfig",
+)
+
+
+def _hosts(value: tuple[str, ...]) -> tuple[str, ...]:
+    for text in value:
+        if not text.startswith(FILE_MARK):
+            parse_host(text)
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class SshConfig(WorkerManagerConfig):
+    """Worker manager ssh: machines that are reached by ssh."""
+
+    type: Literal["ssh"] = "ssh"
+    """What the workers run on."""
+    hosts: Annotated[Names, Check(length(1, 1000)), Check(_hosts), Setting(metavar="HOST")]
+    """The machines: host, user@host or user@host:port, as ssh takes them, and maybe slots=COUNT behind a blank. @PATH:
+    a file with such a host on each line.
+    """
+    slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
+    """Most workers of a host that has no slots=COUNT; 0: as many as it has cores."""
+    ssh_python: Annotated[str, Setting(default_text="none: uv installs an environment there", metavar="PATH")] = ""
+    """Python, or the directory of a virtual environment, on the hosts, with this version of scaler in it. Without one,
+    uv makes an environment there from the running version, once for each version.
+    """
+    ssh_packages: Annotated[Names, Setting(default_text="none", metavar="PACKAGE")] = ()
+    """What uv installs there as well: requirements such as numpy>=2, which tasks import."""
+    ssh_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
+    """Options of the command ssh, such as -J, gate, -i, key; your ~/.ssh/config counts as always."""
+    tunnel: Annotated[
+        bool | None, Setting(default_text="true when the scheduler is on loopback", metavar="BOOLEAN")
+    ] = None
+    """Let workers reach the scheduler and the object storage through the connection of ssh, so that no port needs to be
+    open. The object storage is at object_storage_address, or else one port above the scheduler.
+    """
+    max_task_concurrency: Annotated[Limit, Setting("-mtc -n", metavar="COUNT")] = -1
+    """Maximum number of tasks that the manager's workers run at once; -1: all slots of the hosts."""
+
+    def __post_init__(self) -> None:
+        if self.tunnel is None:
+            object.__setattr__(self, "tunnel", is_loopback(self.worker_scheduler_address or self.scheduler_address))
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        if port_of(self.worker_scheduler_address) is None:
+            raise ValueError(
+                f"the scheduler is at {self.worker_scheduler_address}, which other machines cannot reach, also not "
+                "through ssh: give it an address such as tcp://127.0.0.1:8516"
+            )
+        if self.tunnel and self.host_name:
+            raise ValueError(
+                "host_name is for object stores of hosts, and no host reaches that of another one through a tunnel: "
+                "leave host_name out, or set tunnel = false"
+            )
+        if self.ssh_python and self.ssh_packages:
+            raise ValueError(
+                f"ssh_packages is for environments that uv makes, and ssh_python names one that exists "
+                f"({self.ssh_python}): install the packages there, and leave ssh_packages out"
+            )

@@ -1,0 +1,344 @@
+"""The backend of the type ssh: connects to hosts, and places units on those that are ready.
+
+A unit waits until a host that is ready has a free slot, so a host that is down or slow delays no unit that another
+host has room for. While units wait, all hosts are connected to, those that have failed less and less often. When none
+is left that may become ready, the units that wait fail with the reason of each host.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import re
+import select
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from scaler.backoff import Backoff
+from scaler.config.addresses import is_loopback, local_address
+from scaler.errors import ScalerError
+from scaler.net.address import beside
+from scaler.net.local import has_local_listener
+from scaler.net.versions import python_version
+from scaler.protocol.messages import UnitState
+from scaler.security.run import FoundKeys, find
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit, units_credential
+from scaler.worker_manager.ssh import SshConfig
+from scaler.worker_manager.ssh.command import Wheel, problem_text, ssh_command, watch_script
+from scaler.worker_manager.ssh.connection import HostConnection
+from scaler.worker_manager.ssh.hosts import Host, all_hosts
+from scaler.worker_manager.wheel import build_wheel
+
+CORES_SECONDS = 5.0
+"""How long a manager waits when it starts for hosts to say how many cores they have."""
+RETRY = Backoff(1.0, 60.0, jitter=0.0)
+STEADY_SECONDS = 60.0
+"""A connection that has lasted for this long is tried again at once."""
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Unit:
+    number: int
+    """Of the start on its host; 0 while it waits for one."""
+    started_at: float
+    state: UnitState
+    reason: str = ""
+    is_stopping: bool = False
+
+
+@dataclass(slots=True)
+class _Link:
+    """A host as it is now."""
+
+    host: Host
+    slots: int
+    """0: not known yet."""
+    connection: HostConnection | None = None
+    ready_at: float | None = None
+    sent: int = 0
+    """Units that were started through this connection."""
+    said_at: float = 0.0
+    failures: int = 0
+    retry_at: float = 0.0
+    problem: str = ""
+    """Why the last connection ended; empty while all is well."""
+    units: dict[str, _Unit] = field(default_factory=dict)
+
+    @property
+    def free(self) -> int:
+        return max(0, self.slots - len(self.units))
+
+
+class SshBackend:
+    """A `Backend`. Raises UsageError for hosts that cannot be read."""
+
+    def __init__(self, config: SshConfig) -> None:
+        self._config = config
+        self._links = [_Link(host, host.slots or config.slots_per_host) for host in all_hosts(config.hosts)]
+        self._prefix = f"{re.sub('[^A-Za-z0-9_.-]', '_', config.worker_manager_id)}-{os.urandom(3).hex()}"
+        self._count = 0
+        self._waiting: dict[str, _Unit] = {}
+        self._ended = EndedUnits()
+        self._watched = select.epoll()
+        self._environment: str | Wheel = config.ssh_python
+        self._keys: Sequence[FoundKeys] = ()
+        self._forwards: list[str] = []
+        self._is_checked = False
+        """The servers are there, and the workers have keys for them."""
+        if config.tunnel:
+            scheduler = config.worker_scheduler_address
+            storage = config.object_storage_address or beside(scheduler, 1, "")
+            self._forwards = [scheduler, storage]
+        self._learn_cores()
+        known = [link.slots for link in self._links if link.slots]
+        # A host that does not answer yet is taken to be like the others.
+        slots = sum(link.slots or max(known, default=1) for link in self._links)
+        limit = config.max_task_concurrency
+        self.capacity = Capacity.of_units(1, slots if limit < 0 else min(slots, limit))
+
+    def start(self, count: int) -> list[str]:
+        now = time.monotonic()
+        self._check()
+        if all(self._is_out(link, now) for link in self._links):
+            raise BackendError(f"no host can be used: {self._problems()}")
+        ids = []
+        for _ in range(count):
+            self._count += 1
+            ids.append(f"{self._prefix}-{self._count}")
+            self._waiting[ids[-1]] = _Unit(0, now, UnitState.PENDING)
+        self._place(now)
+        return ids
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        now = time.monotonic()
+        for unit_id in unit_ids:
+            if unit_id in self._waiting:
+                self._end(self._waiting, unit_id, UnitState.STOPPED, "stopped", now)
+        for link in self._links:
+            for unit_id in unit_ids:
+                unit = link.units.get(unit_id)
+                if unit is not None and not unit.is_stopping:
+                    unit.is_stopping = True
+                    self._say(link, {"stop": unit_id}, now)
+
+    def list(self) -> list[Unit]:
+        now = time.monotonic()
+        for link in self._links:
+            self._hear(link, now)
+        self._refresh(now)
+        self._place(now)
+        alive = [
+            Unit(unit_id, UnitState.STOPPING if unit.is_stopping else unit.state, 1, now - unit.started_at, unit.reason)
+            for units in (self._waiting, *(link.units for link in self._links))
+            for unit_id, unit in units.items()
+        ]
+        return alive + self._ended.shown(now)
+
+    def fileno(self) -> int:
+        return self._watched.fileno()
+
+    def close(self) -> None:
+        for link in self._links:
+            if link.connection is not None:
+                link.connection.close()
+        self._watched.close()
+
+    def pid_of_connection(self, host: str) -> int:
+        """Return the process id of the ssh that is connected to a host. Raises KeyError."""
+        return {str(each.host): each.connection.pid for each in self._links if each.connection is not None}[host]
+
+    # -- hosts
+
+    def _learn_cores(self) -> None:
+        """Connect to the hosts whose slots are unknown, and wait for some time for them to tell."""
+        until = time.monotonic() + CORES_SECONDS
+        asked = [link for link in self._links if not link.slots]
+        for link in asked:
+            self._connect(link, time.monotonic())
+        while any(not link.slots and link.connection is not None for link in asked):
+            if (left := until - time.monotonic()) <= 0:
+                break
+            self._watched.poll(left)
+            for link in asked:
+                self._hear(link, time.monotonic())
+
+    def _connect(self, link: _Link, now: float) -> None:
+        if isinstance(self._environment, str) and not self._environment:
+            self._environment = _wheel_for(self._config)
+        mark = f"{self._prefix}-{self._links.index(link)}"
+        script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
+        forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
+        link.ready_at, link.sent = None, 0
+        try:
+            command = ssh_command(link.host, self._config.ssh_options, forwards, script)
+            link.connection = HostConnection(command, self._watched)
+        except OSError as error:
+            self._failed(link, f"{link.host}: cannot start ssh: {error}", now)
+
+    def _hear(self, link: _Link, now: float) -> None:
+        connection = link.connection
+        if connection is None:
+            return
+        for line in connection.receive():
+            verb, _, rest = line.partition(" ")
+            match verb:
+                case "cores":
+                    link.slots = link.slots or int(rest)
+                case "wheel":
+                    assert isinstance(self._environment, Wheel)
+                    _log.info("installing an environment on %s", link.host)
+                    connection.send(self._environment.data)
+                case "ready":
+                    link.ready_at, link.problem = now, ""
+                    connection.passes_on = True
+                    _log.info("connected to %s, slots=%d", link.host, link.slots)
+                case "units":
+                    self._note(link, json.loads(rest), now)
+        if connection.how_ended:
+            # At the end of a connection that was good, ssh writes one line.
+            words = list(connection.words) if link.ready_at is None else list(connection.words)[-1:]
+            self._failed(link, problem_text(link.host, words, connection.how_ended), now)
+
+    def _failed(self, link: _Link, problem: str, now: float) -> None:
+        was_steady = link.ready_at is not None and now - link.ready_at >= STEADY_SECONDS
+        link.failures = 0 if was_steady else link.failures + 1
+        link.retry_at = now + RETRY.seconds(link.failures)
+        link.connection, link.ready_at, link.problem = None, None, problem
+        _log.warning("%s", problem)
+        for unit_id in tuple(link.units):
+            self._end(link.units, unit_id, UnitState.FAILED, problem, now)
+
+    def _is_out(self, link: _Link, now: float) -> bool:
+        """Tell whether a host has failed and is not to be tried again yet."""
+        return link.connection is None and link.retry_at > now
+
+    def _problems(self) -> str:
+        return "; ".join(link.problem for link in self._links if link.problem)
+
+    # -- units
+
+    def _place(self, now: float) -> None:
+        """Place the units that wait, and connect to hosts for those that are left."""
+        while self._waiting:
+            ready = [link for link in self._links if self._is_usable(link) and link.free]
+            if not ready:
+                break
+            link = max(ready, key=lambda each: each.free)
+            unit_id = next(iter(self._waiting))
+            unit = self._waiting.pop(unit_id)
+            link.sent += 1
+            unit.number, unit.state, unit.reason = link.sent, UnitState.PENDING, ""
+            link.units[unit_id] = unit
+            config = self._config.worker_config(unit_id, 1)
+            if self._forwards:
+                scheduler, storage = self._addresses(link)
+                config = replace(config, scheduler_address=scheduler, object_storage_address=storage)
+            credential = units_credential(self._config)
+            self._say(link, {"start": config.to_json(), "unit_id": unit_id, "credential": credential}, now)
+        if not self._waiting:
+            return
+        for link in self._links:
+            if link.connection is None and not self._is_out(link, now):
+                self._connect(link, now)
+        # Those that are connected and not ready yet may have room soon; full ones when a unit ends.
+        starting = [link for link in self._links if link.connection is not None and not self._is_usable(link)]
+        is_full = any(link.units for link in self._links)
+        problems = self._problems()
+        for unit_id, unit in tuple(self._waiting.items()):
+            if starting:
+                names = ", ".join(str(link.host) for link in starting)
+                unit.state, unit.reason = UnitState.PENDING, problems or f"connecting to {names}"
+            elif is_full:
+                unit.state, unit.reason = UnitState.WAITING, problems or "all slots of the hosts are taken"
+            else:
+                self._end(self._waiting, unit_id, UnitState.FAILED, problems, now)
+
+    def _is_usable(self, link: _Link) -> bool:
+        connection = link.connection
+        return link.ready_at is not None and connection is not None and len(connection.ports) >= len(self._forwards)
+
+    def _note(self, link: _Link, listed: dict[str, object], now: float) -> None:
+        """Note what a host says of its units. It lists those that have ended for a while only."""
+        rows, started = listed["units"], listed["started"]
+        assert isinstance(rows, list)
+        assert isinstance(started, int)
+        seen = {unit_id: (UnitState(state), reason) for unit_id, state, reason in rows}
+        for unit_id, unit in tuple(link.units.items()):
+            if unit_id in seen:
+                unit.state, unit.reason = seen[unit_id]
+            elif unit.number <= started:
+                unit.state, unit.reason = UnitState.FAILED, "ended together with many others"
+            if unit.state in ENDED:
+                self._end(link.units, unit_id, unit.state, f"{link.host}: {unit.reason}", now)
+
+    def _end(self, units: dict[str, _Unit], unit_id: str, state: UnitState, reason: str, now: float) -> None:
+        unit = units.pop(unit_id)
+        is_asked = unit.is_stopping or state is UnitState.STOPPED
+        self._ended.add(Unit(unit_id, UnitState.STOPPED if is_asked else state, 1, now - unit.started_at, reason), now)
+
+    # -- what is sent
+
+    def _say(self, link: _Link, message: dict[str, object], now: float) -> None:
+        if link.connection is not None and self._is_usable(link):
+            link.said_at = now
+            rows = zip(self._keys, self._addresses(link), strict=False)
+            keys = [{"addresses": [address], "server": each.server, "own": each.own} for each, address in rows]
+            link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
+
+    def _refresh(self, now: float) -> None:
+        """Show the hosts that the manager lives, with the keys of the scheduler, which a restarted one has new."""
+        due = [link for link in self._links if now - link.said_at >= self._config.heartbeat_interval_seconds]
+        if any(link.ready_at is not None for link in due):
+            self._keys = self._found_keys() or self._keys
+            for link in due:
+                self._say(link, {}, now)
+
+    def _addresses(self, link: _Link) -> Sequence[str]:
+        """Return where the workers of a host find scheduler and object storage through the tunnel; nothing without."""
+        ports = [] if link.connection is None else link.connection.ports
+        return [f"tcp://127.0.0.1:{port}" for port in ports]
+
+    def _found_keys(self) -> Sequence[FoundKeys]:
+        """Return the keys that processes of this user find on this machine, of servers without configured ones."""
+        if self._config.insecure_no_auth or units_credential(self._config):
+            return []
+        return [keys for address in self._forwards if (keys := find(address)) is not None]
+
+    def _check(self) -> None:
+        """Raise BackendError when workers could not reach the servers, or not prove themselves there."""
+        if not self._forwards or self._is_checked:
+            return
+        scheduler, storage = self._forwards
+        try:
+            needs_keys = not (self._config.insecure_no_auth or units_credential(self._config))
+        except ScalerError as error:
+            raise BackendError(str(error)) from error
+        if needs_keys and find(scheduler) is None:
+            raise BackendError(
+                f"the workers have no key for the scheduler at {scheduler}: give this manager credentials, as "
+                "`scaler keys add NAME --role manager` writes them"
+            )
+        if is_loopback(storage) and not has_local_listener(storage):
+            raise BackendError(
+                f"no object storage of this user listens at {storage}, where workers would look for it through the "
+                "tunnel: set object_storage_address to where it does"
+            )
+        self._keys = self._found_keys()
+        self._is_checked = True
+
+
+def _wheel_for(config: SshConfig) -> Wheel:
+    """Return what uv installs for the workers of this manager. Raises UsageError."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = build_wheel(Path(directory))
+        data = path.read_bytes()
+    extras = "[uvloop]" if config.event_loop == "uvloop" else ""
+    digest = hashlib.sha256(data + json.dumps([python_version(), extras, config.ssh_packages]).encode()).hexdigest()
+    return Wheel(path.name, data, digest[:32], extras, config.ssh_packages)

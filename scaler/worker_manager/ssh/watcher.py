@@ -1,0 +1,137 @@
+"""Runs on a host for as long as its manager's connection lives: starts, stops and lists the units there.
+
+It reads a JSON object per line: the keys of the servers, and maybe `"start": document, "unit_id": id, "credential":
+text` or `"stop": id`. Each also shows that the manager lives. When its input ends, or nothing comes for some time, it
+stops all units and ends. Agents end with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import sys
+import time
+from collections import deque
+from typing import Any
+
+from scaler.config.worker import WorkerConfig
+from scaler.errors import ScalerError
+from scaler.processes import end_others_born_with
+from scaler.protocol.messages import UnitState
+from scaler.security.keys import KeyPair
+from scaler.security.run import FoundKeys, publish
+from scaler.worker_manager.backend import ENDED, ENDED_SHOWN, Capacity
+from scaler.worker_manager.baremetal_native import COMMAND
+from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.ssh.command import MARK, UNITS_VARIABLE
+
+POLL_SECONDS = 1.0
+READ_BYTES = 64 * 1024
+STDIN, STDOUT, STDERR = 0, 1, 2
+
+
+class HostWatcher:
+    """The units of one host. stdout: where it writes. silence_seconds: it ends when nothing comes for this long."""
+
+    def __init__(self, stdout: int, silence_seconds: float) -> None:
+        self._stdout = stdout
+        self._silence_seconds = silence_seconds
+        self._is_ending = False
+        self._partial = b""
+        self._document: WorkerConfig | None = None
+        self._credential = ""
+        self._started = 0
+        """Requests to start a unit so far: a manager that has sent more does not miss units of a list yet."""
+        self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
+        self._published: list[dict[str, Any]] = []
+        self._keys: list[int] = []
+        """Open files: the keys are found for as long as they are."""
+        self._written = ""
+        self._agents = LocalAgents(
+            Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
+        )
+
+    def run(self) -> None:
+        """Return when all units have ended after the connection has."""
+        self._write("ready")
+        poller = select.poll()
+        poller.register(STDIN, select.POLLIN)
+        poller.register(self._agents.fileno(), select.POLLIN)
+        heard_at = time.monotonic()
+        while True:
+            if any(descriptor == STDIN for descriptor, _ in poller.poll(POLL_SECONDS * 1000)):
+                data = os.read(STDIN, READ_BYTES)
+                heard_at = time.monotonic()
+                if data:
+                    self._take(data)
+                else:
+                    poller.unregister(STDIN)
+                    self._end()
+            if time.monotonic() - heard_at > self._silence_seconds:
+                self._end()
+            units = self._agents.list()
+            rows = [(unit.unit_id, unit.state.value, unit.reason) for unit in units] + list(self._refused)
+            self._write(f"units {json.dumps({'started': self._started, 'units': rows})}")
+            if self._is_ending and all(unit.state in ENDED for unit in units):
+                self._agents.close()
+                return
+
+    def _take(self, data: bytes) -> None:
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            message = json.loads(line)
+            self._publish(message["keys"])
+            if "start" in message and not self._is_ending:
+                self._start(message["start"], message["unit_id"], message["credential"])
+            if "stop" in message:
+                self._agents.stop([message["stop"]])
+
+    def _start(self, document: str, unit_id: str, credential: str) -> None:
+        self._started += 1
+        self._credential = credential
+        try:
+            self._document = WorkerConfig.from_json(document)
+            self._agents.start(1)
+        except ScalerError as error:
+            self._refused.append((unit_id, UnitState.FAILED.value, str(error)))
+
+    def _document_of(self, _unit_id: str, _slots: int) -> WorkerConfig:
+        assert self._document is not None
+        return self._document
+
+    def _publish(self, rows: list[dict[str, Any]]) -> None:
+        """Let the units find the keys of servers that have no configured ones, as processes beside them do."""
+        if rows != self._published:
+            self._published = rows
+            made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]
+            self._keys, old = made, self._keys
+            for file in old:
+                os.close(file)
+
+    def _end(self) -> None:
+        if not self._is_ending:
+            self._is_ending = True
+            self._agents.stop([unit.unit_id for unit in self._agents.list()])
+
+    def _write(self, text: str) -> None:
+        if text != self._written:
+            self._written = text
+            try:
+                os.write(self._stdout, f"{MARK}{text}\n".encode())
+            except ConnectionError:
+                self._end()
+
+
+def main() -> int:
+    """Watch until the connection ends. Returns the exit code."""
+    # A connection that broke may not have ended here yet.
+    end_others_born_with(UNITS_VARIABLE)
+    stdout = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)  # what units print is no line for the manager
+    HostWatcher(stdout, float(sys.argv[1])).run()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

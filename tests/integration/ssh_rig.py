@@ -1,0 +1,202 @@
+"""Real sshds on loopback, each with a directory of its own: host key, accepted keys, environment of what it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.cluster.ports import ReservedPorts
+from scaler.config.load import model_of
+from scaler.worker_manager.ssh import SshConfig
+from scaler.worker_manager.ssh.backend import SshBackend
+from tests.waiting import until, within
+
+SSHD = shutil.which("sshd", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
+USER = pwd.getpwuid(os.geteuid()).pw_name
+WAIT_SECONDS = 30.0
+needs_sshd = pytest.mark.skipif(
+    SSHD is None or shutil.which("ssh") is None, reason="NOT TESTED: workers on machines reached by ssh need sshd"
+)
+
+
+class Sshd:
+    """One host: an sshd that can be killed and started again. Its programs see a directory of its own as theirs."""
+
+    def __init__(self, directory: Path, client_key: str) -> None:
+        self.directory = directory
+        for name in ("run", "home"):
+            (directory / name).mkdir(parents=True, mode=0o700)
+        make_key(directory / "host_key")
+        (directory / "authorized_keys").write_text(client_key)
+        self._ports = ReservedPorts(1)
+        self.port = int(self._ports.address().rpartition(":")[2])
+        self._ports.release()
+        self.variables = {"HOME": f"{directory}/home", "XDG_RUNTIME_DIR": f"{directory}/run"}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __str__(self) -> str:
+        return f"{USER}@127.0.0.1:{self.port}"
+
+    @property
+    def known_key(self) -> str:
+        kind, key, *_ = (self.directory / "host_key.pub").read_text().split()
+        return f"[127.0.0.1]:{self.port} {kind} {key}\n"
+
+    def start(self, *lines: str) -> None:
+        variables = " ".join(f'"{name}={value}"' for name, value in self.variables.items())
+        config = self.directory / "sshd_config"
+        fixed = (
+            f"Port {self.port}",
+            "ListenAddress 127.0.0.1",
+            f"HostKey {self.directory}/host_key",
+            f"AuthorizedKeysFile {self.directory}/authorized_keys",
+            "PidFile none",
+            "StrictModes no",
+            "UsePAM no",
+            "PasswordAuthentication no",
+            "KbdInteractiveAuthentication no",
+            "PermitRootLogin yes",
+            f"SetEnv {variables}",
+        )
+        # The first line of a key counts.
+        config.write_text("\n".join([*lines, *fixed, ""]))
+        if os.geteuid() == 0:
+            Path("/run/sshd").mkdir(exist_ok=True)  # it must exist, and the service that makes it does not run here
+        assert SSHD is not None
+        with (self.directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [SSHD, "-D", "-e", "-f", config], stdout=log, stderr=log, start_new_session=True
+            )
+        assert within(WAIT_SECONDS, self._answers), (self.directory / "log").read_text()
+
+    def _answers(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def sessions(self) -> list[psutil.Process]:
+        """Return the processes of its connections."""
+        if self._process is None:
+            return []
+        try:
+            return psutil.Process(self._process.pid).children()
+        except psutil.NoSuchProcess:
+            return []
+
+    def remote(self) -> dict[int, str]:
+        """Return the command lines of all processes that it has started and that run, by pid."""
+        entry = f"XDG_RUNTIME_DIR={self.directory}/run\0".encode()
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if entry in (folder / "environ").read_bytes():
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+        return found
+
+    def unit(self, unit_id: str) -> int:
+        """Return the process of a unit, once it runs."""
+
+        def find() -> int:
+            for pid, line in self.remote().items():
+                with contextlib.suppress(OSError):
+                    is_unit = f'"unit_id":"{unit_id}"'.encode() in Path(f"/proc/{pid}/environ").read_bytes()
+                    if is_unit and "watcher" not in line:
+                        return pid
+            return 0
+
+        return int(until(find, WAIT_SECONDS))
+
+    def stop(self) -> None:
+        """Kill it with all connections, as if the host had lost its network for a moment."""
+        if self._process is not None:
+            for process in [*self.sessions(), psutil.Process(self._process.pid)]:
+                for each in [*process.children(recursive=True), process]:
+                    if each.name() == "sshd":
+                        each.kill()
+            self._process.wait()
+            self._process = None
+
+    def close(self) -> None:
+        self.stop()
+        left = until_gone(self)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, f"left behind: {left}"
+
+
+def until_gone(host: Sshd) -> dict[int, str]:
+    """Wait until a host runs nothing any more, and return what it runs after all."""
+    within(WAIT_SECONDS, lambda: not host.remote())
+    return host.remote()
+
+
+def make_key(path: Path) -> str:
+    """Make a pair of keys without a password, and return the public one."""
+    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", path], check=True)
+    return path.with_suffix(".pub").read_text()
+
+
+class Hosts:
+    """Some hosts, and the client's file of options that knows them."""
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.directory = directory
+        directory.mkdir()
+        key = make_key(directory / "id")
+        self.all = [Sshd(directory / f"host{number}", key) for number in range(count)]
+        self.known = directory / "known_hosts"
+        self.known.write_text("".join(host.known_key for host in self.all))
+        self.options_file = directory / "ssh_config"
+        self.options_file.write_text(
+            f"IdentityFile {directory}/id\nIdentitiesOnly yes\nIdentityAgent none\n"
+            f"UserKnownHostsFile {self.known}\nGlobalKnownHostsFile none\nStrictHostKeyChecking yes\n"
+        )
+
+    def config(self, *hosts: str, **values: Any) -> SshConfig:
+        """Return the settings of a manager of these hosts, by default of all, with this environment's Python."""
+        given = {
+            "scheduler_address": "tcp://127.0.0.1:1",
+            "worker_manager_id": "far",
+            "hosts": hosts or [str(host) for host in self.all],
+            "ssh_options": ("-F", str(self.options_file)),
+            "ssh_python": sys.executable,
+            "slots_per_host": 2,
+            "tunnel": False,
+            "insecure_no_auth": True,
+            "heartbeat_interval_seconds": 0.2,
+        }
+        return model_of(SshConfig, given | values)
+
+    @contextmanager
+    def backend(self, *hosts: str, **values: Any) -> Iterator[SshBackend]:
+        backend = SshBackend(self.config(*hosts, **values))
+        try:
+            yield backend
+        finally:
+            backend.close()
+
+
+@contextmanager
+def running_hosts(directory: Path, count: int) -> Iterator[Hosts]:
+    """Yield hosts whose sshds run; afterwards nothing that they have started may be left."""
+    hosts = Hosts(directory, count)
+    try:
+        for host in hosts.all:
+            host.start()
+        yield hosts
+    finally:
+        for host in hosts.all:
+            host.close()

@@ -1,0 +1,322 @@
+"""Units on hosts that are real sshds: what every backend does, what keeps a host from it, and what outlives what."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig, WorkerSettings
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.testing.backends import CHECKS, BackendCase, alive
+from scaler.worker_manager.backend import BackendError, Unit
+from scaler.worker_manager.ssh.backend import SshBackend
+from tests.contracts.test_backends import AGENT
+from tests.integration.ssh_rig import WAIT_SECONDS, Hosts, make_key, needs_sshd, running_hosts, until_gone
+from tests.waiting import until
+
+pytestmark = needs_sshd
+
+WATCHER_OF_STAND_INS = """
+import sys
+from scaler.worker_manager import baremetal_native
+baremetal_native.COMMAND = (sys.executable, {agent!r})
+from scaler.worker_manager.ssh import watcher
+sys.exit(watcher.main())
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with running_hosts(tmp_path_factory.mktemp("ssh") / "hosts", 2) as hosts:
+        yield hosts
+
+
+@pytest.fixture
+def python(tmp_path: Path) -> str:
+    """Return a Python whose watcher starts a stand-in of the worker, which is quick and needs no scheduler."""
+    agent, watcher, program = tmp_path / "agent.py", tmp_path / "watcher.py", tmp_path / "python"
+    agent.write_text(AGENT)
+    watcher.write_text(WATCHER_OF_STAND_INS.format(agent=str(agent)))
+    program.write_text(
+        f'#!/bin/sh\ncase "$*" in *ssh.watcher*) exec {sys.executable} {watcher} "$4";; esac\n'
+        f'exec {sys.executable} "$@"\n'
+    )
+    program.chmod(0o755)
+    return str(program)
+
+
+def until_listed(backend: SshBackend, fits: Callable[[list[Unit]], object]) -> list[Unit]:
+    """List units whenever something changes, until they fit."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not fits(units := backend.list()):
+        assert time.monotonic() < deadline, units
+        select.select([backend.fileno()], [], [], 0.1)
+    return units
+
+
+def in_state(state: UnitState, count: int) -> Callable[[list[Unit]], bool]:
+    return lambda units: sum(unit.state is state for unit in units) == count
+
+
+def reasons(units: Sequence[Unit]) -> set[str]:
+    return {unit.reason for unit in units}
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_it_does_what_every_backend_does(check: Callable[[BackendCase], None], hosts: Hosts, python: str) -> None:
+    host = hosts.all[0]
+    with hosts.backend(str(host), slots_per_host=8, ssh_python=python) as backend:
+        lost = f"{host}: killed by signal 9 (SIGKILL)"
+        check(BackendCase(backend, lambda unit_id: os.kill(host.unit(unit_id), signal.SIGKILL), lost))
+    assert not until_gone(host)
+
+
+def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_them(hosts: Hosts, python: str) -> None:
+    first, second = map(str, hosts.all)
+    cores = len(os.sched_getaffinity(0))
+    path = hosts.directory / "list"
+    path.write_text(f"# ours\n{second}  # as many as it has cores\n")
+    with hosts.backend(f"{first} slots=3", f"@{path}", slots_per_host=0, ssh_python=python) as backend:
+        assert (backend.capacity.unit_slots, backend.capacity.max_units) == (1, 3 + cores)
+        backend.start(4 + cores)
+        units = until_listed(backend, in_state(UnitState.RUNNING, 3 + cores))
+        [waiting] = [unit for unit in units if unit.state is not UnitState.RUNNING]
+        assert (waiting.state, waiting.reason) == (UnitState.WAITING, "all slots of the hosts are taken")
+        running = next(unit for unit in units if unit.state is UnitState.RUNNING)
+        backend.stop([running.unit_id])
+        until_listed(backend, lambda units: waiting.unit_id in {unit.unit_id for unit in units if not unit.reason})
+    with hosts.backend(f"{first} slots=3", second, max_task_concurrency=4) as backend:
+        assert backend.capacity.max_units == 4
+
+
+def test_a_host_that_is_down_delays_no_unit_that_another_has_room_for(hosts: Hosts, python: str) -> None:
+    up = str(hosts.all[0])
+    with hosts.backend("127.0.0.1:1", up, slots_per_host=2, ssh_python=python) as backend:
+        first, second, third = backend.start(3)
+        units = until_listed(
+            backend, lambda units: in_state(UnitState.RUNNING, 2)(units) and in_state(UnitState.WAITING, 1)(units)
+        )
+        [waiting] = [unit for unit in units if unit.state is UnitState.WAITING]
+        assert "127.0.0.1:1: ssh: connect to host 127.0.0.1 port 1: Connection refused" in waiting.reason
+        backend.stop([first])
+        until_listed(backend, lambda units: third in {unit.unit_id for unit in units if not unit.reason})
+        # When the host that works is lost as well, nothing waits for ever.
+        os.kill(backend.pid_of_connection(up), signal.SIGKILL)
+        units = until_listed(backend, lambda units: not alive(units))
+        assert {unit.state for unit in units if unit.unit_id in {second, third}} == {UnitState.FAILED}
+
+
+def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], str]:
+    """Return settings with which the first host cannot be used, and what the reason says."""
+    options = tmp_path / "ssh_config"
+    text = hosts.options_file.read_text()
+    old = tmp_path / "old-python"
+    old.write_text("#!/bin/sh\necho 3.8\n")
+    old.chmod(0o755)
+    match case:
+        case "key":
+            make_key(tmp_path / "other")
+            options.write_text(text.replace(f"{hosts.directory}/id\n", f"{tmp_path}/other\n"))
+            return {"ssh_options": ("-F", str(options))}, "Permission denied (publickey).: `ssh "
+        case "host key":
+            options.write_text(text.replace(str(hosts.known), str(tmp_path / "none")))
+            return {"ssh_options": ("-F", str(options))}, "Host key verification failed.: log in once with `ssh "
+        case "old Python":
+            here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+            return {"ssh_python": str(old)}, f"{old} is Python 3.8, and the manager runs {here}: use the same"
+        case "no Python":
+            return {"ssh_python": str(tmp_path / "none")}, f"{tmp_path}/none: not found"
+        case "no scaler":
+            path = os.path.realpath(sys.executable)  # that of the system, without packages of ours
+            return {"ssh_python": path}, "No module named 'scaler"
+        case "no uv":
+            return {"ssh_python": ""}, "uv is not installed there: install it, or name a Python with ssh_python"
+        case _:
+            return {"ssh_options": ("-F", str(hosts.options_file), "-o", "Unknown=1")}, "Bad configuration option"
+
+
+@pytest.mark.parametrize("case", ["key", "host key", "old Python", "no Python", "no scaler", "no uv", "option"])
+def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: Hosts, tmp_path: Path) -> None:
+    values, expected = unusable(case, hosts, tmp_path)
+    host = str(hosts.all[0])
+    with hosts.backend(host, **values) as backend:
+        started = backend.start(2)
+        units = until_listed(backend, in_state(UnitState.FAILED, 2))
+        assert {unit.unit_id for unit in units} == set(started)
+        [reason] = reasons(units)
+        assert reason.startswith(f"{host}: ")
+        assert expected in reason
+        # Until it is tried again, it fails at once and with the same text.
+        with pytest.raises(BackendError) as error:
+            backend.start(1)
+        assert str(error.value) == f"no host can be used: {reason}"
+
+
+@pytest.mark.parametrize("fault", ["ssh", "session"])
+def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
+    fault: str, hosts: Hosts, python: str
+) -> None:
+    first, second = hosts.all
+    with hosts.backend(slots_per_host=1, ssh_python=python) as backend:
+        backend.start(2)
+        before = {unit.unit_id for unit in until_listed(backend, in_state(UnitState.RUNNING, 2))}
+        if fault == "ssh":
+            os.kill(backend.pid_of_connection(str(first)), signal.SIGKILL)
+        else:
+            for session in first.sessions():
+                session.kill()
+        units = until_listed(backend, in_state(UnitState.FAILED, 1))
+        [lost] = [unit for unit in units if unit.state is UnitState.FAILED]
+        assert lost.reason.startswith(f"{first}: ")
+        assert not until_gone(first)
+        [new] = backend.start(1)
+        units = until_listed(backend, in_state(UnitState.RUNNING, 2))
+        running = {unit.unit_id for unit in units if unit.state is UnitState.RUNNING}
+        assert running == before - {lost.unit_id} | {new}
+        assert first.unit(new)
+    assert not until_gone(second)
+
+
+def test_nothing_stays_on_a_host_that_has_not_heard_of_its_manager_for_the_death_timeout(
+    hosts: Hosts, python: str
+) -> None:
+    host = hosts.all[0]
+    with hosts.backend(str(host), ssh_python=python, death_timeout_seconds=1.0) as backend:
+        backend.start(1)
+        until_listed(backend, in_state(UnitState.RUNNING, 1))
+        # The connection stays, and nothing comes through it: as if a laptop sleeps, or a cable was pulled.
+        os.kill(backend.pid_of_connection(str(host)), signal.SIGSTOP)
+        assert not until_gone(host)
+        os.kill(backend.pid_of_connection(str(host)), signal.SIGCONT)
+        until_listed(backend, lambda units: not alive(units))
+
+
+def test_a_new_connection_ends_what_an_earlier_one_has_left(hosts: Hosts, python: str) -> None:
+    host = hosts.all[0]
+    with hosts.backend(str(host), ssh_python=python) as backend:
+        [left] = backend.start(1)
+        until_listed(backend, in_state(UnitState.RUNNING, 1))
+        stopped = host.unit(left), next(pid for pid, line in host.remote().items() if "watcher" in line)
+        for pid in stopped:  # it does not see the end of its connection
+            os.kill(pid, signal.SIGSTOP)
+        os.kill(backend.pid_of_connection(str(host)), signal.SIGKILL)
+        until_listed(backend, in_state(UnitState.FAILED, 1))
+        until(lambda: stopped[0] not in host.remote() or _tried(backend), WAIT_SECONDS)
+        until_listed(backend, in_state(UnitState.RUNNING, 1))
+        assert not set(stopped) & host.remote().keys()
+
+
+def _tried(backend: SshBackend) -> bool:
+    """Start a unit once the host may be tried again."""
+    try:
+        return bool(backend.start(1))
+    except BackendError:
+        return False
+
+
+def test_a_host_without_a_python_of_ours_gets_an_environment_once(hosts: Hosts, tmp_path: Path) -> None:
+    host = hosts.all[1]
+    uv = Path(host.variables["HOME"]) / ".local/bin/uv"
+    uv.parent.mkdir(parents=True)
+    calls = tmp_path / "calls"
+    site = next(path for path in sys.path if path.endswith("site-packages"))
+    # It stands for uv: it unpacks the wheel, and finds what that needs here.
+    uv.write_text(
+        f"""#!{sys.executable}
+import pathlib, sys, venv, zipfile
+with open({str(calls)!r}, "a") as file:
+    print(*sys.argv[1:], file=file)
+place = pathlib.Path(sys.argv[-1] if sys.argv[1] == "venv" else sys.argv[5]).expanduser()
+if sys.argv[1] == "venv":
+    venv.create(place)
+else:
+    packages = next(place.parents[1].glob("lib/*/site-packages"))
+    zipfile.ZipFile(sys.argv[6].split("[")[0]).extractall(packages)
+    (packages / "needed.pth").write_text({site!r})
+"""
+    )
+    uv.chmod(0o755)
+    for _ in range(2):
+        with hosts.backend(str(host), ssh_python="", ssh_packages=("numpy>=2",), event_loop="uvloop") as backend:
+            [unit_id] = backend.start(1)
+            until_listed(backend, lambda units: units[0].state is UnitState.PENDING and not units[0].reason)
+            pid = host.unit(unit_id)
+            program = host.remote()[pid].split()[0]
+            assert program.startswith(f"{host.variables['HOME']}/.cache/scaler/environments/")
+            place = subprocess.run(
+                [program, "-P", "-c", "import scaler; print(scaler.__file__)"],
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            assert place.stdout.startswith(f"{host.variables['HOME']}/.cache/scaler/environments/")
+    made, install = calls.read_text().splitlines()
+    assert made.startswith(f"venv -q --python {sys.version_info[0]}.{sys.version_info[1]} ")
+    assert install.endswith("-py3-none-any.whl[uvloop] numpy>=2")
+
+
+def test_a_full_disk_is_the_reason(hosts: Hosts, tmp_path: Path) -> None:
+    # A limit of the size of files takes the place of the disk's end.
+    host = hosts.all[0]
+    shell = Path(host.variables["HOME"]) / ".bashrc"
+    shell.write_text("ulimit -f 8\n")
+    uv = Path(host.variables["HOME"]) / ".local/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.write_text("#!/bin/sh\n")
+    uv.chmod(0o755)
+    try:
+        with hosts.backend(str(host), ssh_python="") as backend:
+            backend.start(1)
+            [unit] = until_listed(backend, in_state(UnitState.FAILED, 1))
+            assert "File too large" in unit.reason or "File size limit exceeded" in unit.reason, unit.reason
+    finally:
+        shell.unlink()
+
+
+def test_units_are_told_all_that_their_manager_was_told(hosts: Hosts, python: str) -> None:
+    host = hosts.all[0]
+    told: dict[str, Any] = {
+        "worker_scheduler_address": "tcp://127.0.0.1:2",
+        "object_storage_address": "tcp://127.0.0.1:3",
+        "per_worker_capabilities": {"gpu": 2.0},
+        "per_worker_task_queue_size": 7,
+        "task_timeout_seconds": 9.0,
+        "preload": "os:getpid()",
+        "compression": "off",
+    }
+    with hosts.backend(str(host), ssh_python=python, **told) as backend:
+        [unit_id] = backend.start(1)
+        until_listed(backend, in_state(UnitState.RUNNING, 1))
+        variables = Path(f"/proc/{host.unit(unit_id)}/environ").read_bytes().decode().split("\0")
+        [text] = [each.partition("=")[2] for each in variables if each.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
+    document = WorkerConfig.from_json(text)
+    config = hosts.config(str(host), **told)
+    assert (document.unit_id, document.slots, document.worker_manager_id) == (unit_id, 1, "far")
+    assert (document.scheduler_address, document.compression) == ("tcp://127.0.0.1:2", "off")
+    names = {item.name for item in fields(WorkerSettings)}
+    assert {name: getattr(document, name) for name in names} == {name: getattr(config, name) for name in names}
+
+
+def test_files_of_hosts_that_cannot_be_read_are_refused_with_the_place(hosts: Hosts) -> None:
+    path = hosts.directory / "wrong"
+    for text, expected in (
+        ("a slots=x\n", "host 'a slots=x': write host"),
+        ("# none\n", "has no hosts"),
+        ("a\na\n", "twice"),
+    ):
+        path.write_text(text)
+        with pytest.raises(UsageError, match=expected):
+            SshBackend(hosts.config(f"@{path}"))
+    with pytest.raises(UsageError, match="cannot read the file of hosts"):
+        SshBackend(hosts.config(f"@{hosts.directory}/none"))

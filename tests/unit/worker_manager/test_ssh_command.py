@@ -1,0 +1,112 @@
+"""Hosts as users write them, the command that reaches them, and what its output means."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+from scaler.config.load import model_of
+from scaler.errors import ScalerError, UsageError
+from scaler.worker_manager.ssh import SshConfig
+from scaler.worker_manager.ssh.command import Wheel, forwarded_port, problem_text, ssh_command, watch_script
+from scaler.worker_manager.ssh.hosts import Host, parse_host
+
+
+def config(**values: Any) -> SshConfig:
+    given = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "far", "hosts": ["a"]}
+    return model_of(SshConfig, given | values)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("a", Host("a")),
+        ("ann@a.example:2222", Host("ann@a.example", 2222)),
+        ("a-b  slots=4", Host("a-b", 0, 4)),
+        ("ann@[2001:db8::1]:22 slots=1", Host("ann@2001:db8::1", 22, 1)),
+        ("10.0.0.7", Host("10.0.0.7")),
+    ],
+)
+def test_hosts_are_written_as_ssh_takes_them(text: str, expected: Host) -> None:
+    assert parse_host(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-oProxyCommand=x",
+        "-l@a",
+        "a b",
+        "a:0",
+        "a:65536",
+        "a:x",
+        "a slots=0",
+        "a slots=9999999",
+        "a slots=-1",
+        "a@",
+        "",
+    ],
+)
+def test_what_is_no_host_or_would_be_an_option_of_ssh_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^host '"):
+        parse_host(text)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"hosts": []}, "number of items"),
+        ({"hosts": ["a", "-b"]}, "host '-b'"),
+        ({"scheduler_address": "ipc:///tmp/s"}, "other machines cannot reach"),
+        ({"host_name": "one"}, "leave host_name out, or set tunnel = false"),
+        ({"ssh_python": "/p", "ssh_packages": ["numpy"]}, "leave ssh_packages out"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_with_what_to_change(values: dict[str, Any], expected: str) -> None:
+    with pytest.raises((ScalerError, ValueError), match=expected):
+        config(**values)
+
+
+def test_a_tunnel_is_used_when_the_scheduler_is_on_loopback_unless_the_settings_say_otherwise() -> None:
+    assert config().tunnel
+    assert not config(tunnel=False).tunnel
+    assert not config(scheduler_address="tcp://10.0.0.1:1").tunnel
+    assert config(scheduler_address="tcp://10.0.0.1:1", tunnel=True).tunnel
+    assert not config(worker_scheduler_address="tcp://10.0.0.1:1").tunnel
+
+
+def test_options_of_the_user_come_first_and_the_host_is_never_one() -> None:
+    command = ssh_command(Host("ann@a", 2222), ["-i", "key"], ["127.0.0.1:8516", "[::1]:8517"], "true; echo 'x'")
+    assert command[:4] == ["ssh", "-T", "-i", "key"]
+    assert "BatchMode=yes" in command
+    assert command[-9:-1] == ["-R", "0:127.0.0.1:8516", "-R", "0:[::1]:8517", "-p", "2222", "--", "ann@a"]
+    assert shlex.split(command[-1]) == ["exec", "sh", "-c", "true; echo 'x'"]
+
+
+@pytest.mark.parametrize(
+    "environment", ["", "~/my venv", Wheel("scaler-1.whl", b"12", "abc", "[uvloop]", ("numpy>=2", "a;b"))]
+)
+def test_the_script_is_one_line_that_every_login_shell_passes_on_as_it_is(environment: str | Wheel) -> None:
+    script = watch_script("m", 5.0, "3.11", environment)
+    assert "\n" not in script
+    assert "!" not in script
+    if isinstance(environment, Wheel):
+        assert "'numpy>=2' 'a;b'" in script
+    elif environment:
+        assert "P=\"$HOME\"'/my venv'" in script
+
+
+def test_ports_of_forwards_are_read_from_what_ssh_reports() -> None:
+    assert forwarded_port("Allocated port 41234 for remote forward to 127.0.0.1:8516") == 41234
+    assert forwarded_port("allocated nothing") is None
+
+
+def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:
+    lines = ["Warning: Permanently added 'a'", "@@@@@@@@", "", "no route", "Host key verification failed."]
+    assert problem_text(Host("ann@a", 22), lines, "exit code 255") == (
+        "ann@a:22: no route; Host key verification failed.: log in once with `ssh ann@a` and accept its key, "
+        "or correct ~/.ssh/known_hosts"
+    )
+    assert problem_text(Host("a"), [], "exit code 255") == "a: exit code 255"
