@@ -193,10 +193,8 @@ class Hosts:
 def running_hosts(directory: Path, count: int) -> Iterator[Hosts]:
     """Yield hosts whose sshds run; afterwards nothing that they have started may be left."""
     hosts = Hosts(directory, count)
-    try:
+    with contextlib.ExitStack() as after:
         for host in hosts.all:
+            after.callback(host.close)
             host.start()
         yield hosts
-    finally:
-        for host in hosts.all:
-            host.close()

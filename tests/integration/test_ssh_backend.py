@@ -121,9 +121,12 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
     """Return settings with which the first host cannot be used, and what the reason says."""
     options = tmp_path / "ssh_config"
     text = hosts.options_file.read_text()
-    old = tmp_path / "old-python"
+    here = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    old, other = tmp_path / "old-python", tmp_path / "other-python"
     old.write_text("#!/bin/sh\necho 3.8\n")
-    old.chmod(0o755)
+    other.write_text(f'#!/bin/sh\nif test "$1" = -c; then echo {here}; else echo hello; echo scaler-ssh units x; fi\n')
+    for path in (old, other):
+        path.chmod(0o755)
     match case:
         case "key":
             make_key(tmp_path / "other")
@@ -133,20 +136,23 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
             options.write_text(text.replace(str(hosts.known), str(tmp_path / "none")))
             return {"ssh_options": ("-F", str(options))}, "Host key verification failed.: log in once with `ssh "
         case "old Python":
-            here = f"{sys.version_info[0]}.{sys.version_info[1]}"
             return {"ssh_python": str(old)}, f"{old} is Python 3.8, and the manager runs {here}: use the same"
         case "no Python":
             return {"ssh_python": str(tmp_path / "none")}, f"{tmp_path}/none: not found"
         case "no scaler":
-            path = os.path.realpath(sys.executable)  # that of the system, without packages of ours
-            return {"ssh_python": path}, "No module named 'scaler"
+            bare = os.path.realpath(sys.executable)  # that of the system, without packages of ours
+            return {"ssh_python": bare}, "No module named 'scaler"
         case "no uv":
             return {"ssh_python": ""}, "uv is not installed there: install it, or name a Python with ssh_python"
+        case "other scaler":
+            return {"ssh_python": str(other)}, "an unknown answer, 'units x': is another scaler there?"
         case _:
             return {"ssh_options": ("-F", str(hosts.options_file), "-o", "Unknown=1")}, "Bad configuration option"
 
 
-@pytest.mark.parametrize("case", ["key", "host key", "old Python", "no Python", "no scaler", "no uv", "option"])
+@pytest.mark.parametrize(
+    "case", ["key", "host key", "old Python", "no Python", "no scaler", "no uv", "other scaler", "option"]
+)
 def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: Hosts, tmp_path: Path) -> None:
     values, expected = unusable(case, hosts, tmp_path)
     host = str(hosts.all[0])

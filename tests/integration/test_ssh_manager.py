@@ -43,8 +43,12 @@ def shown(hosts: Hosts) -> bytes:
     return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for pid in pids for name in ("cmdline", "environ"))
 
 
-def manager_of(launcher: Launcher) -> psutil.Process:
-    (found,) = [each for each in launcher.components() if "worker-manager" in each.cmdline()]
+def remote(hosts: Hosts) -> set[int]:
+    return {pid for host in hosts.all for pid in host.remote()}
+
+
+def component(launcher: Launcher, kind: str) -> psutil.Process:
+    (found,) = [each for each in launcher.components() if each.cmdline()[-1:] == [kind]]
     return found
 
 
@@ -73,11 +77,18 @@ def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_man
         assert b"SCALER_WORKER_CONFIG" in everything
         assert keys.own.secret.encode() not in everything
 
-        manager_of(launcher).send_signal(signal.SIGKILL)
-        for host in hosts.all:
-            until_gone(host)
-        # The launcher starts another manager, and that other units.
-        assert client.submit(*WHERE).result(WAIT_SECONDS) in places
+        # The launcher starts another scheduler, which has other keys, and the workers come back to it.
+        before = remote(hosts)
+        component(launcher, "scheduler").send_signal(signal.SIGKILL)
+        with Client(address) as again:
+            assert again.submit(*WHERE).result(WAIT_SECONDS) in places
+        assert remote(hosts) >= before
+
+        # It starts another manager, and that other units.
+        component(launcher, "worker-manager").send_signal(signal.SIGKILL)
+        assert until(lambda: not remote(hosts) & before, WAIT_SECONDS)
+        with Client(address) as again:
+            assert again.submit(*WHERE).result(WAIT_SECONDS) in places
 
 
 def test_workers_get_the_credential_of_their_manager_through_the_connection(

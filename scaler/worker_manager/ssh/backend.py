@@ -16,12 +16,13 @@ import select
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from scaler.backoff import Backoff
 from scaler.config.addresses import is_loopback, local_address
-from scaler.errors import ScalerError
+from scaler.errors import UsageError
 from scaler.net.address import beside
 from scaler.net.local import has_local_listener
 from scaler.net.versions import python_version
@@ -34,6 +35,8 @@ from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.ssh.hosts import Host, all_hosts
 from scaler.worker_manager.wheel import build_wheel
 
+CLOSE_SECONDS = 2.0
+"""Connections that have not ended this long after their input has are killed: their hosts see that."""
 CORES_SECONDS = 5.0
 """How long a manager waits when it starts for hosts to say how many cores they have."""
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
@@ -77,7 +80,7 @@ class _Link:
 
 
 class SshBackend:
-    """A `Backend`. Raises UsageError for hosts that cannot be read."""
+    """A `Backend`. Raises UsageError for hosts that cannot be read, and ConfigError for credentials."""
 
     def __init__(self, config: SshConfig) -> None:
         self._config = config
@@ -87,7 +90,8 @@ class SshBackend:
         self._waiting: dict[str, _Unit] = {}
         self._ended = EndedUnits()
         self._watched = select.epoll()
-        self._environment: str | Wheel = config.ssh_python
+        self._environment = config.ssh_python or _wheel_for(config)
+        self._credential = units_credential(config)
         self._keys: Sequence[FoundKeys] = ()
         self._forwards: list[str] = []
         self._is_checked = False
@@ -145,9 +149,12 @@ class SshBackend:
         return self._watched.fileno()
 
     def close(self) -> None:
-        for link in self._links:
-            if link.connection is not None:
-                link.connection.close()
+        connections = [link.connection for link in self._links if link.connection is not None]
+        for connection in connections:
+            connection.end_input()
+        until = time.monotonic() + CLOSE_SECONDS
+        for connection in connections:
+            connection.close(max(0.0, until - time.monotonic()))
         self._watched.close()
 
     def pid_of_connection(self, host: str) -> int:
@@ -170,8 +177,6 @@ class SshBackend:
                 self._hear(link, time.monotonic())
 
     def _connect(self, link: _Link, now: float) -> None:
-        if isinstance(self._environment, str) and not self._environment:
-            self._environment = _wheel_for(self._config)
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
         forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
@@ -187,24 +192,33 @@ class SshBackend:
         if connection is None:
             return
         for line in connection.receive():
-            verb, _, rest = line.partition(" ")
-            match verb:
-                case "cores":
-                    link.slots = link.slots or int(rest)
-                case "wheel":
-                    assert isinstance(self._environment, Wheel)
-                    _log.info("installing an environment on %s", link.host)
-                    connection.send(self._environment.data)
-                case "ready":
-                    link.ready_at, link.problem = now, ""
-                    connection.passes_on = True
-                    _log.info("connected to %s, slots=%d", link.host, link.slots)
-                case "units":
-                    self._note(link, json.loads(rest), now)
+            try:
+                self._take(link, connection, line, now)
+            except (ValueError, TypeError, KeyError):
+                connection.close()
+                self._failed(link, f"{link.host}: an unknown answer, {line[:80]!r}: is another scaler there?", now)
+                return
         if connection.how_ended:
             # At the end of a connection that was good, ssh writes one line.
             words = list(connection.words) if link.ready_at is None else list(connection.words)[-1:]
             self._failed(link, problem_text(link.host, words, connection.how_ended), now)
+
+    def _take(self, link: _Link, connection: HostConnection, line: str, now: float) -> None:
+        verb, _, rest = line.partition(" ")
+        match verb:
+            case "cores":
+                link.slots = link.slots or int(rest)
+            case "wheel" if isinstance(self._environment, Wheel):
+                _log.info("installing an environment on %s", link.host)
+                connection.send(self._environment.data)
+            case "ready":
+                link.ready_at, link.problem = now, ""
+                connection.passes_on = True
+                _log.info("connected to %s, slots=%d", link.host, link.slots)
+            case "units":
+                self._note(link, json.loads(rest), now)
+            case _:
+                raise ValueError(verb)
 
     def _failed(self, link: _Link, problem: str, now: float) -> None:
         was_steady = link.ready_at is not None and now - link.ready_at >= STEADY_SECONDS
@@ -240,8 +254,7 @@ class SshBackend:
             if self._forwards:
                 scheduler, storage = self._addresses(link)
                 config = replace(config, scheduler_address=scheduler, object_storage_address=storage)
-            credential = units_credential(self._config)
-            self._say(link, {"start": config.to_json(), "unit_id": unit_id, "credential": credential}, now)
+            self._say(link, {"start": config.to_json(), "unit_id": unit_id, "credential": self._credential}, now)
         if not self._waiting:
             return
         for link in self._links:
@@ -307,20 +320,19 @@ class SshBackend:
 
     def _found_keys(self) -> Sequence[FoundKeys]:
         """Return the keys that processes of this user find on this machine, of servers without configured ones."""
-        if self._config.insecure_no_auth or units_credential(self._config):
+        if self._config.insecure_no_auth or self._credential:
             return []
-        return [keys for address in self._forwards if (keys := find(address)) is not None]
+        with suppress(UsageError):
+            return [keys for address in self._forwards if (keys := find(address)) is not None]
+        return []
 
     def _check(self) -> None:
         """Raise BackendError when workers could not reach the servers, or not prove themselves there."""
         if not self._forwards or self._is_checked:
             return
         scheduler, storage = self._forwards
-        try:
-            needs_keys = not (self._config.insecure_no_auth or units_credential(self._config))
-        except ScalerError as error:
-            raise BackendError(str(error)) from error
-        if needs_keys and find(scheduler) is None:
+        self._keys = self._found_keys()
+        if not (self._keys or self._config.insecure_no_auth or self._credential):
             raise BackendError(
                 f"the workers have no key for the scheduler at {scheduler}: give this manager credentials, as "
                 "`scaler keys add NAME --role manager` writes them"
@@ -330,7 +342,6 @@ class SshBackend:
                 f"no object storage of this user listens at {storage}, where workers would look for it through the "
                 "tunnel: set object_storage_address to where it does"
             )
-        self._keys = self._found_keys()
         self._is_checked = True
 
 

@@ -22,8 +22,6 @@ PIPE_BYTES = 1024 * 1024
 """A pipe of this size takes a wheel at once; the system may allow less."""
 READ_BYTES = 64 * 1024
 KEPT_LINES = 20
-CLOSE_SECONDS = 2.0
-"""ssh ends within this time after its input does, or is killed."""
 
 
 class HostConnection:
@@ -85,11 +83,15 @@ class HostConnection:
             self._close()
         return lines
 
-    def close(self) -> None:
-        """End it: the program on the host sees the end of its input."""
+    def end_input(self) -> None:
+        """Have the program on the host see the end of its input, at which it ends."""
         self._drop(self._stdin)
+
+    def close(self, seconds: float = 0.0) -> None:
+        """Wait for its end, and kill it after this time."""
+        self.end_input()
         try:
-            self._process.wait(CLOSE_SECONDS)
+            self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
