@@ -37,7 +37,10 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler audit": (f"{_PARSE}audit", "scaler.monitor.commands:run"),
     "scaler objects": (f"{_PARSE}objects", "scaler.monitor.commands:run"),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
-    **{f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run") for verb in ("explain", "logs", "trace")},
+    **{
+        f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run")
+        for verb in ("explain", "logs", "trace", "report")
+    },
 }
 """The commands behind `scaler` when its first argument is one of these words and not a file."""
 

@@ -28,7 +28,7 @@ from scaler.security import CREDENTIALS_VARIABLE
 
 Verb = Literal["setup", "show", "teardown"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-QuestionVerb = Literal["explain", "logs", "trace"]
+QuestionVerb = Literal["explain", "logs", "trace", "report"]
 LOCAL = "local"
 MAX_OBJECTS = 1_000
 """That `scaler objects` lists."""
@@ -38,6 +38,7 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
     "explain": ("TASK_ID", "Explain why a task waits, or how it ended. The beginning of an id will do, or a name."),
     "logs": ("TASK_ID", "Print what a task has printed, to the same streams. The beginning of an id will do."),
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
+    "report": ("FILE", "Write the web page with all that it shows into one HTML file; FILE - is stdout."),
 }
 """The first argument, and the purpose."""
 _COMMANDS = {
@@ -49,6 +50,7 @@ _COMMANDS = {
     "run-again": "run a failed task again",
     "sessions": "list, show, cancel and remove durable sessions",
     "trace": "write the timeline of a cluster for Perfetto",
+    "report": "write the web page, and what it shows, into one file",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "objects": "list the largest objects, what made them, and the hosts that have them",
     "completion": "print a script that completes commands with the Tab key",
@@ -147,14 +149,14 @@ class TopRequest:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The request of `scaler explain`, `scaler logs` and `scaler trace`."""
+    """The request of `scaler explain`, `scaler logs`, `scaler trace` and `scaler report`."""
 
     config: TopConfig
     verb: QuestionVerb
     subject: str
-    """A task's id in hex; of `trace` the file to write."""
+    """A task's id in hex; of `trace` and `report` the file to write."""
     seconds: float = 0.0
-    """Of `trace`: how long to watch before writing."""
+    """Of `trace` and `report`: how long to watch before writing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,11 +219,11 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
 
 
 def parse_question(program: str, arguments: Sequence[str], environment: Environment) -> Question:
-    """Return the request of `scaler explain`, `scaler logs` and `scaler trace`."""
+    """Return the request of `scaler explain`, `scaler logs`, `scaler trace` and `scaler report`."""
     verb = next(verb for verb in _QUESTIONS if program.endswith(verb))
     subject, purpose = _QUESTIONS[verb]
     parser = flags_parser(program, TopConfig, purpose, subject)
-    if verb == "trace":
+    if verb in ("trace", "report"):
         text = "watch for this long before writing; by default the scheduler's history is written at once"
         parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-"):

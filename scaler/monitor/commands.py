@@ -1,4 +1,4 @@
-"""`scaler_top`, and `scaler explain`, `logs`, `trace`, `audit` and `objects`: show what a scheduler reports."""
+"""`scaler_top`, and the commands of `scaler` that show what a scheduler reports: `explain`, `report` and others."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
 PAST_SECONDS = 1.0
 """A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
+NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
@@ -47,8 +48,8 @@ def run(request: _Request) -> int:
     match request:
         case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):
             raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
-        case Question(verb="trace", subject=file):
-            _check_folder(file)
+        case Question(verb="trace" | "report" as verb, subject=file):
+            _check_folder(file, verb)
         case Question(verb=verb, subject=task) if "://" in task:
             raise UsageError(f"{task!r} is an address: scaler {verb} TASK_ID {task}")
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -87,8 +88,12 @@ async def _main(request: _Request) -> None:
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
                 await _show_log(connection, await _task_of(connection, task))
-            case Question(subject=file, seconds=seconds):
-                await _watch(connection, changed, seconds)
+            case Question(verb="report" as verb, subject=file, seconds=seconds):
+                await _watch(connection, changed, seconds, verb)
+                await connection.storage_figures()
+                await _write_report(connection, file)
+            case Question(verb=verb, subject=file, seconds=seconds):
+                await _watch(connection, changed, seconds, verb)
                 _write_trace(connection, file)
     finally:
         connection.close()
@@ -155,7 +160,7 @@ def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:
         _write(sys.stdout, line)
 
 
-async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float) -> None:
+async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds: float, verb: str) -> None:
     """Wait for the past, then for this time, or until Ctrl-C."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(max(seconds, PAST_SECONDS)):
@@ -167,7 +172,7 @@ async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds:
     loop = asyncio.get_running_loop()
     interrupted = asyncio.Event()
     loop.add_signal_handler(signal.SIGINT, interrupted.set)
-    _write(sys.stderr, f"scaler trace: watching for {seconds:g} s; Ctrl-C writes what there is so far")
+    _write(sys.stderr, f"scaler {verb}: watching for {seconds:g} s; Ctrl-C writes what there is so far")
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await interrupted.wait()
@@ -177,29 +182,43 @@ async def _watch(connection: MonitorConnection, changed: asyncio.Event, seconds:
 def _write_trace(connection: MonitorConnection, file: str) -> None:
     document = trace(connection.model)
     tasks = sum(event["ph"] == "X" for event in document["traceEvents"])
-    text = json.dumps(document)
+    if _write_file(file, "trace", json.dumps(document)):
+        written = f"wrote {counted(tasks, 'task')} to {file}: open it in {VIEWERS}"
+        _write(sys.stdout, written if tasks else f"{written}; {NO_TASK}")
+
+
+async def _write_report(connection: MonitorConnection, file: str) -> None:
+    from scaler.monitor.web.report import report  # noqa: PLC0415 (the other commands serve no page)
+
+    tasks = connection.model.task_count
+    if _write_file(file, "report", await report(connection)):
+        written = f"wrote {counted(tasks, 'task')} to {file}: open it in a browser"
+        _write(sys.stdout, written if tasks else f"{written}; {NO_TASK}")
+
+
+def _write_file(file: str, verb: str, text: str) -> bool:
+    """Write the text, and return whether stdout is free for a line about it."""
     if file == STDOUT:
         sys.stdout.write(text + "\n")
-        return
+        return False
     try:
         Path(file).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise _unwritable(file, error.strerror or str(error)) from None
-    written = f"wrote {counted(tasks, 'task')} to {file}: open it in {VIEWERS}"
-    _write(sys.stdout, written if tasks else f"{written}; no task has ended or runs, --seconds 30 waits for some")
+        raise _unwritable(file, verb, error.strerror or str(error)) from None
+    return True
 
 
-def _check_folder(file: str) -> None:
+def _check_folder(file: str, verb: str) -> None:
     """Raise UsageError before any waiting if the file cannot be made."""
     path = Path(file)
     if file != STDOUT and path.is_dir():
-        raise _unwritable(file, "it is a folder")
+        raise _unwritable(file, verb, "it is a folder")
     if file != STDOUT and not path.parent.is_dir():
-        raise _unwritable(file, f"there is no folder {str(path.parent)!r}")
+        raise _unwritable(file, verb, f"there is no folder {str(path.parent)!r}")
 
 
-def _unwritable(file: str, why: str) -> UsageError:
-    return UsageError(f"cannot write {file!r}: {why}; scaler trace FILE ADDRESS writes the timeline to FILE")
+def _unwritable(file: str, verb: str, why: str) -> UsageError:
+    return UsageError(f"cannot write {file!r}: {why}; scaler {verb} FILE ADDRESS writes to FILE")
 
 
 def _write(stream: TextIO, text: str) -> None:

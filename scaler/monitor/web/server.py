@@ -5,18 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import secrets
 import socket
 import sys
-from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from scaler._version import __version__
@@ -26,9 +23,9 @@ from scaler.config.monitors import WebUiConfig
 from scaler.errors import UsageError
 from scaler.logs import RateLimitedLog
 from scaler.monitor.connection import WHICH_ADDRESS, MonitorConnection
-from scaler.monitor.rows import KEYS, page_schema
 from scaler.monitor.web.api import Source, api_routes
 from scaler.monitor.web.delta import DeltaEncoder
+from scaler.monitor.web.files import Files, schema
 from scaler.monitor.web.listening import inherited, listen, page_of, tls_of
 from scaler.monitor.web.login import Login
 from scaler.monitor.web.metrics import Metrics
@@ -37,21 +34,11 @@ from scaler.monitor.web.security import Guard
 from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import Broadcast
 from scaler.monitor.web.token import link_to_show, load_token
-from scaler.monitor.web.views import answer, dump, refusal
+from scaler.monitor.web.views import answer, refusal
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import ConnectionRow
 
-STATIC = Path(__file__).parent / "static"
-REVALIDATE = "no-cache"
-"""Browsers may cache files of the page, but must ask for changes: names stay the same when contents change."""
-CONTENT_TYPES = {
-    ".css": "text/css",
-    ".html": "text/html",
-    ".js": "text/javascript",
-    ".svg": "image/svg+xml",
-}
-"""Not the types of the machine's own tables: browsers run no module of another type."""
 BUG = "this is a bug in scaler; please report it with the lines of the web server's log"
 WARN_SECONDS = 2.0
 """Time without an answer of the scheduler until a warning."""
@@ -123,34 +110,11 @@ class WebApp:
                 Route("/api/openapi.json", lambda _request: answer(openapi())),
                 Route("/metrics", Metrics(self._monitor.model, self.connection).answer),
                 Route("/events", self.broadcast),
-                Route("/schema.js", _schema),
-                Mount("/", _Files()),
+                Route("/schema.js", schema),
+                Mount("/", Files()),
             ],
             exception_handlers={HTTPException: _http_error, Exception: lambda _request, _error: refusal(500, BUG)},
         )
-
-
-def _schema(_request: Request) -> Response:
-    """Return the columns of the page's tables, and the keys of their rows, as a module."""
-    text = b"export const SCHEMA = %s;\nexport const KEYS = %s;\n" % (dump(page_schema()), dump(KEYS))
-    return Response(text, headers={"Cache-Control": REVALIDATE}, media_type=CONTENT_TYPES[".js"])
-
-
-class _Files(StaticFiles):
-    """The files of the page."""
-
-    def __init__(self) -> None:
-        super().__init__(directory=STATIC, html=True)
-
-    def file_response(
-        self, full_path: str | os.PathLike[str], stat_result: os.stat_result, scope: Scope, status_code: int = 200
-    ) -> Response:
-        response = super().file_response(full_path, stat_result, scope, status_code)
-        response.headers["Cache-Control"] = REVALIDATE
-        kind = CONTENT_TYPES.get(Path(full_path).suffix)
-        if kind is not None and "content-type" in response.headers:
-            response.headers["Content-Type"] = f"{kind}; charset=utf-8" if kind.startswith("text/") else kind
-        return response
 
 
 def _http_error(request: Request, error: Exception) -> Response:

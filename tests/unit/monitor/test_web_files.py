@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaler.monitor.web.server import CONTENT_TYPES, STATIC
+from scaler.monitor.web.files import CONTENT_TYPES, STATIC
 from tests.unit.monitor.web_rig import ask
 
 FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())

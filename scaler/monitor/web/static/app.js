@@ -4,7 +4,8 @@ import { clients } from "./clients.js";
 import { data } from "./data.js";
 import { failures } from "./failures.js";
 import { code, fill, h, setText } from "./dom.js";
-import { age } from "./format.js";
+import { age, clock } from "./format.js";
+import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
 import { overview } from "./overview.js";
 import { Store } from "./store.js";
@@ -95,7 +96,7 @@ function drawState() {
   const held = paused && (state === "live" || state === "late");
   const lastUpdate = store.age();
   const since = lastUpdate === null ? "" : `, last update ${age(lastUpdate)} ago`;
-  const texts = { connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
+  const texts = { saved: `Report of ${clock(store.now())}`, connecting: "Connecting", live: "Live", late: `Nothing new for ${age(lastUpdate)}`, away: `No scheduler${since}`, lost: `Connection lost${since}` };
   at("state").dataset.state = held ? "paused" : state;
   setText(at("state-text"), held ? "Paused" : texts[state]);
   document.body.classList.toggle("stale", ["late", "lost", "away"].includes(state));
@@ -162,6 +163,7 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 at("pause").addEventListener("click", pause);
+document.body.classList.toggle("saved", SAVED !== null);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", () => go(false));
 go(true);

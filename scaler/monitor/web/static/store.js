@@ -1,5 +1,6 @@
 // The data of the page, folded from the server's events, and the state of the connection.
 
+import { SAVED } from "./saved.js";
 import { KEYS } from "./schema.js";
 
 const SILENT_MS = 15_000;
@@ -39,6 +40,10 @@ export class Store {
   /** Begin to listen. onChange(what) gets the names of what has changed. */
   listen(onChange) {
     this.onChange = onChange;
+    if (SAVED !== null) {
+      this.onChange(this._replace(SAVED.snapshot));
+      return;
+    }
     const follow = () => this._follow(!document.hidden);
     document.addEventListener("visibilitychange", follow);
     addEventListener("pageshow", follow);
@@ -78,8 +83,9 @@ export class Store {
     return this.receivedAt === null ? 0 : (performance.now() - this.receivedAt) / 1000;
   }
 
-  /** connecting, live, late (the scheduler is connected, and sends nothing), away (it is not) or lost (the server). */
+  /** saved (it is a report), connecting, live, late (the scheduler is connected, and sends nothing), away (it is not) or lost (the server). */
   get state() {
+    if (SAVED !== null) return "saved";
     if (this.connection === null) return this._failed ? "lost" : "connecting";
     if (!this.open) return "lost";
     if (!this.connection.connected) return "away";

@@ -40,7 +40,7 @@ export function timeline(store) {
   const part = h("span", { class: "part" });
   const button = (text, title, click) => h("button", { type: "button", title, on: { click } }, text);
   const ranges = choice("Time shown", [[60, "1 min"], [300, "5 min"], [1800, "30 min"], [21_600, "6 h"]], START.span, (span) => look({ span, until: null }));
-  const download = h("a", { class: "button", download: "scaler-trace.json" }, "Download trace");
+  const download = h("a", { class: "button served", download: "scaler-trace.json" }, "Download trace");
   const element = h("div", { class: "page timeline" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Timeline"),
       h("div", { class: "tools" }, button("−", "Zoom out (−)", () => zoom(STEP)), button("+", "Zoom in (+)", () => zoom(1 / STEP)), button("Reset", "The last five minutes (0)", () => look(START)), ranges, download)),

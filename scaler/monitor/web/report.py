@@ -1,0 +1,118 @@
+"""The web page and what it shows, as one HTML file that opens without a server.
+
+The file has the page's own scripts, as modules in an import map, and the answers of the API that its views ask for.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Awaitable
+from html import escape
+from typing import Any
+
+from scaler._version import __version__
+from scaler.errors import ScalerError
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.failures import failure_key
+from scaler.monitor.model import MAX_FAILURES
+from scaler.monitor.rows import View
+from scaler.monitor.web.api import ROUTES, Query, Source
+from scaler.monitor.web.delta import DeltaEncoder
+from scaler.monitor.web.files import STATIC, schema_module
+from scaler.monitor.web.views import dump, task_view
+from scaler.protocol.monitor_rows import ConnectionRow
+
+MAX_TASKS = 2_000
+"""Tasks of a report: those reported last."""
+MAX_ASKED = 50
+"""Failed tasks whose explanation, traceback and output are in a report: those that failed last."""
+BLOCKS = 4_000
+"""Into how many parts the timeline is divided: tasks that are shorter than one are counted together."""
+MIN_TIMELINE_SECONDS = 1.0
+
+_IMPORT = re.compile(r'(?<=from ")\./(?:\w+/)*(\w+)\.js(?=")')
+_LINK = re.compile(r'<link rel="(\w+)" href="([\w./]+)"[^>]*>\n')
+_ANSWERS = {route.name: route.answer for route in ROUTES}
+
+
+async def report(monitor: MonitorConnection) -> str:
+    """Return the file's text: what the monitor knows now."""
+    connection = ConnectionRow(
+        connected=monitor.connected,
+        address=monitor.address,
+        incarnation=str(monitor.model.status.incarnation),
+        age_seconds=0.0,
+        task_rows=MAX_TASKS,
+        version=__version__,
+    )
+    return _page(await _document(Source(monitor, lambda: connection)))
+
+
+async def _document(source: Source) -> View:
+    model = source.monitor.model
+    tasks = {task.id: task for task in model.tasks(limit=MAX_TASKS)}
+    failed = {task.id: task for task in model.tasks(state="failed", limit=MAX_FAILURES)}
+    asked = list(failed)[:MAX_ASKED]
+    seconds = max(MIN_TIMELINE_SECONDS, model.now - (model.oldest_end() or model.now))
+    times = {"seconds": seconds, "since": 0.0, "until": 0.0, "resolution": seconds / BLOCKS}
+    whole = {task_id: (await _answer(source, "task", {"id": task_id})).get("task") for task_id in asked}
+    rows = (whole.get(task.id) or task_view(task) for task in {**tasks, **failed}.values())
+    return {
+        "snapshot": DeltaEncoder(model, source.connection, MAX_TASKS).snapshot(),
+        "tasks": list(rows),
+        "failures": await _answer(source, "failures", {"limit": MAX_FAILURES}),
+        "failing": {task.id: failure_key(task) for task in failed.values()},
+        "explained": {task_id: await _answer(source, "explain", {"id": task_id}) for task_id in asked},
+        "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
+        "series": await _answer(source, "series", {"since": 0.0}),
+        "timeline": await _answer(source, "timeline", times),
+    }
+
+
+async def _answer(source: Source, name: str, query: Query) -> Any:
+    """Return what the API answers; an error where the scheduler does not, or knows the task no more."""
+    try:
+        found = _ANSWERS[name](source, query)
+        return await found if isinstance(found, Awaitable) else found
+    except (ScalerError, LookupError) as error:
+        return {"text": str(error), "stdout": "", "stderr": "", "cut": 0}
+
+
+def _page(document: View) -> str:
+    html = (STATIC / "index.html").read_text(encoding="utf-8")
+    html = _LINK.sub(lambda link: _inlined(*link.groups()), html).replace('src="icon.svg"', f'src="{_icon()}"')
+    modules = {path.stem: path.read_text(encoding="utf-8") for path in (*STATIC.glob("*.js"), *STATIC.glob("*/*.js"))}
+    modules["schema"] = schema_module().decode()
+    imports = {f"scaler/{name}": _data_url("text/javascript", _named(text)) for name, text in modules.items()}
+    scripts = (
+        f'<script type="importmap">{_inert({"imports": imports})}</script>\n'
+        f'<script type="application/json" id="saved">{_inert(document)}</script>\n'
+        '<script type="module">import "scaler/app";</script>'
+    )
+    return html.replace('<script type="module" src="app.js"></script>', scripts)
+
+
+def _inlined(relation: str, path: str) -> str:
+    """Return what stands for a link of the page: scripts are in the import map."""
+    if relation == "stylesheet":
+        return f"<style>\n{(STATIC / path).read_text(encoding='utf-8')}</style>\n"
+    return f'<link rel="icon" href="{escape(_icon())}">\n' if relation == "icon" else ""
+
+
+def _named(module: str) -> str:
+    """Return a module whose imports go by the names of the import map: a data URL has no place of its own."""
+    return _IMPORT.sub(r"scaler/\1", module)
+
+
+def _icon() -> str:
+    return _data_url("image/svg+xml", (STATIC / "icon.svg").read_text(encoding="utf-8"))
+
+
+def _data_url(content_type: str, text: str) -> str:
+    return f"data:{content_type};base64,{base64.b64encode(text.encode()).decode()}"
+
+
+def _inert(document: object) -> str:
+    """Return JSON that cannot end its script element, whatever texts of the cluster are in it."""
+    return dump(document).decode().replace("<", "\\u003c")

@@ -1,0 +1,46 @@
+// A report: this page in one file, with answers of the server in it. It opens without a server.
+
+const element = document.getElementById("saved");
+
+/** What the report has; null on a page that a server has sent. */
+export const SAVED = element === null ? null : JSON.parse(element.textContent);
+
+/** Answer a path of the API from the report. Raises an Error as `ask` does. */
+export function answered(path) {
+  const { pathname, searchParams } = new URL(path, "http://report");
+  const [, , name, id = "", part = ""] = pathname.split("/").map(decodeURIComponent);
+  if (name === "tasks" && part) return answerOfTask(id, part);
+  if (name === "tasks" && id) return { task: SAVED.tasks.find((task) => task.id === id) ?? missing("This task is not in the report") };
+  if (name === "tasks") return { tasks: found(searchParams), kept: SAVED.tasks.length };
+  if (name === "failures") return SAVED.failures;
+  if (name === "series") return SAVED.series;
+  if (name === "timeline") return timeline(searchParams);
+  return missing("This is not in the report");
+}
+
+function missing(text) {
+  throw Object.assign(new Error(text), { status: 404 });
+}
+
+function answerOfTask(id, part) {
+  return SAVED[part === "log" ? "logs" : "explained"][id] ?? missing("The report has this of the last failed tasks only.");
+}
+
+function found(wanted) {
+  const state = wanted.get("state");
+  const search = wanted.get("search")?.toLowerCase();
+  const failure = wanted.get("failure");
+  return SAVED.tasks.filter((task) => (!state || task.state === state || (state === "failed" && task.failed))
+    && ["function", "worker", "client"].every((name) => !wanted.get(name) || task[name] === wanted.get(name))
+    && (!failure || SAVED.failing[task.id] === failure)
+    && (!search || [task.id, task.function, task.client, task.worker, task.state, task.text].join("\n").toLowerCase().includes(search)))
+    .slice(0, Number(wanted.get("limit")));
+}
+
+function timeline(times) {
+  const all = SAVED.timeline;
+  const until = Number(times.get("until")) || all.at;
+  const since = times.has("seconds") ? all.at - Number(times.get("seconds")) : Number(times.get("since"));
+  const during = ([start, end]) => end >= since && start <= until;
+  return { ...all, since, until, lanes: all.lanes.map((lane) => ({ ...lane, bars: lane.bars.filter(during), blocks: lane.blocks.filter(during) })) };
+}
