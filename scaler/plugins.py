@@ -59,6 +59,7 @@ WORKER_MANAGERS = Plugins(
         "baremetal_native": "scaler.worker_manager.baremetal_native:TYPE",
         "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:TYPE",
         "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
+        "kubernetes": "scaler.worker_manager.kubernetes:TYPE",
         "symphony": "scaler.worker_manager.symphony:TYPE",
         "ssh": "scaler.worker_manager.ssh:TYPE",
     },

@@ -73,7 +73,7 @@ class AwsEmulator:
         others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ec2")]
         self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.s3, *others]
         """In the order in which they are asked whether a call is for them."""
-        self._cut = _Cuts()
+        self._cut = Cuts()
         self._server = uvicorn.Server(self._config())
         self._thread = threading.Thread(target=self._server.run, args=([self._socket],), name="emulator", daemon=True)
         self._thread.start()
@@ -151,7 +151,7 @@ class AwsEmulator:
             return service.refuse(refusal)
 
 
-class _Cuts:
+class Cuts:
     """Cuts connections without an answer, which an application by itself cannot."""
 
     def __init__(self) -> None:

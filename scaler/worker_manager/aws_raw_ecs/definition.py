@@ -18,14 +18,13 @@ from scaler.worker_manager.aws.containers import (
 from scaler.worker_manager.aws.credential import check_secrets, secrets_with
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
+from scaler.worker_manager.containers import WORKER_COMMAND
 
 CONTAINER = "worker"
 STOP_SECONDS = 120
 """From SIGTERM to SIGKILL: the most that Fargate allows, and as long as the notice of a spot task."""
 STOP_GRACE_SECONDS = 110.0
 """How long running tasks of a worker that is stopped may take."""
-WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
-"""-P keeps the working directory off the path: a file there must not stand in for one of ours."""
 SETUP = "`scaler_worker_manager aws_raw_ecs setup`"
 
 _REGISTERED = (

@@ -1,0 +1,64 @@
+"""What units that are containers have in common: their image and their worker configuration."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from dataclasses import replace
+from importlib.metadata import version
+
+from scaler._version import __version__
+from scaler.config.addresses import is_loopback, local_address
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import UsageError
+
+WORKER_COMMAND = ("python", "-P", "-m", "scaler.worker")
+"""-P keeps the working directory off the path: a file there must not stand in for one of ours."""
+
+
+def require_image(image: str | None, setting: str) -> str:
+    """Return the image of the settings. Raises UsageError with the commands that make one.
+
+    There is no default: a container that installs Scaler by its name gets whatever project has that name on its index.
+    """
+    if image is not None:
+        return image
+    python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
+    raise UsageError(
+        f"{setting} is missing: workers need an image that has this version of scaler. Make one in a checkout of it: "
+        f"docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
+        f"--build-arg REQUIREMENTS=cloudpickle=={cloudpickle} -t REGISTRY/scaler-worker:{__version__} . && "
+        f"docker push REGISTRY/scaler-worker:{__version__}, and give that name as {setting}"
+    )
+
+
+def worker_document(
+    config: WorkerManagerConfig,
+    slots: int,
+    *,
+    unit_id: str = "",
+    unit_id_from: str = "unit_id",
+    stop_grace_seconds: float,
+) -> str:
+    """Return the configuration of a worker in a container, for SCALER_WORKER_CONFIG.
+
+    Its log goes to the container's output: log files of the manager's machine do not exist there.
+    """
+    worker = config.worker_config(unit_id, slots, unit_id_from=unit_id_from, stop_grace_seconds=stop_grace_seconds)
+    return replace(worker, logging_paths=("/dev/stdout",), logging_config_file=None).to_json()
+
+
+def exit_text(code: int) -> str:
+    """Return the exit code of a container as display text, with the signal that ended it."""
+    signals = [each.name for each in signal.Signals if each + 128 == code]
+    return f"exit code {code}{f' ({signals[0]})' if signals else ''}"
+
+
+def loopback_warning(what: str, address: str) -> str:
+    """Return a warning when workers on other machines cannot reach a scheduler at this address; else an empty text."""
+    if not is_loopback(local_address(address)):
+        return ""
+    return (
+        f"{what} cannot reach the scheduler at {address}: set worker_scheduler_address to the address that they know "
+        "it by"
+    )

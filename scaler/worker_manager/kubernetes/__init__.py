@@ -1,0 +1,135 @@
+"""Workers as pods of a Kubernetes cluster.
+
+A unit is a pod of one container, in which an agent runs with `k8s_slots` workers. Pods outlive their manager: they
+carry its label, by which a manager that comes later finds them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import MAX_COUNT, Check, Count, CountOrNone, Name, Names, Range
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.extras import require
+from scaler.needs import GPU
+from scaler.plugins import WorkerManagerType
+
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.kubernetes.backend:KubernetesBackend",
+    settings="scaler.worker_manager.kubernetes:KubernetesConfig",
+)
+_UNITS = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
+_QUANTITY = re.compile(r"(\d+(?:\.\d+)?)(k|M|G|T|Ki|Mi|Gi|Ti)?")
+_PAIR = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?)=(.*)", re.DOTALL)
+_TOLERATION = re.compile(r"([-A-Za-z0-9_./]*)(=[-A-Za-z0-9_.]*)?(:(NoSchedule|PreferNoSchedule|NoExecute))?")
+
+
+def bytes_of(quantity: str) -> int:
+    """Return the bytes of a quantity such as 512Mi, 4Gi or 2G. Raises ValueError."""
+    if (found := _QUANTITY.fullmatch(quantity)) is None:
+        raise ValueError(f"must be bytes as Kubernetes writes them, such as 512Mi, 4Gi or 2G, and is {quantity!r}")
+    return int(float(found[1]) * _UNITS[found[2] or ""])
+
+
+def _memory(value: str) -> str:
+    if bytes_of(value) < 1:
+        raise ValueError("must be more than 0")
+    return value
+
+
+def _pairs(value: tuple[str, ...]) -> tuple[str, ...]:
+    for item in value:
+        if not _PAIR.fullmatch(item):
+            raise ValueError(f"{item!r} must be KEY=VALUE")
+    return value
+
+
+def _tolerations(value: tuple[str, ...]) -> tuple[str, ...]:
+    for item in value:
+        if not item or not _TOLERATION.fullmatch(item):
+            raise ValueError(f"{item!r} must be KEY, KEY=VALUE, KEY:EFFECT or KEY=VALUE:EFFECT as in `kubectl taint`")
+    return value
+
+
+Pairs = Annotated[Names, Check(_pairs)]
+"""One or more KEY=VALUE."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KubernetesConfig(WorkerManagerConfig):
+    """Worker manager kubernetes: pods of a Kubernetes cluster.
+
+    Its workers connect to the scheduler: let it listen where pods reach it, and give this address as
+    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
+    """
+
+    type: Literal["kubernetes"] = "kubernetes"
+    """What the workers run on."""
+    k8s_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
+    """Image of the worker's container, with this version of scaler in it: made with docker/worker.Dockerfile."""
+    k8s_namespace: Annotated[Name | None, Setting(default_text="that of the context", metavar="NAME")] = None
+    """Namespace of the pods."""
+    k8s_kubeconfig: Annotated[
+        Name | None, Setting(default_text="KUBECONFIG, ~/.kube/config, or the service account", metavar="FILE")
+    ] = None
+    """File that says where the cluster is and as which user to ask it. Without any, a manager that runs in a pod uses
+    the pod's service account.
+    """
+    k8s_context: Annotated[Name | None, Setting(default_text="the current one", metavar="NAME")] = None
+    """Context of that file."""
+    k8s_cpu: Annotated[float, Range(gt=0, le=MAX_COUNT), Setting(metavar="CPUS")] = 1.0
+    """CPUs that a pod asks for."""
+    k8s_memory: Annotated[str, Check(_memory), Setting(metavar="QUANTITY")] = "2Gi"
+    """Memory of a pod, for all its workers together: requested, and its limit."""
+    k8s_slots: Annotated[CountOrNone, Setting(default_text="0: k8s_cpu, at least 1", metavar="COUNT")] = 0
+    """Workers in a pod."""
+    k8s_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
+    """GPUs of a pod, which its workers offer as the capability gpu unless per_worker_capabilities says otherwise."""
+    k8s_gpu_resource: Annotated[Name, Setting(metavar="NAME")] = "nvidia.com/gpu"
+    """How the cluster calls a GPU."""
+    k8s_service_account: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
+    """Service account of the pods. Without one, tasks find no token of the cluster in their pod."""
+    k8s_image_pull_policy: Annotated[
+        Literal["Always", "IfNotPresent", "Never"] | None, Setting(default_text="the cluster's", metavar="POLICY")
+    ] = None
+    """When nodes pull the image: Always, IfNotPresent or Never."""
+    k8s_image_pull_secrets: Annotated[Names, Setting(default_text="none", metavar="SECRET")] = ()
+    """Secrets with which nodes pull the image from a private registry."""
+    k8s_node_selector: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
+    """Labels that a node must have."""
+    k8s_tolerations: Annotated[
+        Names, Check(_tolerations), Setting(default_text="none", metavar="KEY=VALUE:EFFECT")
+    ] = ()
+    """Taints of nodes that the pods tolerate, as `kubectl taint` writes them; without a value any, without an effect
+    all.
+    """
+    k8s_priority_class: Annotated[Name | None, Setting(default_text="the cluster's", metavar="NAME")] = None
+    """Priority class of the pods."""
+    k8s_labels: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
+    """Labels of the pods beside those of the manager."""
+    k8s_annotations: Annotated[Pairs, Setting(default_text="none", metavar="KEY=VALUE")] = ()
+    """Annotations of the pods."""
+    k8s_pod_template: Annotated[str | None, Setting(default_text="none", metavar="FILE")] = None
+    """YAML file with a pod that the settings are put into: volumes, affinity, security context and whatever else they
+    do not have.
+    """
+    k8s_stop_seconds: Annotated[Count, Range(ge=10), Setting(metavar="SECONDS")] = 60
+    """From SIGTERM to SIGKILL of a pod that is stopped, evicted or preempted: its running tasks have 5 seconds less."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.k8s_gpus and GPU not in self.per_worker_capabilities:
+            offered = {**self.per_worker_capabilities, GPU: float(self.k8s_gpus)}
+            object.__setattr__(self, "per_worker_capabilities", offered)
+
+    @property
+    def slots(self) -> int:
+        """Workers in a pod."""
+        return self.k8s_slots or max(1, int(self.k8s_cpu))
+
+    def check(self) -> None:
+        super().check()
+        require("kubernetes", "kubernetes", "a worker manager of the type kubernetes")

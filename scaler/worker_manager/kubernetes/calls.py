@@ -1,0 +1,265 @@
+"""Requests to the API of a cluster, and errors with what to do about them.
+
+The official client says where the cluster is, as which user to ask it, and how to connect. Its models and methods are
+not used: importing them takes seconds, and they know only the fields of their own version. Objects are dictionaries.
+
+Back-off is the caller's. The text of an error is the same whenever its cause is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import config as kubeconfig
+from kubernetes.client.configuration import Configuration
+from kubernetes.client.rest import RESTClientObject
+
+from scaler._version import __version__
+from scaler.errors import UsageError
+from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.kubernetes import KubernetesConfig
+from scaler.worker_manager.kubernetes.pods import OWNER_LABEL, Fields, owner_of, short
+
+CONNECT_TIMEOUT_SECONDS, READ_TIMEOUT_SECONDS = 5.0, 10.0
+WATCH_SECONDS = 50
+"""The server ends a watch after this time, and another one begins. Silence that is longer is a lost connection."""
+WATCH_MARGIN_SECONDS = 15.0
+CONNECTIONS = 16
+PAGE_OBJECTS = 500
+USER_AGENT = f"scaler/{__version__}"
+METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
+RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
+"""A second attempt, where a kept connection has ended meanwhile. Names make every request repeatable."""
+ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_OBJECT = re.compile(r'^[a-z]+(\.[a-z0-9.]+)? "[^"]*" (is )?')
+_USED = re.compile(r"used: .*?, (?=limited: )")
+_CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
+
+
+class KubernetesError(BackendError):
+    """A request failed. code: the HTTP status, 0 when there was no answer. cause: the API's own word for it.
+
+    is_uncertain: the cluster may have done it nevertheless.
+    """
+
+    def __init__(self, text: str, code: int = 0, cause: str = "") -> None:
+        super().__init__(text)
+        self.code = code
+        self.cause = cause
+        self.is_uncertain = code == 0 or code >= 500
+        self.is_temporary = self.is_uncertain or code == 429 or cause == "Conflict"
+
+
+class PodsApi:
+    """The pods and the Secret of one manager. Its methods may be called from any thread, and raise KubernetesError.
+
+    Raises UsageError when it is unknown where the cluster is.
+    """
+
+    def __init__(self, config: KubernetesConfig) -> None:
+        self._config = config
+        self._selector = f"{OWNER_LABEL}={owner_of(config)}"
+        self._lock = threading.Lock()
+        self._made: tuple[Configuration, urllib3.PoolManager] | None = None
+        """None: the credentials were refused. They may be renewed, which a client does not notice by itself."""
+        self.namespace = config.k8s_namespace or ""
+        self._client()
+
+    @property
+    def by_hand(self) -> str:
+        """The command with which users remove what a manager has left."""
+        return f"kubectl --namespace {self.namespace} delete pods,secrets --selector {self._selector}"
+
+    def create_pod(self, pod: Fields) -> Fields:
+        return self._call("create", "pods", body=pod)
+
+    def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
+        """Delete a pod; one that does not exist is no error. grace_seconds: None for the pod's own."""
+        self._delete("pods", name, {} if grace_seconds is None else {"gracePeriodSeconds": grace_seconds})
+
+    def list_pods(self) -> tuple[list[Fields], str]:
+        """Return all pods of the manager, and the version of the list, from which a watch continues."""
+        pods: list[Fields] = []
+        query: Fields = {"labelSelector": self._selector, "limit": PAGE_OBJECTS}
+        while True:
+            page = self._call("list", "pods", query=query)
+            pods += page["items"]
+            if not (following := page["metadata"].get("continue")):
+                return pods, str(page["metadata"]["resourceVersion"])
+            query["continue"] = following
+
+    def open_watch(self, version: str) -> urllib3.BaseHTTPResponse:
+        """Return the answer of a watch from a version on, for `read_watch`. It is open when this returns."""
+        query = {
+            "labelSelector": self._selector,
+            "watch": "true",
+            "resourceVersion": version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": WATCH_SECONDS,
+        }
+        return self._ask("watch", "pods", query=query, read_seconds=WATCH_SECONDS + WATCH_MARGIN_SECONDS)
+
+    def read_watch(self, watch: urllib3.BaseHTTPResponse) -> Iterator[tuple[str, Fields]]:
+        """Yield kind and object of each event until the server ends the watch."""
+        rest = b""
+        with self._errors("watch pods"):
+            for part in watch.stream(65536):
+                *lines, rest = (rest + part).split(b"\n")
+                for event in map(json.loads, filter(None, lines)):
+                    if event["type"] == "ERROR":
+                        raise self._refusal("watch pods", int(event["object"].get("code") or 500), event["object"])
+                    yield event["type"], event["object"]
+
+    def warnings(self) -> dict[str, str]:
+        """Return the last warning about each pod of the namespace, by its name."""
+        query = {"fieldSelector": "type=Warning,involvedObject.kind=Pod", "limit": PAGE_OBJECTS}
+        events = self._call("list", "events", query=query)["items"]
+        events.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+        return {event["involvedObject"]["name"]: f"{event['reason']}: {event['message']}" for event in events}
+
+    def put_secret(self, secret: Fields) -> None:
+        """Create the Secret, or give an existing one this content."""
+        try:
+            self._call("create", "secrets", body=secret)
+        except KubernetesError as error:
+            if error.cause != "AlreadyExists":
+                raise
+            self._call("update", "secrets", secret["metadata"]["name"], body=secret)
+
+    def delete_secret(self, name: str) -> None:
+        """Delete the Secret; one that does not exist is no error."""
+        self._delete("secrets", name, {})
+
+    def close(self) -> None:
+        """Close all connections."""
+        with self._lock:
+            if self._made is not None:
+                self._made[1].clear()
+
+    def _delete(self, plural: str, name: str, query: Fields) -> None:
+        try:
+            self._call("delete", plural, name, query=query)
+        except KubernetesError as error:
+            if error.code != 404:
+                raise
+
+    def _call(
+        self, verb: str, plural: str, name: str = "", *, query: Fields | None = None, body: Fields | None = None
+    ) -> Fields:
+        raw = self._ask(verb, plural, name, query=query, body=body)
+        with self._errors(f"{verb} {plural}"):
+            answer: Fields = json.loads(raw.data)
+            return answer
+
+    def _ask(
+        self,
+        verb: str,
+        plural: str,
+        name: str = "",
+        *,
+        query: Fields | None = None,
+        body: Fields | None = None,
+        read_seconds: float = READ_TIMEOUT_SECONDS,
+    ) -> urllib3.BaseHTTPResponse:
+        """Return the answer to a request, whose content is not read yet."""
+        what = f"{verb} {plural}"
+        try:
+            configuration, pool = self._client()
+        except UsageError as error:  # the file has changed since the manager began
+            raise KubernetesError(f"cannot {what}: {error}", 401) from error
+        url = "/".join(filter(None, (configuration.host, "api/v1/namespaces", self.namespace, plural, name)))
+        with self._errors(what):
+            headers = {"Accept": "application/json", "Content-Type": "application/json", "User-Agent": USER_AGENT}
+            for setting in configuration.auth_settings().values():  # a token is renewed here
+                headers[setting["key"]] = setting["value"]
+            answer: urllib3.BaseHTTPResponse = pool.request(
+                METHODS.get(verb, "GET"),
+                f"{url}?{urlencode(query or {})}",
+                body=None if body is None else json.dumps(body),
+                headers=headers,
+                timeout=urllib3.Timeout(CONNECT_TIMEOUT_SECONDS, read_seconds),
+                retries=RETRIES,
+                preload_content=False,
+            )
+            if answer.status < 300:
+                return answer
+            text = answer.data.decode("utf-8", "replace")
+        if answer.status == 401:
+            with self._lock:
+                self._made = None
+        raise self._refusal(what, answer.status, _status_of(text, answer.reason))
+
+    def _client(self) -> tuple[Configuration, urllib3.PoolManager]:
+        with self._lock:
+            if self._made is None:
+                try:
+                    configuration = self._configured()
+                except (kubeconfig.ConfigException, OSError) as error:
+                    file, context = self._config.k8s_kubeconfig, self._config.k8s_context
+                    where = f"k8s_kubeconfig = {file!r}, k8s_context = {context!r}"
+                    raise UsageError(f"it is unknown where the cluster is ({where}): {error}") from error
+                self._made = configuration, RESTClientObject(configuration).pool_manager
+            return self._made
+
+    def _configured(self) -> Configuration:
+        configuration = Configuration()
+        configuration.connection_pool_maxsize = CONNECTIONS
+        file, context = self._config.k8s_kubeconfig or os.environ.get("KUBECONFIG"), self._config.k8s_context
+        has_account = (ACCOUNT_DIRECTORY / "token").exists() and "KUBERNETES_SERVICE_HOST" in os.environ
+        if file is None and has_account and not Path(kubeconfig.KUBE_CONFIG_DEFAULT_LOCATION).expanduser().exists():
+            kubeconfig.load_incluster_config(client_configuration=configuration)
+            self.namespace = self.namespace or (ACCOUNT_DIRECTORY / "namespace").read_text(encoding="utf-8").strip()
+            return configuration
+        contexts, active = kubeconfig.list_kube_config_contexts(file)
+        if context is not None:
+            active = next((each for each in contexts if each["name"] == context), None)
+        if active is not None:  # otherwise the next line says what is wrong
+            self.namespace = self.namespace or active["context"].get("namespace") or "default"
+        kubeconfig.load_kube_config(file, context, client_configuration=configuration, persist_config=False)
+        return configuration
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Convert what is raised inside to KubernetesError."""
+        try:
+            yield
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+            name = type(cause or error).__name__
+            raise KubernetesError(f"cannot {what}: the API of the cluster does not answer ({name})") from error
+        except ValueError as error:
+            raise KubernetesError(f"cannot {what}: the API of the cluster answers no JSON: {error}", 400) from error
+
+    def _refusal(self, what: str, code: int, status: Fields) -> KubernetesError:
+        cause = str(status.get("reason") or "")
+        message = _OBJECT.sub("", short(str(status.get("message") or cause)))
+        where = f"in the namespace {self.namespace}"
+        if code == 401:
+            text = _CREDENTIALS
+        elif code == 403 and "exceeded quota" in message:
+            text = f"quota {where}: {_USED.sub('', message).removeprefix('forbidden: ')}"
+        elif code == 403:
+            text = f"not allowed to {what} {where} (403): {message}"
+        elif code == 429:
+            text = f"the API of the cluster is busy (429): {what}"
+        elif code >= 500:
+            text = f"cannot {what}: the API of the cluster fails ({code})"
+        else:
+            text = f"cannot {what} {where} ({code} {cause}): {message}"
+        return KubernetesError(text, code, cause)
+
+
+def _status_of(text: str, reason: str | None) -> Fields:
+    try:
+        status = json.loads(text)
+    except ValueError:
+        status = None
+    return status if isinstance(status, dict) else {"reason": reason, "message": text or reason}

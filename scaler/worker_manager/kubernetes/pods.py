@@ -1,0 +1,296 @@
+"""The objects that a manager makes, and what a described pod says of its unit. Pure.
+
+The container of the worker is named `worker`; a pod template may have others beside it, which end with it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.worker.credential import CREDENTIAL_VARIABLE
+from scaler.worker_manager.backend import ENDED
+from scaler.worker_manager.containers import WORKER_COMMAND, exit_text, worker_document
+from scaler.worker_manager.kubernetes import KubernetesConfig
+
+Fields = dict[str, Any]
+"""An object as the API has it."""
+CONTAINER = "worker"
+OWNER_LABEL = "scaler/owner"
+"""Its value says which manager of which scheduler an object belongs to."""
+CREDENTIAL_KEY = "credential"
+STOP_MARGIN_SECONDS = 5.0
+"""How much earlier than the pod its running tasks are ended: the worker still gives back their results."""
+NODE_LOST_SECONDS = 30
+"""A pod on a node that does not answer is given up after this time. The cluster's own default is 300: pods may have
+data, and workers have none that cannot be made again."""
+NODE_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+MAX_MESSAGE_CHARACTERS = 300
+MAX_SLUG_CHARACTERS = 40
+"""With what follows it, a name has at most the 63 characters of a DNS label."""
+_QUIET = ("ContainerCreating", "PodInitializing")
+"""Waiting reasons of a container that starts as it should."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPod:
+    """What a described pod says of its unit."""
+
+    state: UnitState
+    reason: str
+    age_seconds: float
+    """To its end if it has ended."""
+    remaining_seconds: float
+    """Until its deadline, which only a template can give it; 0: there is none."""
+    is_blocked: bool
+    """A container cannot start, which no other pod would change: no image, no secret."""
+
+
+# -- what a manager makes
+
+
+def owner_of(config: KubernetesConfig) -> str:
+    """Return the value of OWNER_LABEL of all objects of this manager and scheduler."""
+    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def slug_of(config: KubernetesConfig) -> str:
+    """Return the manager's name as names of objects begin."""
+    slug = re.sub("[^a-z0-9]+", "-", config.worker_manager_id.lower())[:MAX_SLUG_CHARACTERS].strip("-")
+    return slug or "scaler"
+
+
+def secret_name(config: KubernetesConfig) -> str:
+    """Return the name of the Secret with the credential of the units."""
+    return f"{slug_of(config)}-{owner_of(config)[:12]}"
+
+
+def secret_of(config: KubernetesConfig, credential: str) -> Fields:
+    """Return the Secret with the credential of the units."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": secret_name(config), **_marks(config)},
+        "type": "Opaque",
+        "stringData": {CREDENTIAL_KEY: credential},
+    }
+
+
+def pod_of(config: KubernetesConfig, template: Mapping[str, Any], name: str, *, has_credential: bool) -> Fields:
+    """Return the pod of a unit: the template with the settings put into it. name: the pod's, and the unit's id.
+
+    Raises UsageError when the template has several containers and none is named `worker`.
+    """
+    pod = deepcopy(dict(template))
+    marks = _marks(config)
+    given = pod.get("metadata") or {}
+    spec = pod.get("spec") or {}
+    containers = spec.get("containers") or [{"name": CONTAINER}]
+    _set_container(_worker_container(containers), config, name, has_credential=has_credential)
+    spec |= {
+        "containers": containers,
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": config.k8s_stop_seconds,
+        "enableServiceLinks": False,  # variables for every service of the namespace, which tasks do not want
+        "tolerations": [
+            *(spec.get("tolerations") or ()),
+            *map(_toleration, config.k8s_tolerations),
+            *({**_toleration(f"{key}:NoExecute"), "tolerationSeconds": NODE_LOST_SECONDS} for key in NODE_TAINTS),
+        ],
+    }
+    spec.setdefault("shareProcessNamespace", True)  # the pod's own first process then reaps what tasks leave behind
+    spec.setdefault("automountServiceAccountToken", config.k8s_service_account is not None)
+    if config.k8s_node_selector:
+        spec["nodeSelector"] = (spec.get("nodeSelector") or {}) | _pairs(config.k8s_node_selector)
+    if config.k8s_image_pull_secrets:
+        spec["imagePullSecrets"] = [{"name": secret} for secret in config.k8s_image_pull_secrets]
+    if config.k8s_service_account is not None:
+        spec["serviceAccountName"] = config.k8s_service_account
+    if config.k8s_priority_class is not None:
+        spec["priorityClassName"] = config.k8s_priority_class
+    labels = (given.get("labels") or {}) | _pairs(config.k8s_labels) | marks["labels"]
+    annotations = (given.get("annotations") or {}) | _pairs(config.k8s_annotations) | marks["annotations"]
+    metadata = {**given, "name": name, "labels": labels, "annotations": annotations}
+    metadata.pop("generateName", None)
+    metadata.pop("namespace", None)  # k8s_namespace decides
+    return {**pod, "apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def template_image(template: Mapping[str, Any]) -> str | None:
+    """Return the image of the worker in a template; None when it has none. Raises UsageError as `pod_of` does."""
+    containers = (template.get("spec") or {}).get("containers")
+    return _worker_container(containers).get("image") if containers else None
+
+
+def _set_container(container: Fields, config: KubernetesConfig, name: str, *, has_credential: bool) -> None:
+    grace = config.k8s_stop_seconds - STOP_MARGIN_SECONDS
+    document = worker_document(config, config.slots, unit_id=name, stop_grace_seconds=grace)
+    own: list[Fields] = [{"name": WORKER_CONFIG_VARIABLE, "value": document}]
+    if has_credential:
+        reference = {"name": secret_name(config), "key": CREDENTIAL_KEY}
+        own.append({"name": CREDENTIAL_VARIABLE, "valueFrom": {"secretKeyRef": reference}})
+    names = {variable["name"] for variable in own}
+    others = [variable for variable in container.get("env") or () if variable.get("name") not in names]
+    container |= {"name": CONTAINER, "command": list(WORKER_COMMAND), "env": [*others, *own]}
+    container.pop("args", None)
+    container["terminationMessagePolicy"] = "FallbackToLogsOnError"  # why it failed is then in the pod's status
+    container.setdefault("securityContext", {"allowPrivilegeEscalation": False})
+    if config.k8s_image is not None:
+        container["image"] = config.k8s_image
+    if config.k8s_image_pull_policy is not None:
+        container["imagePullPolicy"] = config.k8s_image_pull_policy
+    resources = container.get("resources") or {}
+    gpus = {config.k8s_gpu_resource: str(config.k8s_gpus)} if config.k8s_gpus else {}
+    requests = {"cpu": f"{config.k8s_cpu:g}", "memory": config.k8s_memory, **gpus}
+    resources["requests"] = (resources.get("requests") or {}) | requests
+    resources["limits"] = (resources.get("limits") or {}) | {"memory": config.k8s_memory, **gpus}
+    container["resources"] = resources
+
+
+def _worker_container(containers: Sequence[Fields]) -> Fields:
+    named = [container for container in containers if container.get("name") == CONTAINER]
+    if not named and len(containers) > 1:
+        names = ", ".join(str(container.get("name")) for container in containers)
+        raise UsageError(f"k8s_pod_template has the containers {names}: call the one for the worker {CONTAINER!r}")
+    return (named or list(containers))[0]
+
+
+def _marks(config: KubernetesConfig) -> dict[str, dict[str, str]]:
+    labels = {
+        "app.kubernetes.io/name": "scaler-worker",
+        "app.kubernetes.io/managed-by": "scaler",
+        "scaler/manager": slug_of(config),
+        OWNER_LABEL: owner_of(config),
+    }
+    cluster = {"scaler/manager": config.worker_manager_id, "scaler/cluster": config.worker_scheduler_address}
+    return {"labels": labels, "annotations": cluster}
+
+
+def _pairs(items: Sequence[str]) -> dict[str, str]:
+    return {key: value for key, _, value in (item.partition("=") for item in items)}
+
+
+def _toleration(taint: str) -> Fields:
+    head, _, effect = taint.partition(":")
+    key, equals, value = head.partition("=")
+    found: Fields = {"operator": "Equal", "value": value} if equals else {"operator": "Exists"}
+    return found | ({"key": key} if key else {}) | ({"effect": effect} if effect else {})
+
+
+# -- what a described pod says
+
+
+def name_of(pod: Mapping[str, Any]) -> str:
+    """Return the name of a pod, which is the unit's id."""
+    return str(pod["metadata"]["name"])
+
+
+def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_deleted: bool = False) -> SeenPod:
+    """Return what a pod says. is_stopped: this manager stopped it. is_deleted: it does not exist any more, and this is
+    what it was.
+
+    STOPPED: this manager stopped it, or its worker exited with code 0. A worker that the cluster takes away is FAILED
+    however it ended.
+    """
+    metadata, status, spec = pod["metadata"], pod.get("status") or {}, pod.get("spec") or {}
+    state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)
+    waiting = _container_state(status).get("waiting") or {}
+    is_blocked = state is UnitState.PENDING and waiting.get("reason") not in (None, *_QUIET)
+    reason = "stopped" if state is UnitState.STOPPED and is_stopped else _reason(pod, state, waiting)
+    ended = (_container_state(status).get("terminated") or {}).get("finishedAt") if state in ENDED else None
+    created = _time(metadata.get("creationTimestamp")) or now
+    age = ((_time(ended) or now) - created).total_seconds()
+    remaining, deadline = 0.0, spec.get("activeDeadlineSeconds")
+    if deadline is not None and state not in ENDED:
+        begun = _time(status.get("startTime")) or now
+        remaining = max(0.001, deadline - (now - begun).total_seconds())
+    return SeenPod(state, reason, max(0.0, age), remaining, is_blocked)
+
+
+def grace_seconds(pod: Mapping[str, Any]) -> float:
+    """Return how long a pod that is being deleted may take."""
+    return float(pod["metadata"].get("deletionGracePeriodSeconds") or 0)
+
+
+def node_text(pod: Mapping[str, Any]) -> str:
+    """Return why a pod is given up whose node did not end it in time."""
+    return f"NodeLost: the node {(pod.get('spec') or {}).get('nodeName', '')} does not answer"
+
+
+def _state(metadata: Fields, status: Fields, *, is_stopped: bool, is_deleted: bool) -> UnitState:
+    terminated = _container_state(status).get("terminated")
+    is_lost = status.get("reason") == "NodeLost"
+    if is_deleted or is_lost or terminated is not None or status.get("phase") in ("Succeeded", "Failed"):
+        is_taken = bool(_disruption(status)) or status.get("reason") in ("Evicted", "NodeLost")
+        is_done = status.get("phase") == "Succeeded" or (terminated or {}).get("exitCode") == 0
+        return UnitState.STOPPED if is_stopped or (is_done and not is_taken) else UnitState.FAILED
+    if metadata.get("deletionTimestamp"):
+        return UnitState.STOPPING
+    if _container_state(status).get("running") is not None:
+        return UnitState.RUNNING
+    return UnitState.WAITING if _condition(status, "PodScheduled").get("status") == "False" else UnitState.PENDING
+
+
+def _reason(pod: Mapping[str, Any], state: UnitState, waiting: Fields) -> str:
+    status = pod.get("status") or {}
+    if state is UnitState.RUNNING:
+        return ""
+    if state is UnitState.WAITING:
+        condition = _condition(status, "PodScheduled")
+        return _said(condition.get("reason") or "Unschedulable", condition.get("message"))
+    if state is UnitState.PENDING:
+        return "" if waiting.get("reason") in _QUIET else _said(waiting.get("reason"), waiting.get("message"))
+    disruption, parts = _disruption(status), []
+    if status.get("reason"):
+        parts.append(_said(status["reason"], status.get("message")))
+    if disruption:
+        parts.append(_said(disruption.get("reason"), disruption.get("message")))
+    terminated = _container_state(status).get("terminated") or {}
+    if terminated:
+        own = terminated.get("reason")
+        parts += [own] if own not in (None, "Error", "Completed") else []
+        parts.append(exit_text(terminated.get("exitCode", 0)))
+        lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
+        parts += [short(lines[-1])] if lines else []
+    if not parts:
+        parts.append("deleted, and not by this manager")
+    return "; ".join(parts)
+
+
+def _container_state(status: Fields) -> Fields:
+    statuses = status.get("containerStatuses") or ()
+    found: Fields = next((each for each in statuses if each.get("name") == CONTAINER), {})
+    state: Fields = found.get("state") or {}
+    return state
+
+
+def _condition(status: Fields, kind: str) -> Fields:
+    return next((each for each in status.get("conditions") or () if each.get("type") == kind), {})
+
+
+def _disruption(status: Fields) -> Fields:
+    found = _condition(status, "DisruptionTarget")
+    return found if found.get("status") == "True" else {}
+
+
+def _said(reason: str | None, message: str | None) -> str:
+    return ": ".join(short(part).rstrip(".") for part in (reason, message) if part)
+
+
+def short(text: str) -> str:
+    """Return a text on one line, and its beginning where it is long."""
+    text = " ".join(text.split())
+    return text if len(text) <= MAX_MESSAGE_CHARACTERS else text[: MAX_MESSAGE_CHARACTERS - 3] + "..."
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
