@@ -13,6 +13,7 @@ import pytest
 
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.backends import CHECKS, BackendCase, MemoryBackend
+from scaler.testing.kubernetes import KubernetesEmulator
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.calls import AwsClient
@@ -22,6 +23,8 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Capacity
 from scaler.worker_manager.baremetal_native import BaremetalNative, BaremetalNativeConfig
+from scaler.worker_manager.kubernetes import KubernetesConfig, pods
+from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony import make_backend as make_symphony_backend
 from scaler.worker_manager.symphony.settings import SymphonyConfig
@@ -126,7 +129,29 @@ def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backen
         backend.close()
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc"])
+@contextmanager
+def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", ("python", str(script)))
+    with KubernetesEmulator() as kubernetes:
+        config = KubernetesConfig(
+            scheduler_address="tcp://127.0.0.1:1",
+            worker_manager_id="m",
+            k8s_kubeconfig=str(kubernetes.kubeconfig(script.with_suffix(".yaml"))),
+            k8s_image="emulated",
+            max_task_concurrency=8,
+        )
+        made: list[KubernetesBackend] = []
+
+        def backend() -> KubernetesBackend:
+            made.append(KubernetesBackend(config))
+            return made[-1]
+
+        yield BackendCase(backend(), kubernetes.kill_container, "exit code 137 (SIGKILL)", backend)
+        for each in made:
+            each.close()
+
+
+@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc", "kubernetes"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -141,6 +166,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = symphony_case(script, monkeypatch)
         case "aws_raw_ecs":
             made = ecs_case(script, monkeypatch)
+        case "kubernetes":
+            made = kubernetes_case(script, monkeypatch)
         case _:
             made = batch_case(script, monkeypatch)
     with made as found:

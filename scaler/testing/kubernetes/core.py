@@ -288,7 +288,7 @@ class ClusterCore:
             else:
                 pod["spec"]["nodeName"] = node.name
                 condition = {"type": "PodScheduled", "status": "True"}
-                waiting = {"name": spec["containers"][0]["name"], "state": {"waiting": {"reason": "ContainerCreating"}}}
+                waiting = _container_status(pod, {"waiting": {"reason": "ContainerCreating"}}, ready=False)
                 status = {"conditions": [condition], "startTime": timestamp(now), "containerStatuses": [waiting]}
                 self.store.update("pods", pod | {"status": pod["status"] | status})
                 return True
@@ -316,7 +316,7 @@ class ClusterCore:
 
     def _report(self, name: str, state: Fields, *, phase: str, ready: bool) -> None:
         pod = self.store.get("pods", name)
-        container = {"name": pod["spec"]["containers"][0]["name"], "state": state, "ready": ready, "restartCount": 0}
+        container = _container_status(pod, state, ready=ready)
         # A pod that was evicted stays Failed.
         changed = {"containerStatuses": [container]} | ({} if "reason" in pod["status"] else {"phase": phase})
         self.store.update("pods", self._with_status(name, **changed))
@@ -369,6 +369,12 @@ def requests_of(spec: Mapping[str, Any]) -> dict[str, float]:
         for key, quantity in ((container.get("resources") or {}).get("requests") or {}).items():
             total[key] = total.get(key, 0.0) + amount(quantity)
     return total
+
+
+def _container_status(pod: Fields, state: Fields, *, ready: bool) -> Fields:
+    container = pod["spec"]["containers"][0]
+    status = {"name": container["name"], "image": container["image"], "imageID": "", "restartCount": 0}
+    return {**status, "ready": ready, "state": state}
 
 
 def _waiting(pod: Fields) -> Fields:

@@ -9,7 +9,8 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -163,6 +164,12 @@ class KubernetesEmulator(SteppedService):
             self._core.store.compact()
         self.cut_watches()
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Show no change to anyone until the block has ended."""
+        with self._changed:
+            yield
+
     def cut_watches(self) -> None:
         """Cut the connections of all watches."""
 
@@ -266,11 +273,12 @@ class KubernetesEmulator(SteppedService):
                 return await self._watch(request, plural)
             body = json.loads(await request.body() or b"{}")
             answer = await run_in_threadpool(self._answer, verb, plural, name or "", query, body)
-        except ApiRefusalError as failure:
-            return JSONResponse(failure.status(), failure.code)
+            code = 201 if verb == "create" else 200
+        except ApiRefusalError as refusal:
+            answer, code = refusal.status(), refusal.code
         if isinstance(fault, LoseReply):
             self._cuts.cut(request)
-        return JSONResponse(answer, 201 if verb == "create" else 200)
+        return JSONResponse(answer, code)
 
     def _answer(self, verb: str, plural: str, name: str, query: Mapping[str, str], body: Fields) -> Fields:
         store, now = self._core.store, time.time()

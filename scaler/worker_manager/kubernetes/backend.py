@@ -132,7 +132,12 @@ class KubernetesBackend:
         return self._watch.fileno()
 
     def close(self) -> None:
-        """Remove what is left of pods that have ended, and the Secret unless pods need it. Other pods stay."""
+        """Remove what is left of pods that have ended, and the Secret unless pods need it. Other pods stay.
+
+        Does nothing the second time.
+        """
+        if self._watch.is_closed:
+            return
         try:
             failures = _each(self._api.delete_pod, self._unanswered)
             pods: Fields = {} if failures else self._watch.snapshot()[0]

@@ -39,7 +39,7 @@ METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
 """A second attempt, where a kept connection has ended meanwhile. Names make every request repeatable."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_OBJECT = re.compile(r'^[a-z]+(\.[a-z0-9.]+)? "[^"]*" (is )?')
+_OBJECT = re.compile(r'^[A-Za-z]+(\.[a-z0-9.]+)? "[^"]*" (is )?')
 _USED = re.compile(r"used: .*?, (?=limited: )")
 _CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
 

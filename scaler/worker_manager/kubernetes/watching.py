@@ -42,6 +42,10 @@ class PodWatch:
         self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._thread = threading.Thread(target=self._run, name="pods", daemon=True)
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closing.is_set()
+
     def fileno(self) -> int:
         """Return a descriptor that is readable when `snapshot` would return something new."""
         return self._descriptor
