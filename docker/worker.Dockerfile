@@ -1,4 +1,4 @@
-# The image of workers in containers, for the worker managers aws_raw_ecs and aws_hpc. Build it from the repository:
+# The image of workers in containers, for the worker managers aws_raw_ecs, aws_hpc and kubernetes. Build it from the repository:
 #
 #     docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION=3.12 \
 #         --build-arg REQUIREMENTS="cloudpickle==3.1.1 numpy==2.1.3" -t scaler-worker:1 .

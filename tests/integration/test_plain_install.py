@@ -159,6 +159,7 @@ def test_launcher_page_metrics_and_questions_need_no_extra(python: str, tmp_path
             "aws",
             ["scaler_worker_manager", "aws_raw_ecs", "tcp://127.0.0.1:1", "-wmi", "a", "--ecs-subnets", "subnet-1"],
         ),
+        ("kubernetes", ["scaler_worker_manager", "kubernetes", "tcp://127.0.0.1:1", "-wmi", "a"]),
         ("aws", ["scaler", "FILE"]),
     ],
 )

@@ -25,6 +25,7 @@ from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
+from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -43,6 +44,7 @@ MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
 WEB_LIMITS = "integration/test_web_limits.py::"
 WEB = "integration/test_web_ui.py::"
+KUBERNETES = "integration/test_settings_kubernetes.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
@@ -264,6 +266,29 @@ EFFECTS: dict[type, dict[str, str]] = {
         "batch_image": HPC_SETUP + "test_jobs_run_in_the_image_of_the_settings_and_install_nothing",
         **seen_by(HPC_SETUP + "test_what_is_made_fits_together", "batch_cpu batch_memory"),
     },
+    KubernetesConfig: {
+        **{key: test.replace(CLOUDS, KUBERNETES) for key, test in OF_CLOUD_MANAGERS.items()},
+        "credentials": "integration/test_kubernetes_manager.py::"
+        "test_a_manager_that_was_killed_adopts_its_pods_whose_key_shows_nowhere_and_goes_with_them",
+        "max_task_concurrency": KUBERNETES + "test_a_manager_has_as_many_pods_as_hold_the_wanted_workers",
+        **seen_by(
+            KUBERNETES + "test_the_cluster_is_that_of_the_file_the_context_and_the_namespace",
+            "k8s_kubeconfig k8s_context k8s_namespace",
+        ),
+        **seen_by(
+            "unit/worker_manager/test_kubernetes_pods.py::test_a_pod_has_what_the_settings_say",
+            "k8s_image k8s_image_pull_policy k8s_image_pull_secrets k8s_cpu k8s_memory k8s_gpus k8s_gpu_resource "
+            "k8s_node_selector k8s_tolerations k8s_labels k8s_annotations",
+        ),
+        **seen_by(
+            KUBERNETES + "test_a_priority_class_and_a_service_account_must_exist",
+            "k8s_priority_class k8s_service_account",
+        ),
+        "k8s_slots": KUBERNETES + "test_a_manager_has_as_many_pods_as_hold_the_wanted_workers",
+        "k8s_pod_template": KUBERNETES + "test_a_template_is_a_file_with_one_pod",
+        "k8s_stop_seconds": "integration/test_kubernetes_backend.py::"
+        "test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace",
+    },
     SymphonyConfig: {
         **OF_CLOUD_MANAGERS,
         "credentials": PROVES_ITSELF,
@@ -357,6 +382,7 @@ ALIASES = {
     (AwsRawEcsConfig, "num_of_workers"): RUNS_AS_TOLD,
     (AwsHpcConfig, "num_of_workers"): RUNS_AS_TOLD,
     (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
+    (KubernetesConfig, "num_of_workers"): KUBERNETES + "test_a_manager_says_who_it_is_and_runs_as_it_was_told",
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",
     (WebUiConfig, "port"): WEB + "test_a_taken_port_is_named_and_the_page_is_at_a_port_after_it",
     (TopConfig, "timeout"): TOP_TIMEOUT,

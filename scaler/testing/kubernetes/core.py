@@ -51,7 +51,7 @@ class ClusterNode:
 
 
 @dataclass(frozen=True, slots=True)
-class StartContainer:
+class StartPod:
     """Start the command of a pod's container with these variables."""
 
     name: str
@@ -60,20 +60,20 @@ class StartContainer:
 
 
 @dataclass(frozen=True, slots=True)
-class TerminateContainer:
+class TerminatePod:
     """Send SIGTERM."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class KillContainer:
+class KillPod:
     """Send SIGKILL."""
 
     name: str
 
 
-ClusterCommand = StartContainer | TerminateContainer | KillContainer
+ClusterCommand = StartPod | TerminatePod | KillPod
 
 
 @dataclass(slots=True)
@@ -157,7 +157,7 @@ class ClusterCore:
         for name, run in list(self._runs.items()):
             pod = self._pod(name)
             if pod is None:
-                commands += [KillContainer(name)] if run.is_running else []
+                commands += [KillPod(name)] if run.is_running else []
                 del self._runs[name]
             elif self._is_lost(pod):
                 self._take(pod, now)
@@ -213,7 +213,7 @@ class ClusterCore:
         self.store.update("pods", self._with_status(name, phase="Failed", reason="Evicted", message=message))
         run = self._runs[name]
         run.kill_at, run.is_killed = now, True
-        return [KillContainer(name)]
+        return [KillPod(name)]
 
     def disrupt(self, name: str, reason: str, message: str, now: float) -> None:
         """Take a pod away in its grace: EvictionByEvictionAPI, PreemptionByScheduler."""
@@ -225,9 +225,7 @@ class ClusterCore:
     def lose_node(self, node: str, now: float) -> list[ClusterCommand]:
         """Let a node vanish with all that runs on it."""
         self.nodes[node].lost_at = now
-        return [
-            KillContainer(name) for name, run in self._runs.items() if run.is_running and self._node_of(name) == node
-        ]
+        return [KillPod(name) for name, run in self._runs.items() if run.is_running and self._node_of(name) == node]
 
     # -- the scheduler and the kubelet
 
@@ -254,18 +252,18 @@ class ClusterCore:
             return self._wait(name, run, "CreateContainerConfigError", failure.message, now)
         command = [*(container.get("command") or ()), *(container.get("args") or ())]
         run.due = float("inf")
-        return [StartContainer(name, tuple(command), environment)]
+        return [StartPod(name, tuple(command), environment)]
 
     def _end(self, name: str, run: _Run, now: float) -> list[ClusterCommand]:
         if run.kill_at is None or run.is_killed:
             return []
         if now >= run.kill_at:
             run.is_killed = True
-            return [KillContainer(name)]
+            return [KillPod(name)]
         if run.is_terminated:
             return []
         run.is_terminated = True
-        return [TerminateContainer(name)]
+        return [TerminatePod(name)]
 
     def _schedule(self, pod: Fields, now: float) -> bool:
         name, spec = pod["metadata"]["name"], pod["spec"]

@@ -30,9 +30,9 @@ from scaler.testing.kubernetes.core import (
     ClusterCore,
     ClusterNode,
     ClusterTimes,
-    KillContainer,
-    StartContainer,
-    TerminateContainer,
+    KillPod,
+    StartPod,
+    TerminatePod,
 )
 from scaler.testing.kubernetes.objects import KINDS, ApiRefusalError, Change, Fields
 
@@ -205,11 +205,11 @@ class KubernetesEmulator(SteppedService):
     def _perform(self, commands: list[ClusterCommand]) -> None:
         for command in commands:
             match command:
-                case StartContainer(name, words, environment):
+                case StartPod(name, words, environment):
                     self._start(name, words, environment)
-                case TerminateContainer(name):
+                case TerminatePod(name):
                     self._running[name].terminate()
-                case KillContainer(name):
+                case KillPod(name):
                     self._running[name].kill()
 
     def _start(self, name: str, words: tuple[str, ...], environment: Mapping[str, str]) -> None:

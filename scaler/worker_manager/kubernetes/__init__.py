@@ -125,11 +125,6 @@ class KubernetesConfig(WorkerManagerConfig):
             offered = {**self.per_worker_capabilities, GPU: float(self.k8s_gpus)}
             object.__setattr__(self, "per_worker_capabilities", offered)
 
-    @property
-    def slots(self) -> int:
-        """Workers in a pod."""
-        return self.k8s_slots or max(1, int(self.k8s_cpu))
-
     def check(self) -> None:
         super().check()
         require("kubernetes", "kubernetes", "a worker manager of the type kubernetes")

@@ -42,6 +42,7 @@ from scaler.worker_manager.kubernetes.pods import (
     secret_name,
     secret_of,
     seen,
+    slots_of,
     slug_of,
     template_image,
 )
@@ -72,7 +73,7 @@ class KubernetesBackend:
     """
 
     def __init__(self, config: KubernetesConfig) -> None:
-        limit, slots = config.max_task_concurrency, config.slots
+        limit, slots = config.max_task_concurrency, slots_of(config)
         units = None if limit < 0 else -(-limit // slots)
         capacity = Capacity.of_units(slots, units, unit_memory_bytes=bytes_of(config.k8s_memory))
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
@@ -141,7 +142,7 @@ class KubernetesBackend:
         try:
             failures = _each(self._api.delete_pod, self._unanswered)
             pods: Fields = {} if failures else self._watch.snapshot()[0]
-            states = {name: self._seen(pod).state for name, pod in pods.items()}
+            states = {name: self._unit(name, self._seen(pod)).state for name, pod in pods.items()}
             failures |= _each(self._remove, [name for name, state in states.items() if state in ENDED])
             if not failures and all(state in (*ENDED, UnitState.STOPPING) for state in states.values()):
                 self._api.delete_secret(secret_name(self._config))

@@ -39,7 +39,8 @@ METHODS = {"create": "POST", "update": "PUT", "delete": "DELETE"}
 RETRIES = urllib3.Retry(1, allowed_methods=None, redirect=0, respect_retry_after_header=False, backoff_factor=0)
 """A second attempt, where a kept connection has ended meanwhile. Names make every request repeatable."""
 ACCOUNT_DIRECTORY = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_OBJECT = re.compile(r'^[A-Za-z]+(\.[a-z0-9.]+)? "[^"]*" (is )?')
+_POD = re.compile(r'^(?:pods|Pod) "[^"]*" (?:is )?')
+"""The name of a pod, which would make every text another one."""
 _USED = re.compile(r"used: .*?, (?=limited: )")
 _CREDENTIALS = "the cluster does not know these credentials (401): renew them, or change k8s_kubeconfig or k8s_context"
 
@@ -240,7 +241,7 @@ class PodsApi:
 
     def _refusal(self, what: str, code: int, status: Fields) -> KubernetesError:
         cause = str(status.get("reason") or "")
-        message = _OBJECT.sub("", short(str(status.get("message") or cause)))
+        message = _POD.sub("", short(str(status.get("message") or cause)))
         where = f"in the namespace {self.namespace}"
         if code == 401:
             text = _CREDENTIALS

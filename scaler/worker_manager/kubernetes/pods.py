@@ -63,6 +63,11 @@ def owner_of(config: KubernetesConfig) -> str:
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
+def slots_of(config: KubernetesConfig) -> int:
+    """Return how many workers a pod has."""
+    return config.k8s_slots or max(1, int(config.k8s_cpu))
+
+
 def slug_of(config: KubernetesConfig) -> str:
     """Return the manager's name as names of objects begin."""
     slug = re.sub("[^a-z0-9]+", "-", config.worker_manager_id.lower())[:MAX_SLUG_CHARACTERS].strip("-")
@@ -133,7 +138,7 @@ def template_image(template: Mapping[str, Any]) -> str | None:
 
 def _set_container(container: Fields, config: KubernetesConfig, name: str, *, has_credential: bool) -> None:
     grace = config.k8s_stop_seconds - STOP_MARGIN_SECONDS
-    document = worker_document(config, config.slots, unit_id=name, stop_grace_seconds=grace)
+    document = worker_document(config, slots_of(config), unit_id=name, stop_grace_seconds=grace)
     own: list[Fields] = [{"name": WORKER_CONFIG_VARIABLE, "value": document}]
     if has_credential:
         reference = {"name": secret_name(config), "key": CREDENTIAL_KEY}

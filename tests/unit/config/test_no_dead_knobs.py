@@ -19,6 +19,7 @@ from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
+from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -34,6 +35,7 @@ READERS: dict[type, tuple[str, ...]] = {
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),
     SshConfig: ("worker_manager/ssh/",),
+    KubernetesConfig: ("worker_manager/kubernetes/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
@@ -89,7 +91,7 @@ def test_every_setting_is_read_where_it_has_its_effect(model: type) -> None:
     settings = settings_of(model)
     if model is BaremetalNativeConfig:
         settings -= OF_THE_WORKER - {"scheduler_address", "worker_manager_id"}
-    if model in (AwsRawEcsConfig, AwsHpcConfig, SymphonyConfig, SshConfig):
+    if issubclass(model, WorkerManagerConfig) and model is not BaremetalNativeConfig:
         settings -= OF_EVERY_MANAGER - {"max_task_concurrency"} | OF_EVERY_SERVICE | ONLY_CHOICE
     assert settings - reads_of(READERS[model]) == set()
 

@@ -21,6 +21,7 @@ from scaler.worker_manager.kubernetes.pods import (
     secret_name,
     secret_of,
     seen,
+    slots_of,
     slug_of,
     template_image,
 )
@@ -91,7 +92,7 @@ def test_a_worker_in_a_pod_gets_its_document_and_offers_the_gpus_of_the_pod() ->
     assert document.per_worker_capabilities == {"gpu": 2.0}
     assert document.logging_paths == ("/dev/stdout",), "files of the manager's machine are none of a container's"
     assert config(k8s_gpus=2, per_worker_capabilities={"gpu": 1.0}).per_worker_capabilities == {"gpu": 1.0}
-    assert (config(k8s_cpu=0.5).slots, config(k8s_cpu=0.5, k8s_slots=3).slots) == (1, 3)
+    assert (slots_of(config(k8s_cpu=0.5)), slots_of(config(k8s_cpu=0.5, k8s_slots=3))) == (1, 3)
 
 
 def test_a_pod_gets_no_token_of_the_cluster_unless_it_has_a_service_account() -> None:
