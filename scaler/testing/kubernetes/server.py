@@ -273,12 +273,12 @@ class KubernetesEmulator(SteppedService):
                 return await self._watch(request, plural)
             body = json.loads(await request.body() or b"{}")
             answer = await run_in_threadpool(self._answer, verb, plural, name or "", query, body)
-            code = 201 if verb == "create" else 200
+            http_status = 201 if verb == "create" else 200
         except ApiRefusalError as refusal:
-            answer, code = refusal.status(), refusal.code
+            answer, http_status = refusal.status(), refusal.code
         if isinstance(fault, LoseReply):
             self._cuts.cut(request)
-        return JSONResponse(answer, code)
+        return JSONResponse(answer, http_status)
 
     def _answer(self, verb: str, plural: str, name: str, query: Mapping[str, str], body: Fields) -> Fields:
         store, now = self._core.store, time.time()
@@ -311,8 +311,6 @@ class KubernetesEmulator(SteppedService):
             with self._changed:
                 return self._core.store.changes(plural, version, *selectors)
 
-        await run_in_threadpool(read)  # a version that is too old is refused at once
-
         async def events() -> AsyncIterator[bytes]:
             nonlocal version
             self._watches[woken] = request
@@ -328,8 +326,8 @@ class KubernetesEmulator(SteppedService):
                         kind = {"kind": KINDS[plural], "apiVersion": "v1"}
                         yield _line("BOOKMARK", {**kind, "metadata": {"resourceVersion": str(version)}})
                         return
-            except ApiRefusalError as failure:
-                yield _line("ERROR", failure.status())
+            except ApiRefusalError as refusal:  # its version is too old
+                yield _line("ERROR", refusal.status())
             finally:
                 del self._watches[woken]
 

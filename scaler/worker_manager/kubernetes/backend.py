@@ -200,6 +200,7 @@ class KubernetesBackend:
                 units.append(self._unit(name, found))
         self._known = {unit.unit_id for unit in units} | set(self._unanswered)
         self._since = {name: since for name, since in self._since.items() if name in self._known}
+        self._stopped &= pods.keys()
         self._remove_ended(pods, now)
         return units + self._ended.shown(now)
 

@@ -210,7 +210,11 @@ def seen(pod: Mapping[str, Any], now: datetime, *, is_stopped: bool = False, is_
     state = _state(metadata, status, is_stopped=is_stopped, is_deleted=is_deleted)
     waiting = _container_state(status).get("waiting") or {}
     is_blocked = state is UnitState.PENDING and waiting.get("reason") not in (None, *_QUIET)
-    reason = "stopped" if state is UnitState.STOPPED and is_stopped else _reason(pod, state, waiting)
+    is_gone = is_deleted or bool(metadata.get("deletionTimestamp"))
+    if is_stopped and state in (UnitState.STOPPING, UnitState.STOPPED):
+        reason = "stopped" if state is UnitState.STOPPED else ""
+    else:
+        reason = _reason(status, state, waiting, is_gone=is_gone)
     ended = (_container_state(status).get("terminated") or {}).get("finishedAt") if state in ENDED else None
     created = _time(metadata.get("creationTimestamp")) or now
     age = ((_time(ended) or now) - created).total_seconds()
@@ -245,8 +249,7 @@ def _state(metadata: Fields, status: Fields, *, is_stopped: bool, is_deleted: bo
     return UnitState.WAITING if _condition(status, "PodScheduled").get("status") == "False" else UnitState.PENDING
 
 
-def _reason(pod: Mapping[str, Any], state: UnitState, waiting: Fields) -> str:
-    status = pod.get("status") or {}
+def _reason(status: Fields, state: UnitState, waiting: Fields, *, is_gone: bool) -> str:
     if state is UnitState.RUNNING:
         return ""
     if state is UnitState.WAITING:
@@ -266,9 +269,10 @@ def _reason(pod: Mapping[str, Any], state: UnitState, waiting: Fields) -> str:
         parts.append(exit_text(terminated.get("exitCode", 0)))
         lines = [line.strip() for line in (terminated.get("message") or "").splitlines() if line.strip()]
         parts += [short(lines[-1])] if lines else []
-    if not parts:
-        parts.append("deleted, and not by this manager")
-    return "; ".join(parts)
+    for each in status.get("initContainerStatuses") or ():
+        if code := ((each.get("state") or {}).get("terminated") or {}).get("exitCode"):
+            parts.append(f"the init container {each.get('name')} failed: {exit_text(code)}")
+    return "; ".join(parts) or ("deleted, and not by this manager" if is_gone else "failed without a reason")
 
 
 def _container_state(status: Fields) -> Fields:

@@ -63,6 +63,8 @@ class PodWatch:
                 os.eventfd_read(self._descriptor)
             if self._error is not None:
                 raise self._error
+            if not self._thread.is_alive():
+                raise RuntimeError("the thread that watches pods has ended: see the traceback on stderr")
             if not self._has_listed:
                 raise KubernetesError(f"cannot list pods: no answer within {FIRST_LIST_SECONDS:g} s")
             deleted, self._deleted = self._deleted, []

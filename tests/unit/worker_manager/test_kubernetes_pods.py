@@ -269,6 +269,15 @@ def test_a_pod_that_this_manager_has_stopped_ended_in_order_however_it_ended() -
         assert (ended.state, ended.reason) == (UnitState.STOPPED, "stopped")
 
 
+def test_a_pod_that_this_manager_stops_has_no_reason_and_one_whose_init_container_fails_names_it() -> None:
+    stopping = seen(described({"running": {}}, metadata=DELETED), NOW, is_stopped=True)
+    assert (stopping.state, stopping.reason) == (UnitState.STOPPING, "")
+    failed = {"name": "fetch", "state": {"terminated": {"exitCode": 2}}}
+    waiting = {"waiting": {"reason": "PodInitializing"}}
+    ended = seen(described(waiting, "Failed", initContainerStatuses=[failed]), NOW)
+    assert (ended.state, ended.reason) == (UnitState.FAILED, "the init container fetch failed: exit code 2")
+
+
 def test_the_age_of_a_pod_counts_to_its_end() -> None:
     assert seen(described({"running": {}}), NOW).age_seconds == 30
     assert seen(described(terminated(1), "Failed"), NOW).age_seconds == 10
