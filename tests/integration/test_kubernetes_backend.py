@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import select
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,6 +94,19 @@ def test_a_later_manager_of_the_same_name_adopts_the_pods_and_another_does_not(s
         until(site, later, has_ended)
 
 
+def test_a_pod_that_an_earlier_manager_has_stopped_ends_in_order_for_a_later_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", STUBBORN)
+    with backend_of(site, k8s_stop_seconds=1) as backend:
+        [name] = backend.start(1)
+        until(site, backend, runs)
+        backend.stop([name])
+    with backend_of(site) as later:
+        assert states(later.list()) == ["stopping"]
+        assert ended_reason(site, later) == ("stopped", "stopped")
+
+
 def test_a_pod_that_fails_says_its_exit_code_and_the_last_line_of_its_log(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +142,7 @@ def test_a_quota_is_the_reason_why_no_more_pods_start(site: Site) -> None:
         with pytest.raises(BackendError, match=r"quota in the namespace .*: exceeded quota: ") as first:
             backend.start(2)
         assert len(first.value.started) == 1
+        assert "used" not in str(first.value), "what others use changes, and would make every text another one"
         with pytest.raises(BackendError) as second:
             backend.start(1)
         assert str(second.value) == str(first.value), "equal texts count as the same failure"
@@ -322,6 +337,18 @@ def test_a_watch_that_is_cut_or_too_old_misses_nothing(standin: StandInSite, emu
         emulator.cut_watches()
         emulator.kill_container(third)
         until(standin, backend, has_ended)
+
+
+def test_the_descriptor_is_readable_when_a_pod_has_changed_and_not_before(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        until(standin, backend, runs)
+        assert select.select([backend.fileno() or 0], [], [], 0)[0] == []
+        emulator.kill_container(name)
+        assert select.select([backend.fileno() or 0], [], [], standin.wait_seconds)[0]
+        assert has_ended(backend.list())
 
 
 def test_a_watch_that_ends_in_order_is_opened_again_without_a_list(
