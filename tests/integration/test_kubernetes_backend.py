@@ -198,6 +198,17 @@ def test_the_credential_of_the_workers_is_in_a_secret_for_as_long_as_there_are_p
     assert site.objects("secrets") == []
 
 
+def test_a_credential_that_has_no_units_is_the_reason_why_none_start(standin: StandInSite, tmp_path: Path) -> None:
+    path = tmp_path / "client.credentials"
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    write_private(path, keys.add("ann", "client").to_text(), replace=True)
+    with (
+        backend_of(standin, credentials=str(path)) as backend,
+        pytest.raises(BackendError, match="has the role client: only a manager has units"),
+    ):
+        backend.start(1)
+
+
 # -- requests that fail
 
 

@@ -127,7 +127,13 @@ def test_a_template_is_a_file_with_one_pod(standin: StandInSite, tmp_path: Path)
         backend.start(1)
     [pod] = standin.objects("pods")
     assert (pod["spec"]["dnsPolicy"], pod["spec"]["containers"][0]["image"]) == ("Default", "theirs")
-    for text, error in (("kind: Job", "must be one YAML document of the kind Pod"), ("{", "cannot be read: ")):
+    refused = {
+        "kind: Job": "must be one YAML document of the kind Pod",
+        "{": "cannot be read: ",
+        "spec: [1]": "metadata and spec must be mappings",
+        "spec: {containers: [{name: a}, {name: b}]}": "call the one for the worker 'worker'",
+    }
+    for text, error in refused.items():
         template.write_text(text)
         with pytest.raises(UsageError, match=error):
             KubernetesBackend(standin.config(k8s_pod_template=str(template)))

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import yaml
 
-from scaler.errors import UsageError
+from scaler.errors import ConfigError, UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import (
     ENDED,
@@ -79,7 +79,8 @@ class KubernetesBackend:
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._config = config
         self._template = _template(config.k8s_pod_template)
-        require_image(config.k8s_image or template_image(self._template), "k8s_image")
+        from_template = template_image(self._template)
+        require_image(config.k8s_image or from_template, "k8s_image")
         self._api = PodsApi(config)
         self._watch = PodWatch(self._api)
         self._unanswered: list[str] = []
@@ -118,7 +119,7 @@ class KubernetesBackend:
                 self._unanswered = [name for name in self._unanswered if name not in some] + uncertain
                 for error in failures.values():
                     raise error  # the first: the others rarely differ, and quotas refuse all that follow
-        except KubernetesError as error:
+        except (KubernetesError, ConfigError) as error:  # the latter for a credential that has no units
             raise BackendError(str(error), started) from error
         return started
 
@@ -276,4 +277,6 @@ def _template(path: str | None) -> Fields:
         raise UsageError(f"k8s_pod_template = {path!r} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("kind", "Pod") != "Pod":
         raise UsageError(f"k8s_pod_template = {path!r} must be one YAML document of the kind Pod")
+    if not all(isinstance(found.get(part) or {}, dict) for part in ("metadata", "spec")):
+        raise UsageError(f"k8s_pod_template = {path!r}: metadata and spec must be mappings")
     return found
