@@ -91,6 +91,7 @@ def components_of(config: LauncherConfig, listening: socket.socket | None = None
             manager,
             name=f"worker manager {manager.worker_manager_id}",
             grace_seconds=0.0 if manager.type == "baremetal_native" else SERVICE_GRACE_SECONDS,
+            independent=manager.type != "baremetal_native",
         )
         for manager in config.worker_managers
     ]

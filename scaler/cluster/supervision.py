@@ -3,7 +3,8 @@
 Components have tiers. A tier is started when all tiers below it are ready (or all at once), and stopped when all tiers
 above it have ended. A component that was ready and ends with a failure is started again, and so is one that was killed
 from outside before. Another one that never was ready, one that ends in order (exit code 0), and one that fails too
-often stop all others, unless it is optional.
+often stop all others, unless it is optional. An independent one is started again however often it fails, also before
+it was ready; only invalid settings stop all others.
 
 Laws: every started component is signalled before the end, or has ended by itself; no component has two processes;
 between the begin of the stop and the last kill at most STOP_SECONDS pass, plus the longest grace period of the
@@ -38,6 +39,8 @@ RESTART_SECONDS = 60.0
 """How long a failure counts against a component."""
 RESTART_DELAYS = Backoff(0.5, 2.0, jitter=0.0)
 """Delays before a restart: none after the first failure that counts, then 0.5, 1, 2, 2, ... seconds."""
+INDEPENDENT_DELAYS = Backoff(0.5, 30.0, jitter=0.0)
+"""The same for a component that is started again however often it fails."""
 
 _KILLED = -9
 """SIGKILL says nothing against the component: it comes from a person, or from the system, when memory runs out."""
@@ -59,7 +62,8 @@ class ComponentProcess:
 
     grace_seconds: how much longer than others it may take to end, because it stops units through a service.
     optional: it is started after the others, which neither wait for it nor end when it fails. listening: a socket that
-    each of its processes inherits.
+    each of its processes inherits. independent: what it works with is elsewhere and may be away; others wait for its first
+    try only.
     """
 
     name: str
@@ -69,6 +73,7 @@ class ComponentProcess:
     grace_seconds: float = 0.0
     optional: bool = False
     listening: Listening | None = None
+    independent: bool = False
 
 
 # -- inputs
@@ -179,11 +184,20 @@ class _Entry:
         return self.phase not in (_Phase.IDLE, _Phase.WAITING, _Phase.ENDED)
 
     @property
+    def was_tried(self) -> bool:
+        return self.was_ready or (self.component.independent and self.restarts > 0)
+
+    @property
     def is_unsignalled(self) -> bool:
         return self.phase in (_Phase.STARTING, _Phase.RUNNING)
 
     def __str__(self) -> str:
         return f"{self.component.name} (pid {self.pid})"
+
+
+def _is_survived(entry: _Entry, item: ProcessEnded) -> bool:
+    """Tell whether the failure of a component that never was ready leaves the others alone."""
+    return entry.component.independent and bool(entry.pid) and item.returncode not in (0, EXIT_USAGE)
 
 
 class Supervision:
@@ -218,9 +232,12 @@ class Supervision:
 
     @property
     def ready(self) -> bool:
-        """True when every component that is not optional has been ready, and no stop is in progress."""
+        """True when every component that is not optional has been ready, and no stop is in progress.
+
+        An independent one that fails instead counts as well.
+        """
         needed = (entry for entry in self._entries.values() if not entry.component.optional)
-        return not self._stopping and all(entry.was_ready for entry in needed)
+        return not self._stopping and all(entry.was_tried for entry in needed)
 
     @property
     def finished(self) -> bool:
@@ -286,7 +303,7 @@ class Supervision:
         )
         if self._stopping:
             self._take_end_in_stop(entry, item, phase, now)
-        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED:
+        elif (entry.was_ready and item.returncode != 0) or item.returncode == _KILLED or _is_survived(entry, item):
             why = (
                 f"not_ready_seconds={self._start_seconds:g}" if phase is _Phase.KILLED else exit_field(item.returncode)
             )
@@ -322,15 +339,20 @@ class Supervision:
             entry.failed_at.popleft()
         delay = RESTART_DELAYS.seconds(len(entry.failed_at))
         entry.failed_at.append(now)
-        if len(entry.failed_at) > MAX_RESTARTS:
+        if entry.component.independent:
+            delay = INDEPENDENT_DELAYS.seconds(len(entry.failed_at) - 1)
+        elif len(entry.failed_at) > MAX_RESTARTS:
             often = f"it was started again {MAX_RESTARTS} times within {RESTART_SECONDS:g} s"
             self._give_up(entry, f"{entry} ended unexpectedly: {item.reason}; {often}", item.last_lines, now)
             return
+        was_all_ready = self.ready
         entry.restarts += 1
         self.restarts[item.name] = f"{counted(entry.restarts, 'restart')}, {why}"
         facts = f"{why} pid={entry.pid} restarts={entry.restarts} delay_seconds={delay:g}"
         self._report(f"{item.name} ended unexpectedly and is started again: {facts}", is_failure=True)
         entry.phase, entry.pid, entry.restart_at = _Phase.WAITING, 0, now + delay
+        if self.ready and not was_all_ready:
+            self._report(f"all components but {item.name} are ready; Ctrl-C stops them")
 
     def _give_up(self, entry: _Entry, text: str, last_lines: Sequence[str], now: float) -> None:
         if not entry.component.optional:
@@ -364,7 +386,7 @@ class Supervision:
             if now < entry.ready_deadline:
                 continue
             entry.ready_deadline = math.inf
-            if not entry.was_ready:
+            if not entry.was_ready and not entry.component.independent:
                 self._fail(f"{entry} was not ready after {self._start_seconds:g} s", now)
                 return
             entry.phase = _Phase.KILLED

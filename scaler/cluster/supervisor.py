@@ -64,11 +64,12 @@ def component(
     name: str = "",
     grace_seconds: float = 0.0,
     listening: socket.socket | None = None,
+    independent: bool = False,
 ) -> ComponentProcess:
     """Return how to run this kind (a key of `cluster.__main__.COMPONENTS`) with this configuration.
 
-    name: the name in messages. listening: a socket that its processes inherit, one after the other. The configuration
-    travels as one JSON document in the environment.
+    name: the name in messages. listening: a socket that its processes inherit, one after the other. independent: as in
+    `ComponentProcess`. The configuration travels as one JSON document in the environment.
     """
     environment = {COMPONENT_VARIABLE: config.to_json()}
     if listening is not None:
@@ -85,6 +86,7 @@ def component(
         grace_seconds,
         optional=kind == "web-ui",
         listening=listening,
+        independent=independent,
     )
 
 

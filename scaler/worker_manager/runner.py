@@ -44,6 +44,7 @@ from scaler.protocol.messages import (
     UnitState,
 )
 from scaler.texts import escaped
+from scaler.worker_manager.awaited import AwaitedBackend
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
@@ -91,13 +92,44 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
     async def main(component: Component) -> int:
         logs.identify(manager=config.worker_manager_id)
         takeover_seconds = TAKEOVER_SECONDS if component.has_parent else 0.0
-        runner = Runner(config, load_backend(config), partial(_connect, config), takeover_seconds)
+        connect = partial(_connect, config)
+        ready: Callable[[], None] = lambda: component.ready({"scheduler": config.scheduler_address})  # noqa: E731
+        try:
+            backend = load_backend(config)
+        except BackendError as error:
+            _log.warning("the backend is not there yet, will try again: %s", error)
+            found = await _awaited(config, connect, takeover_seconds, component.stop, ready)
+            if found is None:
+                return 0
+            backend, ready = found, lambda: None
+        runner = Runner(config, backend, connect, takeover_seconds)
         if isinstance(request, ClusterConfig):
             # Its workers end without a scheduler, and it would replace them for ever.
             runner.patience_seconds = config.death_timeout_seconds
-        return await runner.run(component.stop, lambda: component.ready({"scheduler": config.scheduler_address}))
+        return await runner.run(component.stop, ready)
 
     return run_component("worker_manager", config, main, config.event_loop)
+
+
+async def _awaited(
+    config: WorkerManagerConfig,
+    connect: Connect,
+    takeover_seconds: float,
+    stop: asyncio.Event,
+    ready: Callable[[], None],
+) -> Backend | None:
+    """Run without units until the backend can be made, and return it; None when the manager is to end before."""
+    over, loop = asyncio.Event(), asyncio.get_running_loop()
+    awaited = AwaitedBackend(partial(load_backend, config), lambda: loop.call_soon_threadsafe(over.set))
+    stopped = asyncio.create_task(stop.wait())
+    stopped.add_done_callback(lambda _: over.set())
+    try:
+        await Runner(config, awaited, connect, takeover_seconds).run(over, ready)
+    finally:
+        stopped.cancel()
+    if awaited.made is not None and stop.is_set():
+        awaited.made.close()
+    return None if stop.is_set() else awaited.made
 
 
 def provisioner_of(kind: str) -> Provisioner:

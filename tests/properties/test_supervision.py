@@ -32,6 +32,7 @@ COMPONENTS = [
     ComponentProcess("scheduler", ("scheduler",), tier=1),
     ComponentProcess("workers", ("workers",), tier=2, grace_seconds=5.0),
     ComponentProcess("page", ("page",), tier=2, optional=True),
+    ComponentProcess("cloud", ("workers",), tier=2, independent=True),
 ]
 NAMES = [component.name for component in COMPONENTS]
 

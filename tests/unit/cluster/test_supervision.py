@@ -33,7 +33,8 @@ WORKERS = ComponentProcess("workers", ("workers",), tier=2)
 MORE_WORKERS = ComponentProcess("more workers", ("workers",), tier=2)
 ALL = (STORAGE, SCHEDULER, WORKERS, MORE_WORKERS)
 PAGE = ComponentProcess("page", ("page",), tier=2, optional=True)
-PIDS = {"storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 1004, "page": 1005}
+CLOUD = ComponentProcess("cloud", ("workers",), tier=2, independent=True)
+PIDS = {"cloud": 1006, "storage": 1001, "scheduler": 1002, "workers": 1003, "more workers": 1004, "page": 1005}
 
 
 class World:
@@ -126,6 +127,43 @@ def test_an_optional_component_that_cannot_start_or_ends_in_order_ends_no_other(
     world.step(ShutdownRequested())
     world.ends("scheduler")
     assert (world.supervision.finished, world.supervision.exit_code) == (True, 0)
+
+
+def test_an_independent_component_that_fails_before_it_is_ready_ends_no_other_and_is_tried_again_and_again() -> None:
+    world = World((SCHEDULER, CLOUD, WORKERS))
+    world.ready("scheduler")
+    world.ready("workers")
+    assert not world.supervision.ready, "the first try of the cloud is under way"
+    lines = [line.text for line in world.ends("cloud", 1) if isinstance(line, ReportLine)]
+    assert lines == [
+        "cloud ended unexpectedly and is started again: exit_code=1 pid=1006 restarts=1 delay_seconds=0",
+        "all components but cloud are ready; Ctrl-C stops them",
+    ]
+    assert world.supervision.ready
+    for _ in range(3 * MAX_RESTARTS):
+        world.wait(RESTART_SECONDS / 4)
+        world.ends("cloud", 1)
+    world.wait(RESTART_SECONDS)
+    assert world.started.count("cloud") == 2 + 3 * MAX_RESTARTS
+    world.ready("cloud")
+    assert world.supervision.failure is None
+    assert set(world.supervision.addresses) == {"scheduler", "workers", "cloud"}
+
+
+def test_an_independent_component_that_does_not_become_ready_is_killed_and_tried_again() -> None:
+    world = World((SCHEDULER, CLOUD))
+    world.ready("scheduler")
+    assert KillProcess("cloud") in world.wait(30.0)
+    world.ends("cloud", -9)
+    assert world.started == ["scheduler", "cloud", "cloud"]
+    assert (world.supervision.ready, world.supervision.failure) == (True, None)
+
+
+def test_an_independent_component_with_invalid_settings_ends_the_launch() -> None:
+    world = World((SCHEDULER, CLOUD))
+    world.ready("scheduler")
+    assert TerminateProcess("scheduler") in world.ends("cloud", 2)
+    assert world.supervision.exit_code == 2
 
 
 def test_each_readiness_is_one_line_with_address_and_pid() -> None:
