@@ -40,6 +40,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("soak" if config.getoption("--soak") else "repeatable")
+    # What a person who uses AWS has in the environment, and no question to the metadata service of an instance.
+    os.environ.update(AWS_DEFAULT_REGION="us-east-1", AWS_EC2_METADATA_DISABLED="true")
 
 
 @pytest.fixture(scope="session")

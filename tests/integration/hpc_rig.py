@@ -30,6 +30,7 @@ def settings(aws: AwsEmulator, **changes: Any) -> AwsHpcConfig:
         "job_queue": "queue",
         "job_definition": "definition",
         "s3_bucket": BUCKET,
+        "aws_region": "us-east-1",
         "aws_endpoint_url": aws.endpoint_url,
     }
     return model_of(AwsHpcConfig, {**told, **changes})

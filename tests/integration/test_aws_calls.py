@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -25,7 +25,15 @@ from botocore.exceptions import (
 
 from scaler.errors import UsageError
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import MAX_MESSAGE_CHARACTERS, AwsClient, AwsError, aws_error, owner_tags, steady
+from scaler.worker_manager.aws.calls import (
+    MAX_MESSAGE_CHARACTERS,
+    AwsClient,
+    AwsError,
+    aws_error,
+    owner_tags,
+    steady,
+    with_region,
+)
 from scaler.worker_manager.aws_raw_ecs.backend import TokenBucket
 
 
@@ -123,6 +131,73 @@ def test_a_profile_or_region_that_cannot_be_is_an_error_of_usage(monkeypatch: py
         AwsClient(AwsSettings(aws_profile="missing"), "ecs")
     with pytest.raises(UsageError, match="aws_region = 'not a region'"):
         AwsClient(AwsSettings(aws_region="not a region"), "ecs")
+
+
+CONFIG_FILE = """
+[profile here]
+region = eu-north-1
+credential_process = {process}
+"""
+
+
+@pytest.fixture
+def profile(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Return what writes the profile `here`, whose credentials come from a command, and none from the environment."""
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name)
+    file = tmp_path / "config"
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(file))
+
+    def write(process: str) -> None:
+        file.write_text(CONFIG_FILE.format(process=process))
+
+    return write
+
+
+def test_the_region_is_that_of_the_settings_else_of_the_environment_else_of_the_profile(
+    monkeypatch: pytest.MonkeyPatch, profile: Callable[[str], None]
+) -> None:
+    profile("true")
+    assert with_region(AwsSettings(aws_profile="here")).aws_region == "eu-north-1"
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
+    assert with_region(AwsSettings(aws_profile="here")).aws_region == "eu-west-1"
+    monkeypatch.setenv("AWS_REGION", "eu-west-2")
+    assert with_region(AwsSettings()).aws_region == "eu-west-2"
+    assert with_region(AwsSettings(aws_region="ap-south-1")).aws_region == "ap-south-1"
+
+
+def test_without_a_region_the_error_says_where_it_was_looked_for(profile: Callable[[str], None]) -> None:
+    profile("true")
+    with pytest.raises(UsageError, match=r"aws_region is missing, and neither AWS_REGION, .* such as eu-central-1"):
+        AwsClient(AwsSettings(), "ecs")
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            '{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "2020-01-01T00:00:00Z"}',
+            "RuntimeError: Credentials were refreshed, but the refreshed credentials are still expired",
+        ),
+        ("please log in", "JSONDecodeError: "),
+        (None, "FileNotFoundError: "),
+    ],
+)
+def test_bad_answers_of_a_credential_process_are_reasons_and_the_next_call_asks_it_again(
+    profile: Callable[[str], None], tmp_path: Path, answer: str | None, text: str
+) -> None:
+    reply = tmp_path / "reply"
+    profile(f"cat {reply}" if answer is not None else "no-such-program-at-all")
+    reply.write_text(answer or "")
+    client = AwsClient(AwsSettings(aws_profile="here", aws_endpoint_url="http://127.0.0.1:1"), "ecs")
+    with pytest.raises(AwsError) as refused:
+        client.call("ListTasks")
+    assert refused.value.kind == "credentials"
+    assert str(refused.value).startswith(f"AWS credentials cannot be renewed ({text}")
+    reply.write_text('{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b"}')
+    profile(f"cat {reply}")
+    with pytest.raises(AwsError, match=r"cannot connect at http://127\.0\.0\.1:1"):
+        client.call("ListTasks")
 
 
 @contextmanager

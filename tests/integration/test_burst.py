@@ -51,7 +51,7 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         ("tcp://127.0.0.1:8616", f"tcp://127.0.0.1:{ports.first}"),
         ("tcp://127.0.0.1:8617", f"tcp://127.0.0.1:{ports.first + 3}"),
         ('worker_manager_id = "laptop"', 'worker_manager_id = "laptop"\nmax_task_concurrency = 1'),
-        ('"us-east-1"', f'"us-east-1"\naws_endpoint_url = "{aws.endpoint_url}"'),
+        ("job_queue = ", f'aws_endpoint_url = "{aws.endpoint_url}"\njob_queue = '),
         ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
     ):
         assert old in text

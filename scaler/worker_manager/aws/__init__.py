@@ -37,9 +37,9 @@ _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "mus
 
 @dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
-    """AWS. Credentials come from the default chain: environment, profile, instance."""
+    """AWS. Credentials and region come from the default chain: environment, profile, instance."""
 
-    aws_region: Annotated[Name, Setting(metavar="REGION")] = "us-east-1"
+    aws_region: Annotated[str, Setting(default_text="that of environment, profile or instance", metavar="REGION")] = ""
     """Where the service runs."""
     aws_endpoint_url: Annotated[Url | None, Setting(default_text="that of AWS", metavar="URL")] = None
     """Where to reach the service instead of AWS: an emulator, or a private endpoint."""

@@ -5,20 +5,23 @@ Back-off is the caller's. The text of an error is the same whenever its cause is
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import Any, Literal, TypeVar
 
 import boto3
 import botocore
 from botocore import exceptions
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from botocore.utils import InstanceMetadataRegionFetcher
 
 from scaler._version import __version__
-from scaler.errors import UsageError
+from scaler.errors import ScalerError, UsageError
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.backend import BackendError
 
@@ -30,6 +33,8 @@ ATTEMPTS = 2
 CONNECTIONS = 16
 """Calls that one client can make at the same time."""
 _NAMES = {"batch": "AWS Batch", "logs": "CloudWatch Logs", "ssm": "Systems Manager"}
+
+_Settings = TypeVar("_Settings", bound=AwsSettings)
 
 Fields = dict[str, Any]
 """Parameters of operations, and what they answer."""
@@ -149,15 +154,34 @@ def steady(message: str) -> str:
 def aws_session(settings: AwsSettings) -> boto3.session.Session:
     """Return the session that clients are made from. Raises UsageError for an unknown profile."""
     try:
-        return boto3.session.Session(profile_name=settings.aws_profile, region_name=settings.aws_region)
+        return boto3.session.Session(profile_name=settings.aws_profile, region_name=settings.aws_region or None)
     except exceptions.ProfileNotFound as error:
         raise UsageError(f"aws_profile = {settings.aws_profile!r}: {error}") from error
+
+
+def with_region(settings: _Settings) -> _Settings:
+    """Return the settings with a region: their own, or that of the environment, the profile or the instance.
+
+    Raises UsageError when there is none.
+    """
+    if settings.aws_region:
+        return settings
+    # boto3 reads AWS_DEFAULT_REGION only; other tools of AWS, Fargate and Lambda give AWS_REGION.
+    region = os.environ.get("AWS_REGION") or aws_session(settings).region_name
+    region = region or InstanceMetadataRegionFetcher(timeout=1, num_attempts=1).retrieve_region()
+    if not region:
+        raise UsageError(
+            "aws_region is missing, and neither AWS_REGION, AWS_DEFAULT_REGION, the AWS profile nor the metadata of an "
+            "instance names a region: give aws_region, such as eu-central-1"
+        )
+    return replace(settings, aws_region=region)
 
 
 class AwsClient:
     """One service of AWS, by boto3. Its methods may be called from any thread.
 
-    Raises UsageError for an unknown region or profile.
+    Raises UsageError for an unknown profile, and for a region that is missing or wrong. Credentials that cannot be had
+    are no error before the first call, which tries again to get them.
     """
 
     def __init__(
@@ -174,7 +198,7 @@ class AwsClient:
         attempts: 1 for operations that the service would do twice when they are repeated after a lost answer.
         """
         self.name = _NAMES.get(service, service.upper())
-        self._settings = settings
+        self._settings = settings = with_region(settings)
         self._service = service
         self._config = Config(
             connect_timeout=CONNECT_TIMEOUT_SECONDS,
@@ -186,8 +210,10 @@ class AwsClient:
             s3={"addressing_style": "path"} if settings.aws_endpoint_url else None,
         )
         self._lock = threading.Lock()
-        self._raw: Any = self._made(session or aws_session(settings))
-        """None: the credentials were refused. They may be renewed, which a client does not notice by itself."""
+        self._raw: Any = None
+        """None: there were no credentials, or they were refused. A client does not notice that they are renewed."""
+        with suppress(AwsError):
+            self._raw = self._made(session or aws_session(settings))
 
     @property
     def raw(self) -> Any:
@@ -199,8 +225,10 @@ class AwsClient:
 
     def _made(self, session: boto3.session.Session) -> Any:
         endpoint, region = self._settings.aws_endpoint_url, self._settings.aws_region
+        with self.errors("client"):
+            session.get_credentials()
         try:
-            return session.client(self._service, endpoint_url=endpoint, config=self._config)
+            return session.client(self._service, region, endpoint_url=endpoint, config=self._config)
         except (exceptions.InvalidRegionError, exceptions.NoRegionError, ValueError) as error:
             raise UsageError(f"aws_region = {region!r}, aws_endpoint_url = {endpoint!r}: {error}") from error
         except BotoCoreError as error:
@@ -233,11 +261,22 @@ class AwsClient:
         """Convert what boto3 raises inside to AwsError."""
         try:
             yield
+        except ScalerError:
+            raise
         except (BotoCoreError, ClientError) as error:
             ours = aws_error(self.name, operation, error)
             if ours.kind == "credentials":
                 self._raw = None
             raise ours from error
+        except (RuntimeError, ValueError, OSError) as error:
+            # What boto3 lets pass when `credential_process` answers with credentials that have expired or with no JSON,
+            # or cannot be run.
+            self._raw = None
+            raise AwsError(
+                f"AWS credentials cannot be renewed ({type(error).__name__}: {steady(str(error))}): log in again, or "
+                "check the credential_process of the AWS profile",
+                "credentials",
+            ) from error
 
 
 def owner_tags(manager: str, cluster: str) -> dict[str, str]:

@@ -7,6 +7,7 @@ for what it found or did.
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -16,9 +17,10 @@ from typing import Any, ClassVar
 
 import boto3
 
+from scaler.backoff import Backoff
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws import AwsSettings
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, with_region
 
 MANAGED_TAG = "scaler:managed"
 MANAGED = {MANAGED_TAG: "true"}
@@ -28,7 +30,9 @@ POLICY_NAME = "scaler"
 LOG_RETENTION_DAYS = 14
 NOT_OURS = "made by others, left as it is"
 TASKS_SERVICE = "ecs-tasks.amazonaws.com"
+HOSTS_SERVICE = "ec2.amazonaws.com"
 PAUSE_SECONDS = 1.0
+MAX_PAUSE_SECONDS = 8.0
 ROLE_SECONDS = 30.0
 """A new role is known everywhere after this time at the latest."""
 CONTAINERS = ("containerDefinitions", "containerProperties")
@@ -43,6 +47,7 @@ class Account:
     """The account that a set-up works on, and the lines that it prints. dry_run: print what would be done only."""
 
     def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
+        settings = with_region(settings)
         self.region = settings.aws_region
         self.dry_run = dry_run
         self._settings = settings
@@ -84,19 +89,25 @@ class Account:
             action()
         self.line(f"would {verb}" if self.dry_run else done, what)
 
-    def pause(self) -> None:
-        time.sleep(PAUSE_SECONDS)
+    def pause(self, tries: int = 1) -> None:
+        """Wait, and longer after each of several tries."""
+        time.sleep(Backoff(PAUSE_SECONDS, MAX_PAUSE_SECONDS, jitter=0.0).seconds(tries))
 
     def when_roles_are_known(self, action: Callable[[], object]) -> None:
-        """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError."""
+        """Repeat an action while AWS refuses it for a role that was created just now. Raises AwsError.
+
+        In a new account, the first call of a service makes the role in which the service acts, and is refused.
+        """
         deadline = time.monotonic() + ROLE_SECONDS
-        while True:
+        for tries in itertools.count(1):
             try:
                 action()
             except AwsError as error:
                 if not re.search("profile|role", error.message.lower()) or time.monotonic() > deadline:
                     raise
-                self.pause()
+                if tries == 1:
+                    self.line("waiting", f"for a role that AWS does not know yet: {error}")
+                self.pause(tries)
             else:
                 return
 
@@ -275,23 +286,22 @@ class IamRole(IamResource):
         self._policies = policies
         self._inline = {"RoleName": self.name, "PolicyName": POLICY_NAME}
 
-    def changes(self, _: Fields) -> Sequence[Change]:
+    def changes(self, found: Fields) -> Sequence[Change]:
+        changes: list[Change] = []
+        if _parsed(found["AssumeRolePolicyDocument"]) != (trust := self._trust()):
+            document = json.dumps(trust)
+            put = partial(self.call, "UpdateAssumeRolePolicy", RoleName=self.name, PolicyDocument=document)
+            changes.append((f"trust of the {self.wanted}", put))
         attached = {arn.rpartition("policy/")[2] for arn in self._attached()} if self._policies else set()
-        if self._current_policy() == self._policy() and attached >= set(self._policies):
-            return []
-        return [(f"policy of the {self.wanted}", self._put_policies)]
+        if self._current_policy() != self._policy() or not attached >= set(self._policies):
+            changes.append((f"policy of the {self.wanted}", self._put_policies))
+        return changes
 
     def create(self) -> None:
-        trust = {
-            "Effect": "Allow",
-            "Principal": {"Service": self._principal},
-            "Action": "sts:AssumeRole",
-            "Condition": {"StringEquals": {"aws:SourceAccount": self.account.number}},
-        }
         self.call(
             "CreateRole",
             RoleName=self.name,
-            AssumeRolePolicyDocument=json.dumps({"Version": "2012-10-17", "Statement": [trust]}),
+            AssumeRolePolicyDocument=json.dumps(self._trust()),
             Description=f"scaler: {self._purpose}",
             Tags=MANAGED_PAIRS,
         )
@@ -309,14 +319,23 @@ class IamRole(IamResource):
         found = self.items("ListAttachedRolePolicies", "AttachedPolicies", RoleName=self.name)
         return [str(policy["PolicyArn"]) for policy in found]
 
+    def _trust(self) -> Fields:
+        trust: Fields = {
+            "Effect": "Allow",
+            "Principal": {"Service": self._principal},
+            "Action": "sts:AssumeRole",
+        }
+        if self._principal != HOSTS_SERVICE:  # EC2 does not say for which account it asks: its hosts would get no role
+            trust["Condition"] = {"StringEquals": {"aws:SourceAccount": self.account.number}}
+        return {"Version": "2012-10-17", "Statement": [trust]}
+
     def _policy(self) -> Fields | None:
         statements = list(self._statements())
         return {"Version": "2012-10-17", "Statement": statements} if statements else None
 
     def _current_policy(self) -> Fields | None:
         document = (self.find("GetRolePolicy", "NoSuchEntity", **self._inline) or {}).get("PolicyDocument")
-        parsed: Fields | None = json.loads(document) if isinstance(document, str) else document
-        return parsed
+        return None if document is None else _parsed(document)
 
     def _put_policies(self) -> None:
         if (policy := self._policy()) is not None:
@@ -326,6 +345,12 @@ class IamRole(IamResource):
         for policy_name in self._policies:
             arn = f"arn:{self.account.partition}:iam::aws:policy/{policy_name}"
             self.call("AttachRolePolicy", RoleName=self.name, PolicyArn=arn)
+
+
+def _parsed(document: str | Fields) -> Fields:
+    """Return a policy as boto3 shows it: most operations have parsed it already."""
+    parsed: Fields = json.loads(document) if isinstance(document, str) else document
+    return parsed
 
 
 def execution_role(

@@ -14,7 +14,7 @@ from typing import Any
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws.calls import AwsError, with_region
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws.credential import check_secrets
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 
 def make_backend(config: AwsHpcConfig) -> Backend:
     """Return the backend of the configuration's mode. Raises UsageError and, in mode worker, AwsError."""
+    config = with_region(config)
     if config.mode == "worker":
         return BatchBackend(config)
     from scaler.worker_manager.aws_hpc.executor import offload_backend  # noqa: PLC0415 (mode worker does without)

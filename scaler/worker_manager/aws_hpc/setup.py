@@ -9,10 +9,11 @@ from functools import cache, partial
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.containers import require_image
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.setup import (
+    HOSTS_SERVICE,
     MANAGED,
     MANAGED_PAIRS,
     TASKS_SERVICE,
@@ -37,7 +38,6 @@ from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
 SERVICE_ROLE = "AWSServiceRoleForBatch"
-HOSTS_SERVICE = "ec2.amazonaws.com"
 HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15
 """Objects that are left expire after this time: longer than a job may run."""
@@ -55,6 +55,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
     base = config.job_definition
     if ":" in base:
         raise UsageError(f"job_definition = {base!r} names a revision: {verb} is for a definition by its name alone")
+    config = with_region(config)
     with closing(Account(config, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":

@@ -16,7 +16,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
 from scaler.worker_manager.aws.containers import end_text, unreachable
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_definition, run_request, started_by
@@ -44,6 +44,7 @@ class EcsBackend(PolledBackend):
     """Units are ECS tasks. ecs: boto3's client by default. Raises UsageError for settings that ECS cannot take."""
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
+        config = with_region(config)
         limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
         units = None if limit < 0 else -(-limit // cpus)
         super().__init__(

@@ -72,7 +72,10 @@ class Cluster(Resource):
 
     def create(self) -> None:
         tags = [{"key": MANAGED_TAG, "value": "true"}]
-        self.call("CreateCluster", clusterName=self.name, capacityProviders=list(PROVIDERS), tags=tags)
+        create = partial(
+            self.call, "CreateCluster", clusterName=self.name, capacityProviders=list(PROVIDERS), tags=tags
+        )
+        self.account.when_roles_are_known(create)
 
     def changes(self, found: Fields) -> Sequence[Change]:
         attached = list(found.get("capacityProviders", []))
