@@ -11,7 +11,7 @@ import base64
 import hashlib
 import zipfile
 from collections.abc import Iterator
-from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
 import scaler
@@ -27,13 +27,7 @@ _COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 
 def build_wheel(directory: Path) -> Path:
     """Write the wheel into a directory and return its path. Raises UsageError when the package is not installed."""
-    try:
-        installed = distribution(_PACKAGE)
-    except PackageNotFoundError:
-        raise UsageError(
-            f"scaler is imported from {Path(scaler.__file__).parent} and not installed, so its dependencies are "
-            "unknown and no wheel can be built of it: install it, for example with `pip install -e .`"
-        ) from None
+    installed = installation()
     info = f"{_PACKAGE}-{installed.version}.dist-info"
     path = directory / f"{_PACKAGE}-{installed.version}-{_TAG}.whl"
     record = []
@@ -45,6 +39,21 @@ def build_wheel(directory: Path) -> Path:
         own = f"{info}/RECORD"
         _add(archive, own, "".join([*record, f"{own},,\n"]).encode())
     return path
+
+
+def installation() -> Distribution:
+    """Return what is installed as scaler. Raises UsageError when nothing is.
+
+    A build leaves metadata in the checkout, which counts as installed for a process that has the checkout on its path.
+    They are older, in another format, and no installation.
+    """
+    found = next((each for each in distributions(name=_PACKAGE) if each.read_text("METADATA")), None)
+    if found is None:
+        raise UsageError(
+            f"scaler is imported from {Path(scaler.__file__).parent} and not installed, so its dependencies are "
+            "unknown and no wheel can be built of it: install it, for example with `pip install -e .`"
+        )
+    return found
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:

@@ -13,6 +13,8 @@ import zipfile
 from importlib.metadata import version
 from pathlib import Path
 
+import pytest
+
 import scaler
 from scaler.worker_manager.wheel import build_wheel
 
@@ -71,3 +73,15 @@ def test_a_package_that_is_not_installed_is_refused_with_what_to_do(tmp_path: Pa
     assert "UsageError" in ended.stderr
     assert "not installed" in ended.stderr
     assert "`pip install -e .`" in ended.stderr
+
+
+def test_metadata_that_a_build_has_left_in_the_checkout_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = build_wheel(tmp_path).read_bytes()
+    left = tmp_path / "checkout/scaler.egg-info"
+    left.mkdir(parents=True)
+    (left / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: scaler\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(left.parent)
+    assert version("scaler") == "0.0.1", "it is found first"
+    assert build_wheel(tmp_path).read_bytes() == expected
