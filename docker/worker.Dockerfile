@@ -8,16 +8,18 @@
 
 ARG PYTHON_VERSION=3.11
 
-FROM python:${PYTHON_VERSION}-slim AS build
+FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim AS build
 COPY pyproject.toml README.md LICENSE /source/
 COPY scaler /source/scaler
 RUN pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /source
 
-FROM python:${PYTHON_VERSION}-slim
+FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim
 ARG REQUIREMENTS=""
 COPY --from=build /wheels /wheels
-# aws: a job of aws_hpc talks to S3. uvloop: for event_loop = "uvloop".
-RUN wheel=$(echo /wheels/*.whl) && pip install --no-cache-dir "${wheel}[aws,uvloop]" ${REQUIREMENTS} && rm -r /wheels
+# The package without what only servers need. aws: a job of aws_hpc talks to S3. uvloop: for event_loop = "uvloop".
+RUN pip install --no-cache-dir --no-deps /wheels/*.whl \
+    && python -m scaler.worker_manager.requirements worker aws uvloop > /wheels/requirements.txt \
+    && pip install --no-cache-dir -r /wheels/requirements.txt ${REQUIREMENTS} && rm -r /wheels
 RUN useradd --create-home worker
 USER worker
 WORKDIR /home/worker

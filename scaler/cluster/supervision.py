@@ -62,8 +62,8 @@ class ComponentProcess:
 
     grace_seconds: how much longer than others it may take to end, because it stops units through a service.
     optional: it is started after the others, which neither wait for it nor end when it fails. listening: a socket that
-    each of its processes inherits. independent: what it works with is elsewhere and may be away; others wait for its first
-    try only.
+    each of its processes inherits. independent: what it works with is elsewhere and may be away; the others
+    wait for its first try only.
     """
 
     name: str

@@ -23,10 +23,16 @@ def require_image(image: str | None, setting: str) -> str:
     """
     if image is not None:
         return image
-    python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     raise UsageError(
-        f"{setting} is missing: workers need an image that has this version of scaler. Make one in a checkout of it: "
-        f"docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
+        f"{setting} is missing: workers need an image that has this version of scaler. Make one {making_an_image(setting)}"
+    )
+
+
+def making_an_image(setting: str) -> str:
+    """Return the commands that make an image, which errors name. setting: what the image is given as."""
+    python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
+    return (
+        f"in a checkout of it: docker build -f docker/worker.Dockerfile --build-arg PYTHON_VERSION={python} "
         f"--build-arg REQUIREMENTS=cloudpickle=={cloudpickle} -t REGISTRY/scaler-worker:{__version__} . && "
         f"docker push REGISTRY/scaler-worker:{__version__}, and give that name as {setting}"
     )

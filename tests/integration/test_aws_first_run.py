@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +15,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error
+from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_raw_ecs.setup import provision
 from tests.integration.clouds_rig import ecs_config
 from tests.integration.settings_rig import command
@@ -81,3 +86,58 @@ def test_a_service_that_is_away_at_start_is_a_reason_and_ends_nothing(tmp_path: 
         assert everything.stop() == 0
         ports.release()
     aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+
+
+# -- units without an image
+
+_WHERE = """[__import__("scaler").__file__, __import__("importlib.util").util.find_spec("starlette"),
+__import__("msgpack").__name__, "SCALER_CREDENTIAL" in __import__("os").environ]"""
+_BOOT_SECONDS = 120.0
+"""The unit fetches uv, boto3 and some more packages from the index, where no cache has them."""
+
+
+def index_environment() -> dict[str, str]:
+    """Return where pip and uv find packages on this machine, and keep them. Skips the test where there is no index."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "uv"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if asked.returncode:
+        pytest.skip(f"no index of packages can be reached: {asked.stderr[-300:]}")
+    caches = {"PIP_CACHE_DIR": Path.home() / ".cache/pip", "UV_CACHE_DIR": Path.home() / ".cache/uv"}
+    known = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_"))}
+    return {**{name: str(path) for name, path in caches.items()}, **known}
+
+
+@pytest.mark.timeout(180)
+def test_a_unit_without_an_image_runs_the_installed_version_from_the_bucket_and_no_web_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with AwsEmulator(container_environment=index_environment()) as aws, ExitStack() as stack:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        bare = {"ecs_task_image": None, "s3_bucket": "our-packages", "worker_requirements": ("msgpack",)}
+        config = ecs_config(aws_endpoint_url=aws.endpoint_url, ecs_task_cpu=1, ecs_task_memory=2, **bare)
+        lines: list[str] = []
+        assert provision(config, "setup", False, lines.append) == 0
+        assert [line for line in lines if line.startswith("created       package s3://our-packages/scaler-packages/")]
+        servers = stack.enter_context(command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path)).addresses()
+        flags = ("aws_raw_ecs", servers["scheduler"], "-wmi", "m", "-mtc", "1", "--ecs-subnets", "subnet-1")
+        size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2", "--s3-bucket", "our-packages")
+        needs = ("--worker-requirements", "msgpack")
+        with command("scaler_worker_manager", *flags, *size, *needs, directory=tmp_path) as manager:
+            manager.addresses()
+            with Client(servers["scheduler"]) as client:
+                home, web, needed, credential = client.submit(eval, _WHERE).result(_BOOT_SECONDS)
+            assert "/.cache/scaler/" in home
+            assert (web, needed, credential) == (None, "msgpack", False)
+            assert manager.stop() == 0
+        assert len(aws.ecs.tasks()) == 1, "it came up at its first start"
+        aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
+        assert provision(config, "teardown", False, lines.append) == 0
+        assert "our-packages" not in str(aws_buckets(aws))
+
+
+def aws_buckets(aws: AwsEmulator) -> list[str]:
+    s3 = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "s3")
+    names = [bucket["Name"] for bucket in s3.call("ListBuckets")["Buckets"]]
+    s3.close()
+    return names

@@ -53,6 +53,8 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         ('worker_manager_id = "laptop"', 'worker_manager_id = "laptop"\nmax_task_concurrency = 1'),
         ("job_queue = ", f'aws_endpoint_url = "{aws.endpoint_url}"\njob_queue = '),
         ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
+        # What jobs install is tested where there is an index: tests/integration/test_aws_first_run.py.
+        ("worker_requirements = []", 'batch_image = "emulated"'),
     ):
         assert old in text
         text = text.replace(old, new)

@@ -93,6 +93,7 @@ def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none
         "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # idle units cost nothing here
         "SCALER_WORKER_MANAGER_WORKER_SCHEDULER_ADDRESS": scheduler_address,
         "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
+        "SCALER_WORKER_MANAGER_ECS_TASK_IMAGE": "emulated",
         "SCALER_WORKER_MANAGER_MAX_TASK_CONCURRENCY": "4",
         "SCALER_WORKER_MANAGER_ECS_TASK_CPU": "2",
         "SCALER_WORKER_MANAGER_ECS_TASK_MEMORY": "8",

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
+from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
 from scaler.worker_manager.aws_raw_ecs.setup import provision
@@ -18,6 +20,7 @@ from tests.integration.moto_rig import Cloud, moto_server, words
 EXECUTION = "scaler-task-definition-us-east-1-execution"
 TASK = "scaler-task-definition-us-east-1-task"
 LOG_GROUP = "/scaler/scaler-task-definition"
+BARE = {"--ecs-subnets": "subnet-1", "--s3-bucket": "our-packages", "--aws-region": "us-east-1"}
 WHAT = ["cluster", "log group", "role", "role", "task definition"]
 
 
@@ -117,11 +120,41 @@ def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
 
 def test_without_an_image_nothing_is_made_and_the_rest_works(cloud: EcsCloud) -> None:
     bare = EcsCloud(cloud.endpoint_url, {"--ecs-subnets": "subnet-1"})
-    with pytest.raises(UsageError, match=r"ecs_task_image is missing: .* docker build -f docker/worker.Dockerfile"):
+    with pytest.raises(UsageError, match=r"ecs_task_image are missing: .* docker build -f docker/worker.Dockerfile"):
         bare.do("setup")
     assert words(bare.do("show")) == ["missing"] * 5
     cloud.do("setup")
     assert set(words(bare.do("teardown"))) == {"removed"}
+
+
+def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install(cloud: EcsCloud) -> None:
+    bare = EcsCloud(cloud.endpoint_url, BARE)
+    planned = [what for word, what in bare.do("setup", "--dry-run") if word == "would create"]
+    assert [what.split()[0] for what in planned] == ["cluster", "bucket", "package", "log", "role", "role", "task"]
+    assert words(bare.do("setup")) == ["created"] * 7
+    assert words(bare.do("setup")) == ["exists"] * 7
+    [container] = bare.definition()["containerDefinitions"]
+    assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
+    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "scaler.worker")
+    keys = [each["Key"] for each in bare.call("s3", "ListObjectsV2", Bucket="our-packages")["Contents"]]
+    assert [key.rpartition("/")[2] for key in keys] == ["requirements.txt", f"scaler-{__version__}-py3-none-any.whl"]
+    assert all(key.startswith("scaler-packages/scaler-task-definition/") for key in keys)
+    lock = bare.client("s3").read(Bucket="our-packages", Key=keys[0]).decode().splitlines()
+    assert f"cloudpickle=={version('cloudpickle')}" in lock
+    assert not [line for line in lock if line.startswith(("starlette", "pydantic", "scaler"))]
+    [statement] = bare.call("iam", "GetRolePolicy", RoleName=TASK, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert statement["Action"] == "s3:GetObject"
+    assert statement["Resource"] == "arn:aws:s3:::our-packages/scaler-packages/scaler-task-definition/*"
+    _, is_new = ensure_definition(bare.config(), bare.client("ecs"), {}, pytest.fail)
+    assert not is_new, "the manager takes it"
+    with pytest.raises(UsageError, match=r"does not install this version of scaler .* setup` puts it there"):
+        ensure_definition(bare.config("--worker-requirements", "numpy"), bare.client("ecs"), {}, pytest.fail)
+    lines = bare.do("setup", "--worker-requirements", "numpy")
+    assert ("changed", "task definition scaler-task-definition: command") in lines
+    assert lines[-2][0] == "exists"
+    assert set(words(bare.do("teardown", "--dry-run"))) == {"would remove"}
+    assert set(words(bare.do("teardown"))) == {"removed"}
+    assert set(words(bare.do("show"))) == {"missing"}
 
 
 def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:

@@ -14,7 +14,7 @@ from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
-from scaler.worker_manager.aws_hpc import setup
+from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
@@ -130,10 +130,25 @@ def test_jobs_run_in_the_image_of_the_settings_and_install_nothing(cloud: HpcClo
     assert lines[-1] == ("changed", "job definition scaler-job: image")
 
 
-def test_without_an_image_nothing_is_made_and_the_user_is_told_how_to_make_one(cloud: HpcCloud) -> None:
-    told: Any = cloud.config()
-    with pytest.raises(UsageError, match=r"batch_image is missing: .* docker build -f docker/worker.Dockerfile"):
-        setup.provision(replace(told, batch_image=None), "setup", False, pytest.fail)
+def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket(cloud: HpcCloud) -> None:
+    bare: AwsHpcConfig = replace(cloud.config(), batch_image=None)
+    lines: list[str] = []
+    assert setup.provision(bare, "setup", False, lines.append) == 0
+    container = cloud.definition()["containerProperties"]
+    assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
+    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "Ref::module")
+    keys = [each["Key"] for each in cloud.call("s3", "ListObjectsV2", Bucket="our-calls")["Contents"]]
+    assert [key.rpartition("/")[2][:12] for key in keys] == ["requirements", "scaler-0.1.0"]
+    resources = [each["Resource"] for each in cloud.policy(JOB)]
+    assert "arn:aws:s3:::our-calls/scaler-packages/scaler-job/*" in resources
+    service = BatchService(bare)
+    assert service.definition().takes_module
+    service.close()
+    service = BatchService(replace(bare, worker_requirements=("numpy",)))
+    with pytest.raises(AwsError, match="does not install this version of scaler with these requirements"):
+        service.definition()
+    service.close()
+    assert set(words(cloud.do("teardown"))) == {"removed"}
     assert words(cloud.do("show")) == ["missing"] * 7
 
 
@@ -145,7 +160,7 @@ def test_a_definition_of_an_earlier_version_that_installs_by_name_is_refused(clo
     fields = {name: made[name] for name in ("jobDefinitionName", "type", "containerProperties", "platformCapabilities")}
     cloud.call("batch", "RegisterJobDefinition", **fields)
     service = BatchService(cloud.config())
-    with pytest.raises(AwsError, match=r"'scaler-job' installs scaler by its name, .* setup` with batch_image"):
+    with pytest.raises(AwsError, match=r"'scaler-job' installs scaler by its name, .* setup` makes one that does not"):
         service.definition()
     service.close()
 

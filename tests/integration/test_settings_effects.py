@@ -46,6 +46,7 @@ WEB_LIMITS = "integration/test_web_limits.py::"
 WEB = "integration/test_web_ui.py::"
 KUBERNETES = "integration/test_settings_kubernetes.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
+ECS_SETUP = "integration/test_ecs_setup.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
 SSH = "integration/test_ssh_backend.py::"
@@ -145,6 +146,7 @@ OF_CLOUD_MANAGERS = {
     ),
     "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
 }
+IN_A_BUCKET = "test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install"
 OF_AWS = seen_by(
     AWS + "test_aws_is_asked_where_and_as_whom_the_manager_was_told", "aws_region aws_endpoint_url aws_profile"
 )
@@ -245,6 +247,8 @@ EFFECTS: dict[type, dict[str, str]] = {
             "ecs_subnets ecs_security_groups ecs_assign_public_ip ecs_cluster ecs_task_definition "
             "ecs_task_cpu ecs_task_memory ecs_capacity_provider",
         ),
+        "s3_bucket": ECS_SETUP + IN_A_BUCKET,
+        "worker_requirements": ECS_SETUP + IN_A_BUCKET,
         "ecs_task_image": AWS + "test_tasks_on_ecs_have_the_image_that_the_manager_was_told",
     },
     AwsHpcConfig: {
@@ -263,6 +267,8 @@ EFFECTS: dict[type, dict[str, str]] = {
         "batch_capacity": HPC_SETUP + "test_instances_have_a_role_and_cost_nothing_while_there_is_no_work",
         "batch_subnets": HPC_SETUP + "test_a_region_without_a_default_vpc_needs_subnets",
         "batch_security_groups": HPC_SETUP + "test_own_groups_are_used",
+        "worker_requirements": HPC_SETUP
+        + "test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket",
         "batch_image": HPC_SETUP + "test_jobs_run_in_the_image_of_the_settings_and_install_nothing",
         **seen_by(HPC_SETUP + "test_what_is_made_fits_together", "batch_cpu batch_memory"),
     },

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.setting import Setting, SettingsModel
-from scaler.config.values import Check, Name
+from scaler.config.values import Check, Name, Names
 from scaler.extras import require
 
 FARGATE_MEMORY_GB: dict[int, tuple[int, ...]] = {
@@ -35,6 +35,12 @@ Url = Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "must be a URL such as
 _BACKEND = matching(r"|s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/[^\s*?$]*)?", "must be a URL such as s3://bucket/prefix")
 
 
+BUCKET_NAME = matching(
+    r"|[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+    "must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens",
+)
+
+
 @dataclass(frozen=True, kw_only=True)
 class AwsSettings(SettingsModel):
     """AWS. Credentials and region come from the default chain: environment, profile, instance."""
@@ -48,6 +54,8 @@ class AwsSettings(SettingsModel):
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
     """The `backend` of [object_storage_server], if it is a bucket: `setup` lets the units read and write objects there.
     """
+    worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
+    """Packages that units without an image install beside scaler, as pip takes them: numpy, or numpy==2.1.3."""
 
     def check(self) -> None:
         super().check()

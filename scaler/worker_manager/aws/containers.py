@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import steady
-from scaler.worker_manager.containers import exit_text, loopback_warning, require_image, worker_document
+from scaler.worker_manager.containers import exit_text, loopback_warning, making_an_image, worker_document
 
-__all__ = ["MAX_OVERRIDES_CHARACTERS", "end_text", "require_image", "unreachable", "worker_document"]
+__all__ = ["MAX_OVERRIDES_CHARACTERS", "check_source", "end_text", "unreachable", "worker_document"]
 
 MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
+
+
+def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
+    """Raise UsageError when units have neither an image nor a bucket to install this version of scaler from."""
+    if image is None and not bucket:
+        raise UsageError(
+            f"{bucket_key} and {image_key} are missing: give {bucket_key} the name of a bucket, from which workers "
+            f"install this version of scaler, or make an image that has it {making_an_image(image_key)}"
+        )
 
 
 def end_text(reason: str, containers: Iterable[Mapping[str, Any]], *, shown: bool = True) -> str:

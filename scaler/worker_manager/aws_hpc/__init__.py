@@ -15,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Limit, Name, Names, Range, length
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import AwsSettings, check_fargate, matching
+from scaler.worker_manager.aws import BUCKET_NAME, AwsSettings, check_fargate, matching
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.backend:make_backend",
@@ -26,10 +26,7 @@ MAX_ARRAY_SIZE = 10_000
 """Children of an array job. Source: service quotas of AWS Batch."""
 
 
-_BUCKET = matching(
-    r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
-    "must be the name of a bucket: 3 to 63 small letters, digits, dots and hyphens",
-)
+_GIVEN = Check(length(1, 63))
 _PREFIX = matching(
     r"[A-Za-z0-9!_.*'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.*'()/-"
 )
@@ -44,9 +41,9 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     job_queue: Annotated[Name, Setting(metavar="NAME")]
     """The job queue."""
     job_definition: Annotated[Name, Setting(metavar="NAME")]
-    """The job definition: a container with scaler in it, such as one made with docker/worker.Dockerfile."""
-    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), _BUCKET]
-    """Where large payloads and all results pass through."""
+    """The job definition; `setup` makes it."""
+    s3_bucket: Annotated[str, Setting(metavar="BUCKET"), BUCKET_NAME, _GIVEN]
+    """Where large payloads and all results pass through, and what jobs without an image install."""
     s3_prefix: Annotated[str, Setting(metavar="PREFIX"), Check(lambda value: value.strip("/")), _PREFIX] = (
         "scaler-tasks"
     )
@@ -73,8 +70,9 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
         Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
     """Security groups for these jobs."""
-    batch_image: Annotated[Name | None, Setting(default_text="none, and `setup` needs one", metavar="IMAGE")] = None
-    """Image of the job definition of `setup`, with this version of scaler in it: docker/worker.Dockerfile makes one."""
+    batch_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
+    """Image of the job definition of `setup`, with this version of scaler in it; without one, jobs install it from
+    s3_bucket, where `setup` puts it."""
     batch_cpu: Annotated[int, Range(ge=1, le=16), Setting(metavar="COUNT")] = 1
     """CPUs of a job by that definition; in mode worker it has as many workers."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,7 @@ import boto3
 from scaler.protocol.messages import Outcome
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
+from scaler.worker_manager.aws.package import installs_other, package_of
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.requests import EXIT_NO_CALL, EXIT_NO_RESULT, SETUP, Definition, keys_of, owns
 
@@ -50,10 +52,14 @@ class BatchService:
             text = f"there is no active job definition {name!r} in {self._config.aws_region}: {SETUP} makes one"
             raise AwsError(f"{text}, or change job_definition", "refused")
         newest = max(active, key=lambda described: int(described["revision"]))
-        command = " ".join(newest.get("containerProperties", {}).get("command", ()))
+        words = newest.get("containerProperties", {}).get("command", ())
+        command = " ".join(words)
+        if installs_other(words, partial(package_of, self._config, self._config.event_loop)):
+            text = f"the job definition {name!r} does not install this version of scaler with these requirements"
+            raise AwsError(f"{text}: {SETUP} makes one that does", "refused")
         if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
             text = f"the job definition {name!r} installs scaler by its name, which another project may have"
-            raise AwsError(f"{text}: {SETUP} with batch_image makes one that does not", "refused")
+            raise AwsError(f"{text}: {SETUP} makes one that does not", "refused")
         return Definition.of(newest)
 
     def check_queue(self) -> None:

@@ -10,8 +10,16 @@ from functools import cache, partial
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
-from scaler.worker_manager.aws.containers import require_image
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
+from scaler.worker_manager.aws.package import (
+    BASE_IMAGE,
+    CACHE,
+    PREFIX,
+    PackageResource,
+    install_command,
+    package_of,
+    package_statements,
+)
 from scaler.worker_manager.aws.setup import (
     HOSTS_SERVICE,
     MANAGED,
@@ -59,9 +67,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
     with closing(Account(config, say, dry_run=dry_run)) as account:
         network = cache(lambda: network_of(account, config))
         if verb == "setup":
-            # What is wrong is reported before anything is created.
-            require_image(config.batch_image, "batch_image")
-            network()
+            network()  # what is wrong is reported before anything is created
         logs = LogGroup(account, f"/scaler/{base}")
         has_workers = config.mode == "worker" and verb != "teardown"
         credential = CredentialParameter(account, config, base, units_credential(config) if has_workers else "")
@@ -83,6 +89,9 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         queue = QueueResource(account, config.job_queue)
         environment = EnvironmentResource(account, queue, resources, service_role.arn)
         bucket, definition = Bucket(account, config), JobDefinitionResource(account, base, definition_fields)
+        is_installed = config.batch_image is None and verb != "teardown"
+        installed = package_of(config, config.event_loop) if is_installed else None
+        package = PackageResource(account, config.s3_bucket, base, installed)
         hosts = [] if is_fargate(config) else [host_role, profile]
         if verb == "teardown":
             if not queue.teardown():
@@ -91,8 +100,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
             host_role.is_quiet = True
         return run(
             verb,
-            [bucket, logs, credential, execution, jobs, *hosts, service_role, environment, queue, definition],
-            [environment, definition, *hosts, execution, jobs, credential, logs, bucket],
+            [bucket, package, logs, credential, execution, jobs, *hosts, service_role, environment, queue, definition],
+            [environment, definition, *hosts, execution, jobs, credential, logs, package, bucket],
         )
 
 
@@ -138,6 +147,7 @@ def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     return [
         {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/*/calls/*"},
         {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{bucket}/*/results/*"},
+        *package_statements("" if config.batch_image else config.s3_bucket, config.job_definition, account.partition),
         # A job reads a call that is among its parameters. Batch cannot restrict this to single jobs.
         {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
         *backend_statements(config, account.partition),
@@ -167,8 +177,8 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
 def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, logging: Fields, network: Network) -> Fields:
     """Return what RegisterJobDefinition takes, without name and tags. network: for Fargate. Raises UsageError."""
     container: Fields = {
-        "image": require_image(config.batch_image, "batch_image"),
-        "command": ["python", "-P", "-m", f"Ref::{MODULE}"],  # a parameter names the module
+        "image": BASE_IMAGE if config.batch_image is None else config.batch_image,
+        "command": _command(config),
         "executionRoleArn": execution_arn,
         "jobRoleArn": job_arn,
         "resourceRequirements": [
@@ -181,6 +191,10 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
     }
     if is_fargate(config):
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED" if network.is_public else "DISABLED"}
+    elif config.batch_image is None:
+        # Jobs on one instance install once.
+        container["volumes"] = [{"name": "packages", "host": {"sourcePath": CACHE}}]
+        container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": CACHE}]
     return {
         "type": "container",
         "platformCapabilities": ["FARGATE" if is_fargate(config) else "EC2"],
@@ -188,6 +202,15 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         "containerProperties": container,
         "propagateTags": True,
     }
+
+
+def _command(config: AwsHpcConfig) -> list[str]:
+    """Return the command of jobs, in which a parameter names the module."""
+    module = f"Ref::{MODULE}"
+    if config.batch_image is not None:
+        return ["python", "-P", "-m", module]
+    package = package_of(config, config.event_loop)
+    return install_command(package, config.aws_region, config.s3_bucket, config.job_definition, module)
 
 
 # -- the resources
@@ -243,7 +266,7 @@ class Bucket(Resource):
 
     def in_use(self, _: Fields) -> str:
         keys = object_keys(self.account.client("s3"), self.name)
-        foreign = next((key for key in keys if not key.startswith(self._below)), None)
+        foreign = next((key for key in keys if not key.startswith((self._below, f"{PREFIX}/"))), None)
         return "" if foreign is None else f"{foreign} is in it, and not below {self._below}"
 
     def delete(self, _: Fields) -> None:

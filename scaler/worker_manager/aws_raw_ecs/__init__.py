@@ -15,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import FARGATE_MEMORY_GB, AwsSettings, check_fargate
+from scaler.worker_manager.aws import BUCKET_NAME, FARGATE_MEMORY_GB, AwsSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -56,8 +56,10 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     """The ECS cluster; `setup` creates it."""
     ecs_task_definition: Annotated[Name, Setting(metavar="NAME")] = "scaler-task-definition"
     """Family of the task definition; the manager registers a revision when its settings differ from the newest."""
-    ecs_task_image: Annotated[Name | None, Setting(default_text="none, and one is needed", metavar="IMAGE")] = None
-    """Image of the worker's container, with this version of scaler in it: made with docker/worker.Dockerfile."""
+    ecs_task_image: Annotated[Name | None, Setting(default_text="Python's own", metavar="IMAGE")] = None
+    """Image of the container, with this version of scaler in it; without one, tasks install it from s3_bucket."""
+    s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
+    """Where `setup` puts this version of scaler for tasks without an image; it makes the bucket."""
     ecs_task_cpu: Annotated[int, Check(_cpus), Setting(metavar="COUNT")] = 4
     """CPUs of a task, and workers in it."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30

@@ -12,10 +12,11 @@ from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
 from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
-    require_image,
+    check_source,
     worker_document,
 )
 from scaler.worker_manager.aws.credential import check_secrets, secrets_with
+from scaler.worker_manager.aws.package import BASE_IMAGE, install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.containers import WORKER_COMMAND
@@ -47,21 +48,31 @@ _REGISTERED = (
 """What DescribeTaskDefinition shows and RegisterTaskDefinition takes."""
 
 
+def source_of(config: AwsRawEcsConfig) -> tuple[str, list[str]]:
+    """Return the image and the command of the container. Raises UsageError without an image and a bucket."""
+    check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
+    if config.ecs_task_image is not None:
+        return config.ecs_task_image, list(WORKER_COMMAND)
+    package, family = package_of(config, config.event_loop), config.ecs_task_definition
+    return BASE_IMAGE, install_command(package, config.aws_region, config.s3_bucket, family, WORKER_COMMAND[-1])
+
+
 def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None, extras: Mapping[str, Any]) -> Fields:
     """Return the definition to register, without family and tags.
 
     current: the newest revision. What it has beyond the manager's own settings (roles, volumes, variables, logging)
     stays. extras: other fields to set: roles, under `logConfiguration` that of the container, and under `credential`
     the ARN of the parameter with that of the units, empty for none.
-    Raises UsageError without an image, and when it has several containers and none is named `worker`.
+    Raises UsageError without an image and a bucket, and when it has several containers and none is named `worker`.
     """
+    image, command = source_of(config)
     known = registered(current) if current else {}
     others = {name: value for name, value in extras.items() if name not in ("logConfiguration", "credential")}
     containers = [dict(container) for container in known.get("containerDefinitions", [])]
     container: Fields = _worker_container(containers, config.ecs_task_definition) if containers else {"name": CONTAINER}
     container |= {
-        "image": require_image(config.ecs_task_image, "ecs_task_image"),
-        "command": list(WORKER_COMMAND),
+        "image": image,
+        "command": command,
         "essential": True,
         "stopTimeout": STOP_SECONDS,
         # An init process reaps what tasks leave behind.
@@ -122,7 +133,7 @@ def started_by(config: AwsRawEcsConfig) -> str:
 
 def check(config: AwsRawEcsConfig) -> None:
     """Raise UsageError for settings that ECS cannot take, as far as that is known before the task definition is."""
-    require_image(config.ecs_task_image, "ecs_task_image")
+    check_source(config.ecs_task_image, config.s3_bucket, "ecs_task_image", "s3_bucket")
     overrides(CONTAINER, config)
 
 
@@ -154,7 +165,8 @@ def ensure_definition(
     """Return the newest task definition, after registering it when it is missing or differs from the settings.
 
     The flag tells whether it was registered just now, or would be. extras: see `wanted_definition`. dry_run: register
-    nothing. Raises AwsError, UsageError.
+    nothing. Without extras and an image, a definition that does not install this version of scaler is an error: its
+    package may not be in the bucket. Raises AwsError, UsageError.
     """
     family = config.ecs_task_definition
     current = describe_definition(family, ecs)
@@ -163,6 +175,8 @@ def ensure_definition(
         return current, False
     if dry_run:
         return wanted, True
+    if not extras and config.ecs_task_image is None:
+        _check_package(config, current)
     if current is None and "executionRoleArn" not in wanted:
         say(f"the task definition {family} is made without roles: there are no logs, and no private images ({SETUP})")
     tags = [{"key": MANAGED_TAG, "value": "aws_raw_ecs"}] if current is None else current["tags"]
@@ -171,6 +185,16 @@ def ensure_definition(
     made: Fields = answer["taskDefinition"]
     say(f"registered the task definition {family}:{made['revision']}")
     return made, True
+
+
+def _check_package(config: AwsRawEcsConfig, current: Fields | None) -> None:
+    """Raise UsageError when tasks of the definition would not install what `setup` has put into the bucket."""
+    command = source_of(config)[1]
+    if current is None or command not in [container.get("command") for container in current["containerDefinitions"]]:
+        raise UsageError(
+            f"the task definition {config.ecs_task_definition} does not install this version of scaler with these "
+            f"requirements from {config.s3_bucket}: {SETUP} puts it there"
+        )
 
 
 def describe_definition(family: str, ecs: AwsClient) -> Fields | None:

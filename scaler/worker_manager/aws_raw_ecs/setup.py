@@ -7,9 +7,10 @@ from contextlib import closing
 from functools import partial
 
 from scaler.config.commands import Verb
-from scaler.worker_manager.aws.calls import AwsError, Fields
-from scaler.worker_manager.aws.containers import require_image
+from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
+from scaler.worker_manager.aws.containers import check_source
 from scaler.worker_manager.aws.credential import CredentialParameter
+from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
     TASKS_SERVICE,
@@ -33,23 +34,33 @@ PROVIDERS = ("FARGATE", "FARGATE_SPOT")
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
-    family = config.ecs_task_definition
+    config = with_region(config)
+    family, bucket = config.ecs_task_definition, config.s3_bucket
     with closing(Account(config, say, dry_run=dry_run)) as account:
         if verb == "setup":
-            require_image(config.ecs_task_image, "ecs_task_image")
+            check_source(config.ecs_task_image, bucket, "ecs_task_image", "s3_bucket")
         logs = LogGroup(account, f"/scaler/{family}")
         text = "" if verb == "teardown" else units_credential(config)
         credential = CredentialParameter(account, config, family, text)
         execution = execution_role(account, family, config.ecs_task_image, logs, credential.arn)
+        is_installed = config.ecs_task_image is None and bool(bucket)
         purpose = "the tasks, which may do nothing on AWS unless you add it"
         if config.object_storage_backend:
             purpose = "the tasks, to read and write the backend of the object storage"
-        statements = partial(backend_statements, config, account.partition)
+        elif is_installed:
+            purpose = "the tasks, to read what they install"
+
+        def statements() -> list[Fields]:
+            packages = package_statements(bucket if is_installed else "", family, account.partition)
+            return [*packages, *backend_statements(config, account.partition)]
+
         tasks = IamRole(account, family, "task", TASKS_SERVICE, purpose, statements)
         cluster = Cluster(account, config.ecs_cluster, config.ecs_capacity_provider)
         definition = TaskDefinitionResource(account, config, execution, tasks, logs, credential)
-        wanted = [cluster, logs, credential, execution, tasks, definition]
-        code = run(verb, wanted, [cluster, definition, execution, tasks, credential, logs])
+        package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
+        packages = [PackageBucket(account, bucket), PackageResource(account, bucket, family, package)] if bucket else []
+        wanted = [cluster, *packages, logs, credential, execution, tasks, definition]
+        code = run(verb, wanted, [cluster, definition, execution, tasks, credential, logs, *reversed(packages)])
         if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
             _suggest_subnets(account)
         return code

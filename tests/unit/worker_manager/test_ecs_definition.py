@@ -45,15 +45,15 @@ def config(**settings: Any) -> AwsRawEcsConfig:
 # -- the image
 
 
-def test_without_an_image_nothing_starts_and_the_user_is_told_how_to_make_one() -> None:
+def test_without_an_image_and_a_bucket_nothing_starts_and_the_user_is_told_what_to_give() -> None:
     with pytest.raises(UsageError) as refused:
         check(config(ecs_task_image=None))
     text = str(refused.value)
-    assert text.startswith("ecs_task_image is missing: workers need an image that has this version of scaler.")
+    assert text.startswith("s3_bucket and ecs_task_image are missing: give s3_bucket the name of a bucket")
     python, cloudpickle = f"{sys.version_info.major}.{sys.version_info.minor}", version("cloudpickle")
     assert f"--build-arg PYTHON_VERSION={python} --build-arg REQUIREMENTS=cloudpickle=={cloudpickle} " in text
     assert f"docker push REGISTRY/scaler-worker:{__version__}" in text
-    with pytest.raises(UsageError, match="ecs_task_image is missing"):
+    with pytest.raises(UsageError, match="ecs_task_image are missing"):
         wanted_definition(config(ecs_task_image=None), None, {})
     check(config())
 

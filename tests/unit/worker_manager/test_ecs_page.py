@@ -55,11 +55,14 @@ def test_the_managers_policy_allows_what_the_manager_calls() -> None:
 
 
 def test_the_policy_of_setup_allows_what_setup_calls() -> None:
-    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup", "aws.credential") - {
-        "iam:AttachRolePolicy"
+    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup", "aws.credential", "aws.package") - {
+        "iam:AttachRolePolicy",
+        "s3:HeadObject",
+        "s3:HeadBucket",
+        "s3:ListObjectsV2",
     }
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
-    beside |= {"ssm:AddTagsToResource"}
+    beside |= {"ssm:AddTagsToResource", "s3:GetObject", "s3:ListBucket"}  # heads and lists go by these
     assert called | beside == actions(SETUP)
 
 
@@ -86,7 +89,10 @@ def test_the_file_starts_a_scheduler_a_storage_and_a_manager() -> None:
     assert config.object_storage_server is not None
 
 
-@pytest.mark.parametrize("line", ['CMD ["python", "-P", "-m", "scaler.worker"]', "FROM python:${PYTHON_VERSION}-slim"])
+@pytest.mark.parametrize(
+    "line",
+    ['CMD ["python", "-P", "-m", "scaler.worker"]', "FROM public.ecr.aws/docker/library/python:${PYTHON_VERSION}-slim"],
+)
 def test_the_image_runs_a_worker_and_is_made_of_files_that_are_there(line: str) -> None:
     text = (ROOT / "docker/worker.Dockerfile").read_text()
     assert line in text.splitlines()

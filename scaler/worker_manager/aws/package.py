@@ -1,0 +1,201 @@
+"""This version of scaler in a bucket, and how containers without an image of their own install it.
+
+`setup` puts a wheel of the running package there, and what workers need beside it, pinned to the versions that are
+installed here. The command of a container is a script that installs both with uv, and runs the worker. The environment
+stays on the host, by the digest of its contents: the next container there finds it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+from scaler._version import __version__
+from scaler.errors import UsageError
+from scaler.worker.credential import CREDENTIAL_VARIABLE
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import Fields
+from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Resource
+from scaler.worker_manager.requirements import locked, requirements_of
+from scaler.worker_manager.wheel import build_wheel
+
+PREFIX = "scaler-packages"
+"""Begins the keys of everything that containers install."""
+REQUIREMENTS = "requirements.txt"
+CACHE = "/var/cache/scaler"
+"""Where environments stay on a host that has this folder."""
+BASE_IMAGE = f"public.ecr.aws/docker/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+"""Docker's own image, from the registry of AWS, which limits no one who asks from within AWS."""
+OLDEST_REGION = "us-east-1"
+"""S3 refuses this one as a location constraint."""
+ABSENT = ("404", "NoSuchBucket", "NoSuchKey", "NotFound")
+
+_BOOT = """set -e; unset PYTHONPATH
+r={cache}; [ -w $r ] || r=${{HOME:-/tmp}}/.cache/scaler; mkdir -p $r
+d=$r/{digest}
+exec 9>$d.lock; flock 9
+if [ ! -e $d/ready ]; then
+rm -rf $d; python -m venv --without-pip $d
+q() {{ env -u {credential} "$@"; }}
+i() {{ q uv pip install -q -p $d/bin/python "$@"; }}
+PATH=$PATH:$d/uv/bin
+command -v uv >/dev/null || q python -m pip install -q --no-deps -t $d/uv uv
+i {boto3}
+q $d/bin/python -c 'import boto3,sys
+s=boto3.client("s3","{region}")
+for n in "{wheel}","{requirements}":s.download_file("{bucket}","{key}"+n,sys.argv[1]+"/"+n)' $d
+i -r $d/{requirements}; i --no-deps $d/{wheel}
+rm -rf $d/uv; touch $d/ready
+fi
+exec 9>&-
+exec $d/bin/python -P -m "$0"
+"""
+"""It takes turns with others on its host, and installs nothing that has the units' credential in its environment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A wheel and its requirements. digest: of what they contain and are for; equal packages have equal ones."""
+
+    wheel: str
+    data: bytes
+    requirements: Sequence[str]
+    digest: str
+
+
+def package_of(settings: AwsSettings, event_loop: str) -> Package:
+    """Return what units with these settings install. Raises UsageError when scaler is not properly installed."""
+    extras = ("worker", "aws", *(("uvloop",) if event_loop == "uvloop" else ()))
+    return _package(extras, tuple(settings.worker_requirements))
+
+
+@cache
+def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
+    try:
+        requirements = locked(requirements_of(*extras), own)
+    except LookupError as error:
+        raise UsageError(str(error)) from error
+    with tempfile.TemporaryDirectory() as folder:
+        path = build_wheel(Path(folder))
+        with zipfile.ZipFile(path) as archive:
+            # Of the contents, which do not depend on the library that compresses them.
+            record = next(name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+            contents = archive.read(record)
+        digest = hashlib.sha256(contents + "\n".join([BASE_IMAGE, *requirements]).encode()).hexdigest()[:16]
+        return Package(path.name, path.read_bytes(), requirements, digest)
+
+
+def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
+    """Return the command of a container that installs a package and runs a module. base: the name of the definition."""
+    boto3 = next(each for each in package.requirements if each.startswith("boto3"))
+    script = _BOOT.format(
+        cache=CACHE,
+        digest=package.digest,
+        credential=CREDENTIAL_VARIABLE,
+        boto3=boto3,
+        region=region,
+        wheel=package.wheel,
+        requirements=REQUIREMENTS,
+        bucket=bucket,
+        key=_folder(base, package),
+    )
+    return ["sh", "-c", script, module]
+
+
+def installs_other(command: Sequence[str], package: Callable[[], Package]) -> bool:
+    """Tell whether a command installs scaler from a bucket, and another package than this one."""
+    script = " ".join(command)
+    return f"{PREFIX}/" in script and package().digest not in script
+
+
+def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
+    """Return what a container must be allowed that installs a package; nothing without a bucket."""
+    if not bucket:
+        return []
+    resource = f"arn:{partition}:s3:::{bucket}/{PREFIX}/{base}/*"
+    return [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": resource}]
+
+
+def _folder(base: str, package: Package) -> str:
+    return f"{PREFIX}/{base}/{package.digest}/"
+
+
+class PackageResource(Resource):
+    """The package of one definition. Those of earlier versions stay until teardown: units may be installing them."""
+
+    service, kind = "s3", "package"
+    foreign_note = ""
+    removal_note = ", of all versions"
+
+    def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
+        """base: the name of the definition. package: None when its units do not install one."""
+        note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
+        super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
+        self._bucket, self._base, self._package = bucket, base, package
+        self.is_quiet = package is None
+
+    def describe(self) -> Fields | None:
+        if self._package is None:
+            return None
+        key = f"{_folder(self._base, self._package)}{REQUIREMENTS}"
+        found = self.find("HeadObject", *ABSENT, Bucket=self._bucket, Key=key)
+        return found and {**found, "tags": MANAGED}
+
+    def ensure(self) -> None:
+        if self._package is not None:
+            super().ensure()
+
+    def describe_all(self) -> Sequence[Fields]:
+        keys = [] if self.find("HeadBucket", *ABSENT, Bucket=self._bucket) is None else list(self._keys())
+        return [{"tags": MANAGED, "keys": keys}] if keys else []
+
+    def create(self) -> None:
+        assert self._package is not None, "one that is not installed is not created"
+        files = {self._package.wheel: self._package.data, REQUIREMENTS: "\n".join(self._package.requirements).encode()}
+        for name, data in files.items():  # the requirements, which setup looks for, come last
+            self.call("PutObject", Bucket=self._bucket, Key=f"{_folder(self._base, self._package)}{name}", Body=data)
+
+    def delete(self, found: Fields) -> None:
+        for key in found["keys"]:
+            self.call("DeleteObject", Bucket=self._bucket, Key=key)
+
+    def _keys(self) -> Sequence[str]:
+        found = self.items("ListObjectsV2", "Contents", Bucket=self._bucket, Prefix=f"{PREFIX}/{self._base}/")
+        return [entry["Key"] for entry in found]
+
+
+class PackageBucket(Resource):
+    """A bucket for packages alone. S3 encrypts new buckets and closes them to the public by itself."""
+
+    service, kind = "s3", "bucket"
+    foreign_note: ClassVar[str] = "made by others"
+
+    def __init__(self, account: Account, name: str) -> None:
+        super().__init__(account, name)
+
+    def describe(self) -> Fields | None:
+        if self.find("HeadBucket", *ABSENT, Bucket=self.name) is None:
+            return None
+        return self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
+
+    def create(self) -> None:
+        region = self.account.region
+        where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
+        self.call("CreateBucket", Bucket=self.name, **where)
+        self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
+
+    def in_use(self, _: Fields) -> str:
+        keys = (str(entry["Key"]) for entry in self.items("ListObjectsV2", "Contents", Bucket=self.name))
+        # A dry run has not removed the packages.
+        foreign = next((key for key in keys if not (self.account.dry_run and key.startswith(f"{PREFIX}/"))), None)
+        return "" if foreign is None else f"{foreign} is in it"
+
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteBucket", Bucket=self.name)
