@@ -17,7 +17,7 @@ from scaler.needs import Offers, parse_capabilities
 MAX_COUNT = 1_000_000
 """More is a mistake, and would not fit in a message."""
 MAX_LIMIT = 2**63 - 1
-MAX_SECONDS = 1e9
+MAX_SECONDS = MAX_PRICE = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +106,8 @@ Seconds = Annotated[float, Range(gt=0, le=MAX_SECONDS)]
 """A duration above zero."""
 SecondsOrNone = Annotated[float, Range(ge=0, le=MAX_SECONDS)]
 """A duration; 0 switches it off."""
+Price = Annotated[float, Range(ge=0, le=MAX_PRICE)]
+"""Of a unit and hour, in any currency."""
 Name = Annotated[str, Check(_name)]
 Capabilities = Annotated[dict[str, float | None], Check(parse_capabilities, of_text=True), Check(_offered)]
 """A mapping of name to amount (None: a label), written as `linux,cpu=4,gpu=1`."""

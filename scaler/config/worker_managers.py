@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar, cast
 
 from scaler.config.security import SecurityConfig
 from scaler.config.setting import Alias, Setting
-from scaler.config.values import Count, Limit, Name, ServerAddress
+from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.plugins import load, worker_manager_type
 
@@ -88,6 +88,10 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
         replace(TASKS_AT_ONCE, default_text="CPUs minus 1, at least 1"),
     ] = field(default_factory=default_concurrency)
     """Maximum number of tasks that the manager's workers run at once; -1: no limit."""
+
+    unit_price: Annotated[Price | None, Setting(default_text="the type's own, else 0", metavar="PRICE")] = None
+    """What one unit (process, container, machine, job) costs in an hour, for spend_limit of the scheduler; 0: nothing.
+    """
 
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0

@@ -278,6 +278,7 @@ class ManagerDetails:
     unit_memory_bytes: f.Count64 = 0  # memory of one unit; 0: not known before its first worker has joined
     backlog_units: f.Count32 = 0  # units that stay in a queue although fewer are wanted
     unit_price: f.Price = 0.0  # of one unit and hour; 0: nothing, or not known
+    unit_minimum_seconds: f.Seconds = 0.0  # a unit that lives for less is paid for so long
 
 
 @dataclass(slots=True)

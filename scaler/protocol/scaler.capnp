@@ -209,6 +209,7 @@ struct ManagerDetails {
   unitMemoryBytes @6 :UInt64;    # memory of one unit; 0: not known before its first worker has joined
   backlogUnits @7 :UInt32;       # units that stay in a queue although fewer are wanted
   unitPrice @8 :Float64;         # of one unit and hour; 0: nothing, or not known
+  unitMinimumSeconds @9 :Float64;  # a unit that lives for less is paid for so long
 }
 
 struct StoreDetails {

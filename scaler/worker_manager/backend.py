@@ -64,7 +64,8 @@ class Capacity:
     them to the other, and the manager does not wait for a unit that is STOPPING. unit_memory_bytes: what the tasks of
     one unit may take together; 0: it is known when the first worker has joined. backlog: how many WAITING units stay in
     their queue when fewer units are wanted: they have waited long, and new ones would wait again. unit_price: what one
-    unit costs in an hour, in the currency of the policy's ceiling; 0 where it costs nothing, or the price is unknown.
+    unit costs in an hour, in the currency of spend_limit; 0 where it costs nothing, or the price is unknown; the
+    setting unit_price replaces it. unit_minimum_seconds: a unit that lives for less is paid for as long.
     """
 
     unit_slots: int
@@ -77,6 +78,7 @@ class Capacity:
     unit_memory_bytes: int = 0
     backlog: int = 0
     unit_price: float = 0.0
+    unit_minimum_seconds: float = 0.0
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:

@@ -192,7 +192,8 @@ class Runner:
             capacity.fixed,
             memory_bytes,
             capacity.backlog,
-            capacity.unit_price,
+            capacity.unit_price if config.unit_price is None else config.unit_price,
+            capacity.unit_minimum_seconds,
         )
         self._connect = partial(connect, details, self._on_events)
         self._connector = self._connect()

@@ -12,6 +12,7 @@ import pytest
 from scaler.protocol.messages import UnitState
 from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
 from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.aws_raw_ecs.definition import started_by
@@ -109,6 +110,7 @@ def test_units_are_as_many_tasks_as_hold_the_wanted_workers(
 ) -> None:
     capacity = rig.backend(max_task_concurrency=concurrency).capacity
     assert (capacity.unit_slots, capacity.max_units, capacity.max_slots) == (2, units, slots)
+    assert (capacity.unit_price, capacity.unit_minimum_seconds) == (fargate_price("us-east-1", 2, 8), 60.0)
 
 
 def test_tasks_start_in_batches_and_carry_the_marks_of_their_manager(rig: Rig) -> None:

@@ -139,6 +139,7 @@ OF_CLOUD_MANAGERS = {
     "worker_scheduler_address": UNITS_ARE_TOLD,
     "insecure_no_auth": PROVES_ITSELF,
     "compression": UNITS_ARE_TOLD,
+    "unit_price": WHO_THEY_ARE,
     **seen_by(
         RUNS_AS_TOLD,
         "type worker_manager_id per_worker_capabilities heartbeat_interval_seconds io_threads event_loop "
@@ -230,7 +231,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "max_task_concurrency": (
             WORKERS + "test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit"
         ),
-        **seen_by(WHO_THEY_ARE, "mode worker_type"),
+        **seen_by(WHO_THEY_ARE, "mode worker_type unit_price"),
     },
     AwsRawEcsConfig: {
         **OF_CLOUD_MANAGERS,

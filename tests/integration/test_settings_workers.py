@@ -139,13 +139,13 @@ def test_manager_and_workers_say_who_they_are_where_they_were_told_to(tmp_path: 
         offers = {"linux": None, "gpu": 2.0}
         (details,) = scheduler.managers.values()
         memory = usable_memory()
-        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, True, memory[0])
+        assert details == ManagerDetails("mine", "baremetal_native", 3, 3, offers, True, memory[0], 0, 0.35)
         (worker,) = scheduler.workers
         assert worker.unit_id.startswith("big-")
         assert worker == WorkerDetails("mine", worker.unit_id, 3, 7, offers, *memory, 300.0)
 
     flags = ("--mode", "fixed", "-n", "3", "-pwc", "linux,gpu=2", "-wtqs", "7", "--worker-type", "big")
-    on_a_played_scheduler(tmp_path, story, *manager(*flags))
+    on_a_played_scheduler(tmp_path, story, *manager(*flags, "--unit-price", "0.35"))
 
 
 def test_a_dynamic_manager_starts_what_it_is_told_to_and_no_more_than_its_limit(tmp_path: Path) -> None:

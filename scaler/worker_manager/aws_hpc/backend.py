@@ -9,6 +9,7 @@ import logging
 import secrets
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
@@ -17,8 +18,9 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws.credential import check_secrets
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import SETUP, WORKER_MODULE, fits, job_name, submission
+from scaler.worker_manager.aws_hpc.requests import SETUP, WORKER_MODULE, Definition, fits, job_name, submission
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
@@ -61,7 +63,9 @@ class BatchBackend(PolledBackend):
             noun="jobs",
             stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
             "--reason left --job-id JOB`",
-            capacity=Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes),
+            capacity=_priced(
+                Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes), config, definition
+            ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.PENDING,
         )
@@ -125,6 +129,15 @@ class BatchBackend(PolledBackend):
 
     def disconnect(self) -> None:
         self._service.close()
+
+
+def _priced(capacity: Capacity, config: AwsHpcConfig, definition: Definition) -> Capacity:
+    """Return the capacity with what a job costs; on instances, which jobs share, that is not known."""
+    if not config.batch_capacity.startswith("FARGATE"):
+        return capacity
+    spot = config.batch_capacity == "FARGATE_SPOT"
+    price = fargate_price(config.aws_region, definition.vcpus, definition.memory_bytes / 1024**3, spot=spot)
+    return replace(capacity, unit_price=price or 0.0, unit_minimum_seconds=FARGATE_MINIMUM_SECONDS)
 
 
 def _unit_ids(job_id: str, size: int) -> list[str]:

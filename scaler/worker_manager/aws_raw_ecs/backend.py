@@ -10,7 +10,7 @@ import logging
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,7 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
 from scaler.worker_manager.aws.containers import end_text, unreachable
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_definition, run_request, started_by
 from scaler.worker_manager.backend import BackendError, Capacity
@@ -45,14 +46,19 @@ class EcsBackend(PolledBackend):
 
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
-        limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
+        limit, cpus, memory_gb = config.max_task_concurrency, config.ecs_task_cpu, config.ecs_task_memory
+        spot = config.ecs_capacity_provider == "FARGATE_SPOT"
         units = None if limit < 0 else -(-limit // cpus)
         super().__init__(
             service="ECS",
             noun="tasks",
             stop_by_hand=f"stop each with `aws ecs stop-task --region {config.aws_region} "
             f"--cluster {config.ecs_cluster} --task TASK`",
-            capacity=Capacity.of_units(cpus, units, unit_memory_bytes=config.ecs_task_memory * 1024**3),
+            capacity=replace(
+                Capacity.of_units(cpus, units, unit_memory_bytes=memory_gb * 1024**3),
+                unit_price=fargate_price(config.aws_region, cpus, memory_gb, spot=spot) or 0.0,
+                unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
+            ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )
         check(config)

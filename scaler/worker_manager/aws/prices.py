@@ -1,0 +1,109 @@
+"""Prices of AWS capacity, of `PRICES_OF`: what a unit costs per hour where its settings do not say it.
+
+On demand, Linux, without tax, savings plans and what else a unit causes (storage, addresses, traffic, logs). A spend
+limit needs no exact prices; where they matter, `unit_price` of the worker manager replaces them. Sources: the pages
+"AWS Fargate pricing" and "Amazon EC2 on-demand pricing". Pure.
+"""
+
+from __future__ import annotations
+
+import math
+
+PRICES_OF = "2026-06"
+"""Year and month of the prices."""
+FARGATE_MINIMUM_SECONDS = EC2_MINIMUM_SECONDS = 60.0
+"""A unit that runs for less is charged for as long."""
+FARGATE_SPOT_SHARE = 0.3136
+"""Of the price on demand, in us-east-1. Spot prices change during the day; this one is seldom exceeded."""
+EC2_SPOT_SHARE = 0.5
+"""The same of instances, where spot prices differ by zone and type: an upper estimate for most of them."""
+FARGATE_ARM_SHARE = 0.8
+
+_FARGATE = {
+    "us-east-1": (0.04048, 0.004445),
+    "us-east-2": (0.04048, 0.004445),
+    "us-west-1": (0.04656, 0.00511),
+    "us-west-2": (0.04048, 0.004445),
+    "ca-central-1": (0.04456, 0.004865),
+    "eu-central-1": (0.04656, 0.00511),
+    "eu-north-1": (0.0445, 0.0049),
+    "eu-west-1": (0.04048, 0.004445),
+    "eu-west-2": (0.04656, 0.00511),
+    "eu-west-3": (0.0486, 0.0053),
+    "ap-northeast-1": (0.05056, 0.00553),
+    "ap-northeast-2": (0.04656, 0.00511),
+    "ap-south-1": (0.04256, 0.004655),
+    "ap-southeast-1": (0.05056, 0.00553),
+    "ap-southeast-2": (0.04856, 0.00532),
+    "sa-east-1": (0.0696, 0.0076),
+}
+"""By region: of a vCPU and of a GB of memory, x86."""
+_REGION_SHARES = {
+    "us-east-1": 1.0,
+    "us-east-2": 1.0,
+    "us-west-1": 1.167,
+    "us-west-2": 1.0,
+    "ca-central-1": 1.115,
+    "eu-central-1": 1.199,
+    "eu-north-1": 1.064,
+    "eu-west-1": 1.115,
+    "eu-west-2": 1.157,
+    "eu-west-3": 1.167,
+    "ap-northeast-1": 1.292,
+    "ap-northeast-2": 1.229,
+    "ap-south-1": 1.052,
+    "ap-southeast-1": 1.25,
+    "ap-southeast-2": 1.25,
+    "sa-east-1": 1.594,
+}
+"""Prices of instances as shares of those in us-east-1; most families are within 5 % of it."""
+# fmt: off
+_LARGE = {
+    "c5": 0.085, "c5a": 0.077, "c5d": 0.096, "c5n": 0.108, "c6a": 0.0765, "c6g": 0.068, "c6gd": 0.0768,
+    "c6gn": 0.0864, "c6i": 0.085, "c6id": 0.1008, "c6in": 0.1134, "c7a": 0.10264, "c7g": 0.0725, "c7gd": 0.0907,
+    "c7gn": 0.1248, "c7i": 0.08925, "c7i-flex": 0.08479, "c8g": 0.07976,
+    "m5": 0.096, "m5a": 0.086, "m5d": 0.113, "m6a": 0.0864, "m6g": 0.077, "m6gd": 0.0904, "m6i": 0.096,
+    "m6id": 0.11865, "m7a": 0.11592, "m7g": 0.0816, "m7gd": 0.1068, "m7i": 0.1008, "m7i-flex": 0.09576,
+    "m8g": 0.08976,
+    "r5": 0.126, "r5a": 0.113, "r6a": 0.1134, "r6g": 0.1008, "r6i": 0.126, "r6id": 0.1512, "r7a": 0.15215,
+    "r7g": 0.1071, "r7i": 0.1323, "r8g": 0.11782,
+    "t2": 0.0928, "t3": 0.0832, "t3a": 0.0752, "t4g": 0.0672,
+}
+# fmt: on
+"""By family: of the size large in us-east-1. Other sizes cost in proportion."""
+_BELOW_LARGE = {"nano": 1 / 16, "micro": 1 / 8, "small": 1 / 4, "medium": 1 / 2, "large": 1.0}
+_WITH_GPU = {
+    "g4dn": {1: 0.526, 2: 0.752, 4: 1.204, 8: 2.176, 12: 3.912, 16: 4.352},
+    "g5": {1: 1.006, 2: 1.212, 4: 1.624, 8: 2.448, 12: 5.672, 16: 4.096, 24: 8.144, 48: 16.288},
+    "g5g": {1: 0.42, 2: 0.556, 4: 0.828, 8: 1.372, 16: 2.744},
+    "g6": {1: 0.8048, 2: 0.9776, 4: 1.3232, 8: 2.0144, 12: 4.6016, 16: 3.3968, 24: 6.6752, 48: 13.3504},
+    "g6e": {1: 1.861, 2: 2.24208, 4: 3.00424, 8: 4.52856, 12: 10.49264, 16: 7.57719, 24: 15.06559, 48: 30.13118},
+}
+"""By family: of the sizes Nxlarge in us-east-1, which are not in proportion."""
+
+
+def fargate_price(region: str, cpus: float, memory_gb: float, *, arm: bool = False, spot: bool = False) -> float | None:
+    """Return what a Fargate task costs in USD per hour; None for a region that is not known."""
+    if region not in _FARGATE:
+        return None
+    cpu, memory = _FARGATE[region]
+    price = cpus * cpu + memory_gb * memory
+    return price * (FARGATE_ARM_SHARE if arm else 1.0) * (FARGATE_SPOT_SHARE if spot else 1.0)
+
+
+def ec2_price(region: str, instance_type: str, *, spot: bool = False) -> float | None:
+    """Return what an instance costs in USD per hour; None for a region or a type that is not known."""
+    family, _, size = instance_type.partition(".")
+    price = _price_in_us_east_1(family, size)
+    if price is None or region not in _REGION_SHARES:
+        return None
+    return price * _REGION_SHARES[region] * (EC2_SPOT_SHARE if spot else 1.0)
+
+
+def _price_in_us_east_1(family: str, size: str) -> float | None:
+    count = size.removesuffix("xlarge") or "1"
+    times = int(count) if size.endswith("xlarge") and count.isdecimal() else None
+    if family in _WITH_GPU:
+        return _WITH_GPU[family].get(times or 0)
+    share = _BELOW_LARGE.get(size, math.nan) if times is None else 2.0 * times
+    return None if family not in _LARGE or math.isnan(share) else _LARGE[family] * share

@@ -1,0 +1,47 @@
+"""Prices of AWS capacity: published ones are found, and unknown ones are not invented."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.worker_manager.aws.prices import ec2_price, fargate_price
+
+
+def test_a_fargate_task_costs_its_cpus_and_its_memory() -> None:
+    assert fargate_price("us-east-1", 1, 0) == pytest.approx(0.04048)
+    assert fargate_price("us-east-1", 4, 30) == pytest.approx(4 * 0.04048 + 30 * 0.004445)
+    assert fargate_price("us-east-1", 1, 2, arm=True) == pytest.approx(0.03238 + 2 * 0.00356, rel=0.01)
+
+
+def test_spot_capacity_costs_a_share() -> None:
+    assert fargate_price("us-east-1", 1, 0, spot=True) == pytest.approx(0.0127, rel=0.01)
+    on_demand, spot = ec2_price("us-east-1", "c7i.large"), ec2_price("us-east-1", "c7i.large", spot=True)
+    assert on_demand is not None
+    assert spot is not None
+    assert 0 < spot < on_demand
+
+
+@pytest.mark.parametrize(
+    ("region", "instance_type", "price"),
+    [
+        ("us-east-1", "t3.micro", 0.0104),
+        ("us-east-1", "c7i-flex.xlarge", 0.16958),
+        ("us-east-1", "m7g.16xlarge", 2.6112),
+        ("us-east-1", "g5.xlarge", 1.006),
+        ("us-east-1", "g5.16xlarge", 4.096),
+        ("eu-west-1", "m7g.medium", 0.0455),
+        ("eu-central-1", "m7g.xlarge", 0.1955),
+        ("ap-northeast-1", "m7g.xlarge", 0.2108),
+    ],
+)
+def test_instances_cost_what_their_family_and_size_do(region: str, instance_type: str, price: float) -> None:
+    assert ec2_price(region, instance_type) == pytest.approx(price, rel=0.002)
+
+
+@pytest.mark.parametrize(
+    "instance_type", ["p9.large", "m7g", "m7g.huge", "m7g.metal", "g5.large", "g5.3xlarge", ".large"]
+)
+def test_an_unknown_type_or_region_has_no_price(instance_type: str) -> None:
+    assert ec2_price("us-east-1", instance_type) is None
+    assert ec2_price("moon-1", "m7g.large") is None
+    assert fargate_price("moon-1", 1, 2) is None
