@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar, get_args
+from typing import Literal, TypeVar
 
 from scaler.config.addresses import local_address, port_of
 from scaler.config.files import ConfigFile, Section, read_file
@@ -26,8 +26,9 @@ from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import find_only, name_from
 from scaler.security import CREDENTIALS_VARIABLE
 
-Verb = Literal["setup", "show", "teardown"]
-VERBS: tuple[Verb, ...] = get_args(Verb)
+Verb = Literal["setup", "show", "teardown", "check"]
+"""check: `setup --check`, which types without checks of their own answer as `show`."""
+VERBS: tuple[Verb, ...] = ("setup", "show", "teardown")
 QuestionVerb = Literal["explain", "logs", "trace", "report"]
 LOCAL = "local"
 MAX_OBJECTS = 1_000
@@ -317,13 +318,17 @@ def parse_worker_manager(
     verb = next((verb for verb in VERBS if rest[:1] == [verb]), None)
     if verb is None:
         return _parse_manager(kind, None, f"{program} {kind}", rest, environment)
-    purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}[verb]
+    purpose = {"setup": "Make", "show": "List", "teardown": "Remove"}.get(verb, "")
     text = f"{purpose} what a worker manager of the type {kind} needs in its cloud."
     parser = flags_parser(f"{program} {kind} {verb}", settings_model(kind), text)
-    parser.usage = f"{parser.prog} [--dry-run] [-c FILE] [settings]"
+    parser.usage = f"{parser.prog} [--dry-run{' | --check' if verb == 'setup' else ''}] [-c FILE] [settings]"
     parser.add_argument("--dry-run", action="store_true", help="print the actions without performing them")
+    if verb == "setup":
+        parser.add_argument("--check", action="store_true", help="make nothing, and say what would not work")
     sources = _sources(settings_model(kind), parser, rest[1:], environment)
     dry_run = bool(sources.flags.pop("dry_run"))
+    if sources.flags.pop("check", False):
+        verb = "check"
     implied = {"worker_manager_id": kind, **settings_model(kind).setup_defaults}
     return Provision(verb, _resolve_manager(kind, sources, implied), dry_run)
 

@@ -24,7 +24,8 @@ def require_image(image: str | None, setting: str) -> str:
     if image is not None:
         return image
     raise UsageError(
-        f"{setting} is missing: workers need an image that has this version of scaler. Make one {making_an_image(setting)}"
+        f"{setting} is missing: workers need an image that has this version of scaler. Make one "
+        f"{making_an_image(setting)}"
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
@@ -24,6 +25,20 @@ def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
     client = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "ecs")
     yield client
     client.close()
+
+
+def open_subnets() -> list[str]:
+    """Give the default VPC, which has none in moto, a way to the internet, and return its subnets."""
+    ec2 = AwsClient(AwsSettings(), "ec2")
+    subnets = ec2.call("DescribeSubnets", Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+    gateway = ec2.call("CreateInternetGateway")["InternetGateway"]["InternetGatewayId"]
+    ec2.call("AttachInternetGateway", InternetGatewayId=gateway, VpcId=subnets[0]["VpcId"])
+    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnets[0]["VpcId"]]}]
+    [table] = ec2.call("DescribeRouteTables", Filters=main)["RouteTables"]
+    route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": gateway}
+    ec2.call("CreateRoute", RouteTableId=table["RouteTableId"], **route)
+    ec2.close()
+    return [subnet["SubnetId"] for subnet in subnets]
 
 
 def ecs_config(**values: Any) -> AwsRawEcsConfig:

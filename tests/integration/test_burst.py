@@ -14,6 +14,7 @@ import pytest
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator
+from tests.integration.clouds_rig import open_subnets
 from tests.integration.settings_rig import command
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
@@ -34,10 +35,12 @@ def where(seconds: float) -> str:
     return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
 
 
-def provision(verb: str, file: Path) -> None:
-    """Run the command that makes or removes what the manager needs in the cloud."""
-    arguments = ["scaler_worker_manager", "aws_hpc", verb, "-c", str(file)]
-    subprocess.run([sys.executable, "-m", "scaler.cli", *arguments], check=True, timeout=WAIT_SECONDS)
+def provision(file: Path, *verb: str) -> str:
+    """Run the command for what the manager needs in the cloud, and return what it prints."""
+    arguments = ["scaler_worker_manager", "aws_hpc", *verb, "-c", str(file)]
+    command = [sys.executable, "-m", "scaler.cli", *arguments]
+    done = subprocess.run(command, check=True, timeout=WAIT_SECONDS, stdout=subprocess.PIPE, text=True)
+    return done.stdout
 
 
 def at_once() -> str:
@@ -60,15 +63,22 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         text = text.replace(old, new)
     file = tmp_path / "burst.toml"
     file.write_text(text)
-    provision("setup", file)
+    aws.quotas.values["L-3032A538"] = 8
+    open_subnets()
+    assert "problem" not in provision(file, "setup", "--check")
+    provision(file, "setup")
+    assert "runs          no jobs" in provision(file, "show")
     with command("scaler", str(file), directory=tmp_path) as everything:
         everything.addresses()
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(at_once).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
             futures = [client.submit(where, 1.0) for _ in range(16)]
+            aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)
+            shown = provision(file, "show")
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
+            assert "USD an hour (prices of 20" in shown
         assert everything.stop() == 0
         ports.release()
-    provision("teardown", file)
+    provision(file, "teardown")
     assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []

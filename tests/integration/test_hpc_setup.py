@@ -18,7 +18,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
 from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
-from scaler.worker_manager.aws_hpc.setup import Network, compute_resources
+from scaler.worker_manager.aws_hpc.setup import Network, compute_resources, job_definition
 from tests.integration.moto_rig import Cloud, moto_server, words
 
 CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
@@ -266,6 +266,23 @@ def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
     assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 10
     assert set(words(cloud.do("teardown"))) == {"removed"}
     assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
+
+
+def test_capabilities_have_queues_and_definitions_of_their_own_size(cloud: HpcCloud) -> None:
+    names = {"job_queue": "arm-queue", "job_definition": "arm-job"}
+    arm = replace(cloud.config(), batch_cpu_architecture="ARM64", batch_cpu=4, batch_memory=16, **names)
+    network = Network(["subnet-1"], ["sg-1"], is_public=True)
+    container = job_definition(arm, "arn:e", "arn:j", {}, network)["containerProperties"]
+    assert container["runtimePlatform"] == {"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"}
+    names = {"job_queue": "gpu-queue", "job_definition": "gpu-job"}
+    size = {"batch_capacity": "SPOT", "batch_gpus": 1, "batch_instance_types": ("g5",), **names}
+    gpu = replace(cloud.config(), **size)
+    assert compute_resources(gpu, network, "arn:profile")["instanceTypes"] == ["g5"]
+    container = job_definition(gpu, "arn:e", "arn:j", {}, network)["containerProperties"]
+    assert {"type": "GPU", "value": "1"} in container["resourceRequirements"]
+    assert "runtimePlatform" not in container
+    with pytest.raises(ValueError, match=r"batch_gpus \(1\) needs batch_capacity EC2 or SPOT: Fargate has no GPUs"):
+        replace(gpu, batch_capacity="FARGATE")
 
 
 def test_a_dry_run_says_the_same_and_does_nothing(cloud: HpcCloud) -> None:

@@ -147,6 +147,10 @@ OF_CLOUD_MANAGERS = {
     ),
     "logging_config_file": WORKERS + "test_workers_log_as_their_manager_was_told_to",
 }
+ARM = (
+    "unit/worker_manager/test_ecs_definition.py::test_tasks_of_several_managers_have_sizes_and_processors_of_their_own"
+)
+OF_A_SIZE = "test_capabilities_have_queues_and_definitions_of_their_own_size"
 IN_A_BUCKET = "test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install"
 OF_AWS = seen_by(
     AWS + "test_aws_is_asked_where_and_as_whom_the_manager_was_told", "aws_region aws_endpoint_url aws_profile"
@@ -250,6 +254,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         ),
         "s3_bucket": ECS_SETUP + IN_A_BUCKET,
         "worker_requirements": ECS_SETUP + IN_A_BUCKET,
+        "ecs_cpu_architecture": ARM,
         "ecs_task_image": AWS + "test_tasks_on_ecs_have_the_image_that_the_manager_was_told",
     },
     AwsHpcConfig: {
@@ -270,6 +275,8 @@ EFFECTS: dict[type, dict[str, str]] = {
         "batch_security_groups": HPC_SETUP + "test_own_groups_are_used",
         "worker_requirements": HPC_SETUP
         + "test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket",
+        "batch_cpu_architecture": HPC_SETUP + OF_A_SIZE,
+        **seen_by(HPC_SETUP + OF_A_SIZE, "batch_gpus batch_instance_types"),
         "batch_image": HPC_SETUP + "test_jobs_run_in_the_image_of_the_settings_and_install_nothing",
         **seen_by(HPC_SETUP + "test_what_is_made_fits_together", "batch_cpu batch_memory"),
     },

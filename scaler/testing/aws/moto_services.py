@@ -1,5 +1,5 @@
-"""S3, IAM, CloudWatch Logs, Systems Manager, STS and EC2 of the emulator: moto answers, behind the same endpoint and
-fault script.
+"""S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2 and ECR of the emulator: moto answers, behind the same endpoint
+and fault script.
 
 `docs/testing.md` says which behaviour comes from moto and which from the emulator.
 """
@@ -124,7 +124,7 @@ class MotoService:
     """One service that moto answers."""
 
     def __init__(self, moto: Moto, name: str) -> None:
-        """name: as moto and the signatures of requests spell it: s3, iam, logs, ssm, sts or ec2."""
+        """name: as moto and the signatures of requests spell it: s3, iam, logs, ssm, sts, ec2 or ecr."""
         self.name = name
         self._moto = moto
 
@@ -145,7 +145,7 @@ class MotoService:
         return self._moto.answer(self.name, call, headers)
 
     def refuse(self, refusal: ServiceError) -> Answer:
-        if self.name in ("logs", "ssm"):
+        if self.name in ("logs", "ssm", "ecr"):
             body = json.dumps({"__type": refusal.code, "message": refusal.message}).encode()
             return Answer(refusal.status, body, {"Content-Type": "application/x-amz-json-1.1"})
         error = f"<Code>{escape(refusal.code)}</Code><Message>{escape(refusal.message)}</Message>"

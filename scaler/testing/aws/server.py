@@ -25,11 +25,12 @@ from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.ecs import EmulatedEcs, TaskMetadata
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, ServiceError, Slow, Throttle
 from scaler.testing.aws.moto_services import Moto, MotoService
+from scaler.testing.aws.quotas import EmulatedQuotas
 from scaler.testing.aws.service import Answer, EmulatorContext, Service, ServiceCall
 
 REGION = "us-east-1"
 METHODS = ["DELETE", "GET", "HEAD", "PATCH", "POST", "PUT"]
-SERVICES = "ECS, Batch, S3, IAM, CloudWatch Logs, Systems Manager, STS and EC2"
+SERVICES = "ECS, Batch, Service Quotas, S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2 and ECR"
 KEEP_ALIVE_SECONDS = 60
 GRACE_SECONDS = 1
 """How long requests under way may take when the server ends."""
@@ -38,7 +39,8 @@ GRACE_SECONDS = 1
 class AwsEmulator:
     """AWS on loopback for real clients. A context manager; `close` ends everything it has started.
 
-    ECS and Batch are emulated here; moto answers the rest: S3, IAM, CloudWatch Logs, Systems Manager, STS, EC2.
+    ECS, Batch and Service Quotas are emulated here; moto answers the rest: S3, IAM, CloudWatch Logs, Systems Manager,
+    STS, EC2, ECR.
 
     `endpoint_url` is what clients take as the endpoint of each service, and `environment` what boto3 needs in its
     environment. `faults` is the script of what goes wrong. Containers are processes of this machine.
@@ -70,8 +72,9 @@ class AwsEmulator:
         self.ecs = EmulatedEcs(context)
         self.batch = EmulatedBatch(context)
         self.s3 = MotoService(moto, "s3")
-        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ec2")]
-        self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.s3, *others]
+        self.quotas = EmulatedQuotas()
+        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ec2", "ecr")]
+        self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.quotas, self.s3, *others]
         """In the order in which they are asked whether a call is for them."""
         self._cut = Cuts()
         self._server = uvicorn.Server(self._config())

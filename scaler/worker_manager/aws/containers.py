@@ -15,6 +15,11 @@ MAX_OVERRIDES_CHARACTERS = 8192
 """Of all container overrides together. Source: RunTask in the API reference of ECS, which also runs Batch's jobs."""
 
 
+def platform_of(architecture: str) -> dict[str, str]:
+    """Return the platform of containers with CPUs of this architecture."""
+    return {"cpuArchitecture": architecture, "operatingSystemFamily": "LINUX"}
+
+
 def check_source(image: str | None, bucket: str, image_key: str, bucket_key: str) -> None:
     """Raise UsageError when units have neither an image nor a bucket to install this version of scaler from."""
     if image is None and not bucket:

@@ -49,6 +49,7 @@ class Account:
     def __init__(self, settings: AwsSettings, say: Callable[[str], None], *, dry_run: bool) -> None:
         settings = with_region(settings)
         self.region = settings.aws_region
+        self.has_endpoint = settings.aws_endpoint_url is not None
         self.dry_run = dry_run
         self._settings = settings
         self._say = say

@@ -77,9 +77,18 @@ class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
     """CPUs of a job by that definition; in mode worker it has as many workers."""
     batch_memory: Annotated[int, Range(ge=1, le=120), Setting(metavar="GB")] = 2
     """Memory of a job by that definition in GB; Fargate has ranges for every number of CPUs."""
+    batch_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
+    """CPUs of the jobs that `setup` makes a definition for; ARM64 costs a fifth less on Fargate. Instances have
+    those of their types."""
+    batch_gpus: Annotated[int, Range(ge=0, le=16), Setting(metavar="COUNT")] = 0
+    """GPUs of a job by that definition, on instances that have some; give their capability as well: gpu=1."""
+    batch_instance_types: Annotated[Names, Check(length(1, 20)), Setting(metavar="TYPE")] = ("optimal",)
+    """Types of instances for EC2 and SPOT, or families of them, such as g5; optimal: what fits the jobs."""
 
     def check(self) -> None:
         super().check()
+        if self.batch_gpus and self.batch_capacity.startswith("FARGATE"):
+            raise ValueError(f"batch_gpus ({self.batch_gpus}) needs batch_capacity EC2 or SPOT: Fargate has no GPUs")
         if self.batch_capacity.startswith("FARGATE"):
             check_fargate("batch_cpu", self.batch_cpu, "batch_memory", self.batch_memory)
         if self.mode == "offload":

@@ -135,8 +135,8 @@ def _priced(capacity: Capacity, config: AwsHpcConfig, definition: Definition) ->
     """Return the capacity with what a job costs; on instances, which jobs share, that is not known."""
     if not config.batch_capacity.startswith("FARGATE"):
         return capacity
-    spot = config.batch_capacity == "FARGATE_SPOT"
-    price = fargate_price(config.aws_region, definition.vcpus, definition.memory_bytes / 1024**3, spot=spot)
+    spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
+    price = fargate_price(config.aws_region, definition.vcpus, definition.memory_bytes / 1024**3, arm=arm, spot=spot)
     return replace(capacity, unit_price=price or 0.0, unit_minimum_seconds=FARGATE_MINIMUM_SECONDS)
 
 

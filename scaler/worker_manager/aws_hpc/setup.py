@@ -10,6 +10,8 @@ from functools import cache, partial
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
+from scaler.worker_manager.aws.checks import Checks, show_costs
+from scaler.worker_manager.aws.containers import platform_of
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
 from scaler.worker_manager.aws.package import (
     BASE_IMAGE,
@@ -20,6 +22,7 @@ from scaler.worker_manager.aws.package import (
     package_of,
     package_statements,
 )
+from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.setup import (
     HOSTS_SERVICE,
     MANAGED,
@@ -41,7 +44,14 @@ from scaler.worker_manager.aws.setup import (
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
 from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
-from scaler.worker_manager.aws_hpc.service import NO_BUCKET, delete_objects, object_keys
+from scaler.worker_manager.aws_hpc.service import (
+    ALIVE,
+    MAX_DESCRIBED,
+    NO_BUCKET,
+    counts_of,
+    delete_objects,
+    object_keys,
+)
 from scaler.worker_manager.backend import units_credential
 
 BATCH_SERVICE = "batch.amazonaws.com"
@@ -93,16 +103,63 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         installed = package_of(config, config.event_loop) if is_installed else None
         package = PackageResource(account, config.s3_bucket, base, installed)
         hosts = [] if is_fargate(config) else [host_role, profile]
+        wanted = [
+            bucket,
+            package,
+            logs,
+            credential,
+            execution,
+            jobs,
+            *hosts,
+            service_role,
+            environment,
+            queue,
+            definition,
+        ]
+        if verb == "check":
+            return _check(account, config, network(), wanted)
         if verb == "teardown":
             if not queue.teardown():
                 return 1  # the jobs in the queue use all the rest
             hosts = [profile, host_role]  # of an earlier setup for instances
             host_role.is_quiet = True
-        return run(
-            verb,
-            [bucket, package, logs, credential, execution, jobs, *hosts, service_role, environment, queue, definition],
-            [environment, definition, *hosts, execution, jobs, credential, logs, package, bucket],
-        )
+        if verb == "show" and queue.describe() is not None:
+            _show_costs(account, config)
+        to_remove = [environment, definition, *hosts, execution, jobs, credential, logs, package, bucket]
+        return run(verb, wanted, to_remove)
+
+
+def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Sequence[Resource]) -> int:
+    """Print what would not work, and return the exit code: 1 when something would not."""
+    checks, jobs = Checks(account), config.max_concurrent_jobs
+    checks.quota(config.batch_capacity, jobs * config.batch_cpu, "max_concurrent_jobs")
+    units = jobs if is_fargate(config) else None
+    public_key = "let it give public addresses (MapPublicIpOnLaunch), or take private subnets with a NAT gateway"
+    checks.network(network.subnets, public_ip=network.is_public, units=units, public_key=public_key)
+    checks.image(config.batch_image)
+    checks.resources(wanted)
+    if config.mode == "worker" and config.scheduler_address != config.setup_defaults["scheduler_address"]:
+        checks.address(config.worker_scheduler_address)
+    return 1 if checks.problems else 0
+
+
+def _show_costs(account: Account, config: AwsHpcConfig) -> None:
+    """Print how many jobs of the queue run, and what they cost in an hour."""
+    batch = account.client("batch")
+    listed = (batch.items("ListJobs", "jobSummaryList", jobQueue=config.job_queue, jobStatus=each) for each in ALIVE)
+    ids = [str(job["jobId"]) for jobs in listed for job in jobs]
+    counts = [
+        counts_of(job)
+        for at in range(0, len(ids), MAX_DESCRIBED)
+        for job in batch.call("DescribeJobs", jobs=ids[at : at + MAX_DESCRIBED])["jobs"]
+    ]
+    running = sum(each.get("STARTING", 0) + each.get("RUNNING", 0) for each in counts)
+    price = None
+    if is_fargate(config):
+        spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
+        price = fargate_price(account.region, config.batch_cpu, config.batch_memory, arm=arm, spot=spot)
+    total = None if price is None else running * price
+    show_costs(account, "job", running, running * config.batch_cpu, running * config.batch_memory, total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +224,7 @@ def compute_resources(config: AwsHpcConfig, network: Network, profile_arn: str) 
         resources |= {
             # Without jobs there are no instances to pay for.
             "minvCpus": 0,
-            "instanceTypes": ["optimal"],
+            "instanceTypes": list(config.batch_instance_types),
             "instanceRole": profile_arn,
             "allocationStrategy": "SPOT_PRICE_CAPACITY_OPTIMIZED" if is_spot else "BEST_FIT_PROGRESSIVE",
         }
@@ -184,6 +241,7 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         "resourceRequirements": [
             {"type": "VCPU", "value": str(config.batch_cpu)},
             {"type": "MEMORY", "value": str(config.batch_memory * 1024)},
+            *([{"type": "GPU", "value": str(config.batch_gpus)}] if config.batch_gpus else []),
         ],
         "logConfiguration": logging,
         # An init process reaps what tasks leave behind.
@@ -191,6 +249,8 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
     }
     if is_fargate(config):
         container["networkConfiguration"] = {"assignPublicIp": "ENABLED" if network.is_public else "DISABLED"}
+        if config.batch_cpu_architecture != "X86_64":
+            container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
     elif config.batch_image is None:
         # Jobs on one instance install once.
         container["volumes"] = [{"name": "packages", "host": {"sourcePath": CACHE}}]

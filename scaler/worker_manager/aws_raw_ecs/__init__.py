@@ -64,6 +64,8 @@ class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
     """CPUs of a task, and workers in it."""
     ecs_task_memory: Annotated[int, Setting(metavar="GB")] = 30
     """Memory of a task in GB; Fargate has ranges for every number of CPUs."""
+    ecs_cpu_architecture: Annotated[Literal["X86_64", "ARM64"], Setting(metavar="NAME")] = "X86_64"
+    """CPUs of a task; ARM64 costs a fifth less, and an image must be for it."""
     ecs_capacity_provider: Literal["FARGATE", "FARGATE_SPOT"] = "FARGATE"
     """FARGATE_SPOT costs less; its tasks may be taken away with two minutes of notice."""
 

@@ -47,7 +47,7 @@ class EcsBackend(PolledBackend):
     def __init__(self, config: AwsRawEcsConfig, ecs: AwsClient | None = None) -> None:
         config = with_region(config)
         limit, cpus, memory_gb = config.max_task_concurrency, config.ecs_task_cpu, config.ecs_task_memory
-        spot = config.ecs_capacity_provider == "FARGATE_SPOT"
+        spot, arm = config.ecs_capacity_provider == "FARGATE_SPOT", config.ecs_cpu_architecture == "ARM64"
         units = None if limit < 0 else -(-limit // cpus)
         super().__init__(
             service="ECS",
@@ -56,7 +56,7 @@ class EcsBackend(PolledBackend):
             f"--cluster {config.ecs_cluster} --task TASK`",
             capacity=replace(
                 Capacity.of_units(cpus, units, unit_memory_bytes=memory_gb * 1024**3),
-                unit_price=fargate_price(config.aws_region, cpus, memory_gb, spot=spot) or 0.0,
+                unit_price=fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,

@@ -13,6 +13,7 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_t
 from scaler.worker_manager.aws.containers import (
     MAX_OVERRIDES_CHARACTERS,
     check_source,
+    platform_of,
     worker_document,
 )
 from scaler.worker_manager.aws.credential import check_secrets, secrets_with
@@ -84,6 +85,8 @@ def wanted_definition(config: AwsRawEcsConfig, current: Mapping[str, Any] | None
         container["secrets"] = secrets_with(container.get("secrets") or (), extras["credential"])
     if not container.get("secrets"):
         container.pop("secrets", None)  # ECS shows no empty list
+    if known.get("runtimePlatform") or config.ecs_cpu_architecture != "X86_64":
+        others = {**others, "runtimePlatform": platform_of(config.ecs_cpu_architecture)}
     return {
         **known,
         **others,

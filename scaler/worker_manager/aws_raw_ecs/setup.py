@@ -8,9 +8,11 @@ from functools import partial
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
+from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import check_source
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
+from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.setup import (
     MANAGED_TAG,
     TASKS_SERVICE,
@@ -30,6 +32,7 @@ from scaler.worker_manager.aws_raw_ecs.definition import describe_definition, en
 from scaler.worker_manager.backend import units_credential
 
 PROVIDERS = ("FARGATE", "FARGATE_SPOT")
+MAX_DESCRIBED = 100
 
 
 def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -60,10 +63,56 @@ def provision(config: AwsRawEcsConfig, verb: Verb, dry_run: bool, say: Callable[
         package = package_of(config, config.event_loop) if is_installed and verb != "teardown" else None
         packages = [PackageBucket(account, bucket), PackageResource(account, bucket, family, package)] if bucket else []
         wanted = [cluster, *packages, logs, credential, execution, tasks, definition]
+        if verb == "check":
+            return _check(account, config, wanted)
         code = run(verb, wanted, [cluster, definition, execution, tasks, credential, logs, *reversed(packages)])
+        if verb == "show" and cluster.describe() is not None:
+            _show_costs(account, config)
         if verb != "teardown" and tuple(config.ecs_subnets) == (NOT_GIVEN,):
             _suggest_subnets(account)
         return code
+
+
+def _check(account: Account, config: AwsRawEcsConfig, wanted: Sequence[Resource]) -> int:
+    """Print what would not work, and return the exit code: 1 when something would not."""
+    checks = Checks(account)
+    limit, cpus = config.max_task_concurrency, config.ecs_task_cpu
+    units = None if limit < 0 else -(-limit // cpus)
+    checks.quota(config.ecs_capacity_provider, None if units is None else units * cpus, "max_task_concurrency")
+    if tuple(config.ecs_subnets) == (NOT_GIVEN,):
+        checks.problem("ecs_subnets is missing: `show` suggests some")
+    else:
+        public_key = "set ecs_assign_public_ip"
+        checks.network(config.ecs_subnets, public_ip=config.ecs_assign_public_ip, units=units, public_key=public_key)
+    checks.image(config.ecs_task_image)
+    checks.resources(wanted)
+    if config.scheduler_address != config.setup_defaults["scheduler_address"]:
+        checks.address(config.worker_scheduler_address)
+    return 1 if checks.problems else 0
+
+
+def _show_costs(account: Account, config: AwsRawEcsConfig) -> None:
+    """Print how many tasks of the definition run, and what they cost in an hour."""
+    ecs, cluster = account.client("ecs"), config.ecs_cluster
+    arns = list(ecs.items("ListTasks", "taskArns", cluster=cluster, family=config.ecs_task_definition))
+    tasks = [
+        task
+        for at in range(0, len(arns), MAX_DESCRIBED)
+        for task in ecs.call("DescribeTasks", cluster=cluster, tasks=arns[at : at + MAX_DESCRIBED])["tasks"]
+    ]
+    sizes = [(int(task["cpu"]) / 1024, int(task["memory"]) / 1024) for task in tasks]
+    prices = [
+        fargate_price(
+            account.region,
+            *size,
+            arm=config.ecs_cpu_architecture == "ARM64",
+            spot=task.get("capacityProviderName") == "FARGATE_SPOT",
+        )
+        for size, task in zip(sizes, tasks, strict=True)
+    ]
+    known = [price for price in prices if price is not None]
+    total = sum(known) if len(known) == len(prices) else None
+    show_costs(account, "task", len(tasks), sum(cpus for cpus, _ in sizes), sum(gb for _, gb in sizes), total)
 
 
 class Cluster(Resource):

@@ -38,7 +38,7 @@ COMMANDS: dict[str, type[SettingsModel]] = {
 }
 OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {
-    *("--once", "--json", "--seconds", "--dry-run"),
+    *("--once", "--json", "--seconds", "--dry-run", "--check"),
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
 }
 """They say what a command does, and are no settings."""

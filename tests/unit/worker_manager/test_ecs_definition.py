@@ -63,6 +63,16 @@ def test_without_an_image_and_a_bucket_nothing_starts_and_the_user_is_told_what_
 EXTRAS = {"executionRoleArn": "arn:e", "taskRoleArn": "arn:t", "logConfiguration": {"logDriver": "awslogs"}}
 
 
+def test_tasks_of_several_managers_have_sizes_and_processors_of_their_own() -> None:
+    small = wanted_definition(config(ecs_task_cpu=1, ecs_task_memory=2, ecs_cpu_architecture="ARM64"), None, EXTRAS)
+    large = wanted_definition(config(ecs_task_cpu=16, ecs_task_memory=120), None, EXTRAS)
+    assert small["runtimePlatform"] == {"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"}
+    assert (small["cpu"], small["memory"], large["cpu"], large["memory"]) == ("1024", "2048", "16384", "122880")
+    assert "runtimePlatform" not in large
+    back = wanted_definition(config(), small, EXTRAS)
+    assert back["runtimePlatform"]["cpuArchitecture"] == "X86_64"
+
+
 def test_a_definition_is_for_fargate_and_has_the_size_that_is_asked_for() -> None:
     wanted = wanted_definition(config(ecs_task_cpu=2, ecs_task_memory=8), None, EXTRAS)
     assert {name: wanted[name] for name in ("cpu", "memory", "networkMode", "requiresCompatibilities")} == {

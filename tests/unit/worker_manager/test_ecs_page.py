@@ -55,7 +55,13 @@ def test_the_managers_policy_allows_what_the_manager_calls() -> None:
 
 
 def test_the_policy_of_setup_allows_what_setup_calls() -> None:
-    called = calls("aws_raw_ecs.setup", "aws_raw_ecs.definition", "aws.setup", "aws.credential", "aws.package") - {
+    called = calls(
+        "aws_raw_ecs.setup",
+        "aws_raw_ecs.definition",
+        "aws.setup",
+        "aws.credential",
+        "aws.package",
+    ) - {
         "iam:AttachRolePolicy",
         "s3:HeadObject",
         "s3:HeadBucket",
@@ -63,6 +69,7 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
     }
     beside = {"ecs:TagResource", "logs:TagResource", "iam:TagRole", "iam:PassRole", "iam:CreateServiceLinkedRole"}
     beside |= {"ssm:AddTagsToResource", "s3:GetObject", "s3:ListBucket"}  # heads and lists go by these
+    beside |= {"ec2:DescribeRouteTables", "ecr:DescribeImages", "servicequotas:GetServiceQuota"}  # of `setup --check`
     assert called | beside == actions(SETUP)
 
 

@@ -1,0 +1,155 @@
+"""`setup --check`: what would not work, before anything is made or paid for. It changes nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from scaler.config.addresses import is_loopback, local_address
+from scaler.grammar import counted
+from scaler.worker_manager.aws.calls import AwsError, Fields
+from scaler.worker_manager.aws.prices import PRICES_OF
+from scaler.worker_manager.aws.setup import Account, Resource, is_ours
+
+QUOTAS = {
+    "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
+    "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
+    "EC2": ("ec2", "L-1216C47A", "Running On-Demand Standard instances"),
+    "SPOT": ("ec2", "L-34B43A08", "All Standard Spot Instance Requests"),
+}
+"""By capacity: service, code and name of the quota of vCPUs that run at once in a region."""
+_ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
+
+
+class Checks:
+    """What was checked, a line each: ok, problem, or unknown where AWS does not say."""
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.problems = 0
+
+    def ok(self, text: str) -> None:
+        self.account.line("ok", text)
+
+    def problem(self, text: str) -> None:
+        self.problems += 1
+        self.account.line("problem", text)
+
+    @contextmanager
+    def asking(self, what: str) -> Iterator[None]:
+        """Print that something is unknown when AWS does not answer."""
+        try:
+            yield
+        except AwsError as error:
+            self.account.line("unknown", what, str(error))
+
+    def quota(self, capacity: str, vcpus: int | None, setting: str) -> None:
+        """Compare the vCPUs that a setting allows with the account's quota. vcpus: None for no limit."""
+        service, code, name = QUOTAS[capacity]
+        with self.asking(f"quota {name}"):
+            answer = self.account.client("service-quotas").call("GetServiceQuota", ServiceCode=service, QuotaCode=code)
+            allowed = int(answer["Quota"]["Value"])
+            wanted = "without a limit" if vcpus is None else f"up to {vcpus} vCPUs"
+            text = f"{setting} is {wanted}, and the quota {name} ({code}) of {self.account.region} is {allowed} vCPUs"
+            if vcpus is not None and vcpus <= allowed:
+                self.ok(text)
+            else:
+                self.problem(f"{text}: ask for more in Service Quotas, or lower {setting}")
+
+    def network(self, subnets: Sequence[str], *, public_ip: bool, units: int | None, public_key: str) -> None:
+        """Check that subnets exist, have a way out and enough addresses. public_key: how to get public ones."""
+        ec2 = self.account.client("ec2")
+        with self.asking(f"subnets {', '.join(subnets)}"):
+            try:
+                found = ec2.call("DescribeSubnets", SubnetIds=list(subnets))["Subnets"]
+            except AwsError as error:
+                if error.code != "InvalidSubnetID.NotFound":
+                    raise
+                self.problem(f"subnets {', '.join(subnets)}: {error.message}")
+                return
+            for subnet in found:
+                self._way_out(subnet, public_ip=public_ip, public_key=public_key)
+            free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
+            if units is not None and units > free:
+                self.problem(f"the subnets have {free} free addresses, and {units} units need one each: add subnets")
+
+    def _way_out(self, subnet: Fields, *, public_ip: bool, public_key: str) -> None:
+        name = f"subnet {subnet['SubnetId']}"
+        routes = [
+            route
+            for table in self._tables(subnet)
+            for route in table["Routes"]
+            if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole"
+        ]
+        if not routes:
+            self.problem(
+                f"{name} has no route to the internet: units there reach no registry, index, S3 or log group. Give it "
+                "a NAT gateway, or VPC endpoints (ecr.api, ecr.dkr, s3, logs) and an image in ECR"
+            )
+        elif any(str(route.get("GatewayId", "")).startswith("igw-") for route in routes) and not public_ip:
+            self.problem(
+                f"{name} is public, and without a public address nothing there reaches the internet: {public_key}"
+            )
+        else:
+            self.ok(f"{name} has a way to the internet")
+
+    def _tables(self, subnet: Fields) -> list[Fields]:
+        """Return the route table of a subnet: the main one of its VPC when it has none of its own."""
+        ec2 = self.account.client("ec2")
+        own = [{"Name": "association.subnet-id", "Values": [subnet["SubnetId"]]}]
+        main = [{"Name": "vpc-id", "Values": [subnet["VpcId"]]}, {"Name": "association.main", "Values": ["true"]}]
+        return list(ec2.items("DescribeRouteTables", "RouteTables", Filters=own)) or list(
+            ec2.items("DescribeRouteTables", "RouteTables", Filters=main)
+        )
+
+    def image(self, image: str | None) -> None:
+        """Check that an image in ECR exists; other registries are not asked."""
+        if image is None:
+            return
+        found = _ECR.fullmatch(image)
+        if found is None:
+            self.account.line("unknown", f"image {image}", "only images in ECR are looked for")
+            return
+        repository, tag, digest = found.groups()
+        which = {"imageDigest": digest} if digest else {"imageTag": tag or "latest"}
+        with self.asking(f"image {image}"):
+            try:
+                self.account.client("ecr").call("DescribeImages", repositoryName=repository, imageIds=[which])
+            except AwsError as error:
+                if error.code not in ("ImageNotFoundException", "RepositoryNotFoundException"):
+                    raise
+                self.problem(f"there is no image {image}: push it, or leave the setting out")
+            else:
+                self.ok(f"image {image}")
+
+    def resources(self, resources: Sequence[Resource]) -> None:
+        """Print what `setup` has made, and what it would make or change: that is no problem."""
+        for resource in resources:
+            with self.asking(resource.what):
+                found = resource.describe()
+                if resource.is_quiet:
+                    continue
+                changes = resource.changes(found) if found is not None and is_ours(found) else ()
+                if found is None:
+                    self.account.line("missing", resource.what, "setup makes it")
+                elif changes:
+                    self.account.line("differs", changes[0][0], "setup changes it")
+                else:
+                    self.ok(resource.what)
+
+    def address(self, address: str) -> None:
+        """Check that workers on AWS may reach a scheduler at this address."""
+        if is_loopback(local_address(address)) and not self.account.has_endpoint:
+            self.problem(
+                f"workers on AWS cannot reach the scheduler at {address}: set worker_scheduler_address to the address "
+                "that they know it by"
+            )
+
+
+def show_costs(account: Account, what: str, count: int, vcpus: float, memory_gb: float, price: float | None) -> None:
+    """Print what runs and its price per hour. price: of all together; None when it is not known."""
+    money = "at an unknown price" if price is None else f"about {price:.2f} USD an hour (prices of {PRICES_OF})"
+    account.line(
+        "runs", f"{counted(count, what)}: {vcpus:g} vCPUs, {memory_gb:g} GB, {money}" if count else f"no {what}s"
+    )
