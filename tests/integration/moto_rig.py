@@ -48,11 +48,11 @@ class Cloud:
         return self.told("show", *flags).config
 
     def do(self, verb: str, *flags: str, code: int = 0) -> list[tuple[str, str]]:
-        """Run the command; return its lines as a word and what it is about."""
+        """Run the command; return its lines about resources as a word and what it is about."""
         lines: list[str] = []
         told = self.told(verb, *flags)
         assert self._provision(told.config, told.verb, told.dry_run, lines.append) == code
-        return [(line[:13].strip(), line[13:].strip()) for line in lines]
+        return [(line[:13].strip(), line[13:].strip()) for line in lines if not line.startswith("runs ")]
 
     def client(self, service: str) -> AwsClient:
         if service not in self._clients:
