@@ -60,6 +60,7 @@ WORKER_MANAGERS = Plugins(
         "aws_raw_ecs": "scaler.worker_manager.aws_raw_ecs:TYPE",
         "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
         "kubernetes": "scaler.worker_manager.kubernetes:TYPE",
+        "aws_ec2": "scaler.worker_manager.aws_ec2:TYPE",
         "symphony": "scaler.worker_manager.symphony:TYPE",
         "ssh": "scaler.worker_manager.ssh:TYPE",
     },

@@ -52,13 +52,14 @@ _log = logging.getLogger(__name__)
 class SeenUnit:
     """What the service says of a unit. age_seconds counts by the service's clock, to its end if it has ended.
 
-    remaining_seconds: until the service ends it; 0: there is no such time.
+    remaining_seconds: until the service ends it; 0: there is no such time. slots: of this unit; 0: as of all.
     """
 
     state: UnitState
     age_seconds: float
     reason: str = ""
     remaining_seconds: float = 0.0
+    slots: int = 0
 
 
 @dataclass(slots=True)
@@ -72,6 +73,7 @@ class _Alive:
     is_stopping: bool = False
     """The service has accepted to stop it."""
     not_found_since: float | None = None
+    slots: int = 0
 
 
 class PolledBackend(ABC):
@@ -121,6 +123,11 @@ class PolledBackend(ABC):
     def stop_one(self, unit_id: str) -> Stopped:
         """Ask the service to stop a unit. Called in several threads at once."""
 
+    def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
+        """Ask the service to stop units, and return what came of each. A service may have one call for all."""
+        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
+            return dict(zip(unit_ids, pool.map(self._try_stop, unit_ids), strict=True))
+
     @abstractmethod
     def list_ids(self, *, search: bool) -> Iterable[str]:
         """Return ids of units that may be unknown. search: also those that only a costly request finds."""
@@ -153,24 +160,23 @@ class PolledBackend(ABC):
         deadline = time.monotonic() + STOP_RETRY_SECONDS
         tries = 0
         final: list[BackendError] = []
-        with ThreadPoolExecutor(STOPS_AT_ONCE, "stop") as pool:
-            while left:
-                tries += 1
-                failed: dict[str, BackendError] = {}
-                for unit_id, outcome in zip(left, pool.map(self._try_stop, left), strict=True):
-                    if isinstance(outcome, BackendError):
-                        failed[unit_id] = outcome
-                    elif outcome == "not found":
-                        self._alive.pop(unit_id, None)
-                    elif unit_id in self._alive:
-                        self._alive[unit_id].is_stopping = True
-                self._unstopped = (self._unstopped - set(left)) | set(failed)
-                pause = STOP_BACKOFF.seconds(tries)
-                is_over = time.monotonic() + pause >= deadline
-                final += [error for error in failed.values() if is_over or not error.is_temporary]
-                left = [] if is_over else [unit_id for unit_id, error in failed.items() if error.is_temporary]
-                if left:
-                    time.sleep(pause)
+        while left:
+            tries += 1
+            failed: dict[str, BackendError] = {}
+            for unit_id, outcome in self.stop_some(left).items():
+                if isinstance(outcome, BackendError):
+                    failed[unit_id] = outcome
+                elif outcome == "not found":
+                    self._alive.pop(unit_id, None)
+                elif unit_id in self._alive:
+                    self._alive[unit_id].is_stopping = True
+            self._unstopped = (self._unstopped - set(left)) | set(failed)
+            pause = STOP_BACKOFF.seconds(tries)
+            is_over = time.monotonic() + pause >= deadline
+            final += [error for error in failed.values() if is_over or not error.is_temporary]
+            left = [] if is_over else [unit_id for unit_id, error in failed.items() if error.is_temporary]
+            if left:
+                time.sleep(pause)
         if final:
             raise final[0]
 
@@ -230,12 +236,14 @@ class PolledBackend(ABC):
             # A unit that ended before this process knew it is no failure of its starts.
             if unit is not None:
                 age = max(seen.age_seconds, now - unit.born_at)
-                self._shown.add(Unit(unit_id, seen.state, self.capacity.unit_slots, age, seen.reason), now)
+                slots = seen.slots or self.capacity.unit_slots
+                self._shown.add(Unit(unit_id, seen.state, slots, age, seen.reason), now)
             return
         if unit is None:
             unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
         unit.state = seen.state
         unit.reason = seen.reason
+        unit.slots = seen.slots
         unit.ends_at = now + seen.remaining_seconds if seen.remaining_seconds else None
         unit.not_found_since = None
 
@@ -262,5 +270,6 @@ class PolledBackend(ABC):
             if unit.state is not None:
                 state = UnitState.STOPPING if unit.is_stopping else unit.state
                 left = 0.0 if unit.ends_at is None else max(MIN_REMAINING_SECONDS, unit.ends_at - now)
-                alive.append(Unit(unit_id, state, self.capacity.unit_slots, now - unit.born_at, unit.reason, left))
+                slots = unit.slots or self.capacity.unit_slots
+                alive.append(Unit(unit_id, state, slots, now - unit.born_at, unit.reason, left))
         return alive + self._shown.shown(now)

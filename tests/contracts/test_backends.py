@@ -17,6 +17,9 @@ from scaler.testing.kubernetes import KubernetesEmulator
 from scaler.testing.soamapi import ON_PATH
 from scaler.worker_manager import baremetal_native, offload
 from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend
+from scaler.worker_manager.aws_ec2.setup import provision
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
@@ -107,6 +110,32 @@ def ecs_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendC
 
 
 @contextmanager
+def ec2_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
+    with AwsEmulator() as aws:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        config = AwsEc2Config(
+            scheduler_address="tcp://127.0.0.1:1",
+            worker_manager_id="m",
+            aws_endpoint_url=aws.endpoint_url,
+            ec2_image="ami-12c6146b",
+            ec2_slots=1,
+            ec2_setup=f"exec python {script}",
+            max_task_concurrency=8,
+            heartbeat_interval_seconds=0.01,
+        )
+        provision(config, "setup", False, lambda _: None)
+        backend = Ec2Backend(config)
+
+        def lose(unit_id: str) -> None:
+            aws.ec2.lose(unit_id, "Server.SpotInstanceTermination", "Spot instance termination")
+
+        reason = "Server.SpotInstanceTermination: Spot instance termination"
+        yield BackendCase(backend, lose, reason, lambda: Ec2Backend(config))
+        backend.close()
+
+
+@contextmanager
 def batch_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     with AwsEmulator() as aws:
         for name, value in aws.environment.items():
@@ -151,7 +180,9 @@ def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
             each.close()
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc", "kubernetes"])
+@pytest.fixture(
+    params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_ec2", "aws_hpc", "kubernetes"]
+)
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -168,6 +199,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = ecs_case(script, monkeypatch)
         case "kubernetes":
             made = kubernetes_case(script, monkeypatch)
+        case "aws_ec2":
+            made = ec2_case(script, monkeypatch)
         case _:
             made = batch_case(script, monkeypatch)
     with made as found:

@@ -12,11 +12,15 @@ from scaler.config.load import model_of
 from scaler.testing.aws import AwsEmulator
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
+from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.integration.hpc_rig import BUCKET, furnish
 
+IMAGE = "ami-12c6146b"
+"""One that moto has."""
 MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}
 
 
@@ -45,6 +49,10 @@ def ecs_config(**values: Any) -> AwsRawEcsConfig:
     return model_of(AwsRawEcsConfig, {**MANAGED, "ecs_subnets": ("subnet-1",), "ecs_task_image": "emulated", **values})
 
 
+def ec2_config(**values: Any) -> AwsEc2Config:
+    return model_of(AwsEc2Config, {**MANAGED, "ec2_image": IMAGE, "ec2_instance_types": ("m5.large",), **values})
+
+
 def hpc_config(**values: Any) -> AwsHpcConfig:
     place = {"job_queue": "queue", "job_definition": "definition", "s3_bucket": BUCKET}
     return model_of(AwsHpcConfig, {**MANAGED, **place, **values})
@@ -56,11 +64,12 @@ def symphony_config(**values: Any) -> SymphonyConfig:
 
 @contextmanager
 def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    """Yield AWS with a cluster, a queue, a job definition and a bucket. Its containers do nothing."""
+    """Yield AWS with a cluster, a launch template, a queue, a job definition and a bucket. Nothing of it works."""
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
     with AwsEmulator() as emulator:
         for name, value in emulator.environment.items():
             monkeypatch.setenv(name, value)
+        provision_ec2(ec2_config(aws_endpoint_url=emulator.endpoint_url), "setup", False, lambda _: None)
         furnish(emulator, command=["sh", "-c", "exec sleep 60", "Ref::module"])
         with ecs_client(emulator) as client:
             client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,21 +19,24 @@ from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager import symphony
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
-from tests.integration.clouds_rig import account, ecs_client, ecs_config, hpc_config, symphony_config
+from tests.integration.clouds_rig import IMAGE, account, ec2_config, ecs_client, ecs_config, hpc_config, symphony_config
 from tests.integration.hpc_rig import BUCKET
 from tests.integration.settings_rig import Command, has_uvloop, io_threads
 from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
 from tests.unit.testing.soamapi_rig import use
 from tests.waiting import within
 
-KINDS = ("aws_raw_ecs", "worker", "offload", "symphony")
+KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "symphony")
 """worker and offload are the modes of aws_hpc."""
+IN_A_CLOUD = ("aws_raw_ecs", "aws_ec2", "worker")
+"""Their units are workers on other machines."""
 WAIT_SECONDS = 15.0
 OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
 MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3}
@@ -56,6 +60,8 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     backend: Backend
     if kind == "aws_raw_ecs":
         backend = EcsBackend(ecs_config(aws_endpoint_url=aws.endpoint_url, **values))
+    elif kind == "aws_ec2":
+        backend = Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, **values))
     elif kind == "symphony":
         backend = symphony.make_backend(symphony_config(**values))
     else:
@@ -70,6 +76,9 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
     """Return what a unit finds in its environment."""
     if isinstance(backend, LocalAgents):
         return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
+    if isinstance(backend, Ec2Backend):
+        words = shlex.split(aws.ec2.user_data(unit_id), comments=True)
+        return next(word.partition("=")[2] for word in words if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))
     if isinstance(backend, BatchBackend):
         [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
         variables = job["container"]["environment"]
@@ -110,7 +119,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_paths": (str(tmp_path / "log"),),
         "logging_config_file": str(logging),
     }
-    if kind in ("aws_raw_ecs", "worker"):
+    if kind in IN_A_CLOUD:
         values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
         values["store_spill_directory"] = str(tmp_path)
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
@@ -119,7 +128,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         backend.stop([unit_id])
     told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
     expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2"}
-    if kind in ("aws_raw_ecs", "worker"):  # files of the manager's machine are none of a container's
+    if kind in IN_A_CLOUD:  # files of the manager's machine are none of a container's
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:
         expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_SETTINGS}
@@ -133,6 +142,8 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
     if kind == "aws_raw_ecs":
         size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
         return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
+    if kind == "aws_ec2":
+        return ("aws_ec2", "--ec2-image", IMAGE, "--ec2-instance-types", "m5.large", "--ec2-slots", "1", *endpoint)
     if kind == "symphony":
         return ("symphony", "--service-name", "app")
     place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)

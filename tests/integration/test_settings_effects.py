@@ -22,6 +22,7 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import SettingsModel, describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS, ClusterConfig
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
@@ -74,6 +75,7 @@ COMPRESSED = (
 MONITORS_COMPRESSED = "integration/test_compression.py::test_monitors_announce_compression_unless_they_are_told_not_to"
 HOST_STORE = "integration/test_host_store.py::"
 IN_TRANSIT = "integration/test_in_transit.py::"
+EC2 = "integration/test_ec2.py::"
 UNIT_CREDENTIALS = "integration/test_unit_credentials.py::"
 OF_CONTAINERS = UNIT_CREDENTIALS + "test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else"
 TOP_TIMEOUT = MONITORS + "test_the_terminal_monitor_waits_for_its_timeout_and_no_longer"
@@ -257,6 +259,19 @@ EFFECTS: dict[type, dict[str, str]] = {
         "ecs_cpu_architecture": ARM,
         "ecs_task_image": AWS + "test_tasks_on_ecs_have_the_image_that_the_manager_was_told",
     },
+    AwsEc2Config: {
+        **OF_CLOUD_MANAGERS,
+        **OF_AWS,
+        "max_task_concurrency": RUNS_AS_TOLD,
+        "credentials": OF_CONTAINERS,
+        "object_storage_backend": EC2 + "test_setup_makes_what_is_needed_once_and_adds_a_version_for_other_settings",
+        **seen_by(
+            EC2 + "test_instances_are_what_the_manager_was_told",
+            "ec2_image ec2_instance_types ec2_subnets ec2_security_groups ec2_purchase ec2_launch_template "
+            "ec2_key_name ec2_volume_gigabytes ec2_root_device ec2_setup ec2_python",
+        ),
+        "ec2_slots": RUNS_AS_TOLD,
+    },
     AwsHpcConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
@@ -395,6 +410,7 @@ ALIASES = {
     (BaremetalNativeConfig, "num_of_workers"): OLDER_NAMES_OF_WORKERS,
     (AwsRawEcsConfig, "num_of_workers"): RUNS_AS_TOLD,
     (AwsHpcConfig, "num_of_workers"): RUNS_AS_TOLD,
+    (AwsEc2Config, "num_of_workers"): RUNS_AS_TOLD,
     (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
     (KubernetesConfig, "num_of_workers"): KUBERNETES + "test_a_manager_says_who_it_is_and_runs_as_it_was_told",
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",

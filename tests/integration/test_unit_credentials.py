@@ -22,7 +22,7 @@ from scaler.testing.aws.service import ServiceCall
 from scaler.worker_manager.aws.credential import CredentialParameter, check_secrets, parameter_name, secrets_with
 from scaler.worker_manager.aws.setup import Account, run
 from scaler.worker_manager.runner import provisioner_of
-from tests.integration.clouds_rig import ecs_config
+from tests.integration.clouds_rig import IMAGE, ecs_config
 from tests.integration.free_ports import free_addresses
 from tests.integration.hpc_rig import BUCKET, furnish
 from tests.integration.settings_rig import Command, command
@@ -191,6 +191,8 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
     if kind == "aws_raw_ecs":
         size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
         own: tuple[str, ...] = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "emulated", *size)
+    elif kind == "aws_ec2":
+        own = ("--ec2-image", IMAGE, "--ec2-slots", "1")
     else:
         place = ("--job-queue", "queue", "--job-definition", "scaler-job", "--s3-bucket", BUCKET)
         own = ("--mode", "worker", *place, "--batch-image", "emulated", "--batch-cpu", "1")
@@ -207,13 +209,16 @@ def provisioned(kind: str, cluster: Cluster, aws: AwsEmulator, verb: str, name: 
     return lines
 
 
-@pytest.mark.parametrize("kind", ["aws_raw_ecs", "aws_hpc"])
+BASES = {"aws_raw_ecs": "scaler-task-definition", "aws_ec2": "scaler-worker", "aws_hpc": "scaler-job"}
+
+
+@pytest.mark.parametrize("kind", BASES)
 def test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else(
     kind: str, cluster: Cluster, cloud: Cloud
 ) -> None:
     cluster.credential("burst")
     secret = cluster.units_secret("burst")
-    base = "scaler-task-definition" if kind == "aws_raw_ecs" else "scaler-job"
+    base = BASES[kind]
     lines = provisioned(kind, cluster, cloud.aws, "setup", "burst")
     assert f"created       parameter /scaler/burst/{base} with the credential of the units" in lines
     manager = cluster.manager("burst", kind, "-his", "0.25", *flags_of(kind, cloud.aws))

@@ -206,8 +206,10 @@ class ContainerHost:
 
 
 def _put_programs(folder: Path) -> Path:
-    """Write what stands for an image's programs: Python with scaler in it."""
+    """Write what stands for an image's programs: Python with scaler in it, and a `shutdown` that ends no machine."""
     folder.mkdir()
+    (folder / "shutdown").write_text("#!/bin/sh\nexit 0\n", encoding="utf-8")
+    (folder / "shutdown").chmod(0o755)
     python = f'#!/bin/sh\nexec "{sys.executable}" "$@"\n'
     for name in ("python", "python3"):
         program = folder / name

@@ -50,7 +50,7 @@ class LoseReply:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """Only `count` of the tasks that a RunTask asks for start; the others are `failures` with this reason."""
+    """Only `count` of what a RunTask or CreateFleet asks for starts; for the others there is this reason."""
 
     count: int
     reason: str = "Capacity is unavailable at this time. Please try again later or in a different availability zone"
@@ -92,10 +92,10 @@ class Faults:
 
         operation: a name such as `RunTask`, or `ecs:TagResource` where services share a name, `s3:*` or `*`.
         times: how many requests; None: all until `clear`.
-        Raises UsageError for a Partial of anything but RunTask, and for times below 1.
+        Raises UsageError for a Partial of anything but RunTask and CreateFleet, and for times below 1.
         """
-        if isinstance(fault, Partial) and operation not in ("RunTask", "ecs:RunTask"):
-            raise UsageError(f"Partial is a fault of RunTask, and not of {operation}")
+        if isinstance(fault, Partial) and operation.rpartition(":")[2] not in ("RunTask", "CreateFleet"):
+            raise UsageError(f"Partial is a fault of RunTask and CreateFleet, and not of {operation}")
         if times is not None and times < 1:
             raise UsageError(f"times must be at least 1, or None for all requests, and is {times}")
         rule = Rule(operation, fault, times)

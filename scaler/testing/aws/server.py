@@ -24,6 +24,7 @@ from scaler.testing.aws.batch import EmulatedBatch
 from scaler.testing.aws.containers import Containers
 from scaler.testing.aws.ecs import EmulatedEcs, TaskMetadata
 from scaler.testing.aws.faults import Error, Fault, Faults, LoseReply, Partial, ServiceError, Slow, Throttle
+from scaler.testing.aws.instances import EmulatedEc2, InstanceMetadata
 from scaler.testing.aws.moto_services import Moto, MotoService
 from scaler.testing.aws.quotas import EmulatedQuotas
 from scaler.testing.aws.service import Answer, EmulatorContext, Service, ServiceCall
@@ -72,9 +73,12 @@ class AwsEmulator:
         self.ecs = EmulatedEcs(context)
         self.batch = EmulatedBatch(context)
         self.s3 = MotoService(moto, "s3")
+        self.ec2 = EmulatedEc2(moto, context)
         self.quotas = EmulatedQuotas()
-        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ec2", "ecr")]
-        self._services: list[Service] = [self.ecs, TaskMetadata(self.ecs), self.batch, self.quotas, self.s3, *others]
+        metadata: list[Service] = [TaskMetadata(self.ecs), InstanceMetadata(self.ec2)]
+        others = [MotoService(moto, name) for name in ("iam", "logs", "ssm", "sts", "ecr")]
+        own = (self.ecs, *metadata, self.batch, self.quotas, self.s3, self.ec2)
+        self._services: list[Service] = [*own, *others]
         """In the order in which they are asked whether a call is for them."""
         self._cut = Cuts()
         self._server = uvicorn.Server(self._config())

@@ -33,6 +33,7 @@ from scaler.worker_manager.aws.setup import (
     DefinitionResource,
     IamResource,
     IamRole,
+    InstanceProfile,
     LogGroup,
     Resource,
     backend_statements,
@@ -357,33 +358,6 @@ class Bucket(Resource):
         }
         rules = {"Rules": [*(other for other in self._rules() if other.get("ID") != RULE_ID), rule]}
         self.call("PutBucketLifecycleConfiguration", Bucket=self.name, LifecycleConfiguration=rules)
-
-
-class InstanceProfile(IamResource):
-    """The instance profile of EC2 instances that jobs run on, with the name of their role."""
-
-    service, kind, path = "iam", "instance profile", "instance-profile"
-    is_quiet = True
-
-    def describe(self) -> Fields | None:
-        found = self.find("GetInstanceProfile", "NoSuchEntity", InstanceProfileName=self.name)
-        return found and found["InstanceProfile"]
-
-    def create(self) -> None:
-        self.call("CreateInstanceProfile", InstanceProfileName=self.name, Tags=MANAGED_PAIRS)
-        self._add_role()
-
-    def changes(self, found: Fields) -> Sequence[Change]:
-        return [] if found["Roles"] else [(f"{self.what}: its role", self._add_role)]
-
-    def delete(self, found: Fields) -> None:
-        name = {"InstanceProfileName": self.name}
-        for role in found["Roles"]:
-            self.call("RemoveRoleFromInstanceProfile", **name, RoleName=role["RoleName"])
-        self.call("DeleteInstanceProfile", **name)
-
-    def _add_role(self) -> None:
-        self.call("AddRoleToInstanceProfile", InstanceProfileName=self.name, RoleName=self.name)
 
 
 class ServiceRole(IamResource):

@@ -78,7 +78,10 @@ def test_the_environment_reaches_the_components_of_a_file(file: Path) -> None:
         (SCHEDULER + '[webui]\ngui_address = "h"\n', "gui_address = 'h': must be host:port"),
         (SCHEDULER + '[webui]\ngui_address = "h:1"\nport = 2\n', "port and gui_address set the same thing"),
         (SCHEDULER + MANAGER.format("a") * 2, "same worker_manager_id: 'a'"),
-        (SCHEDULER + "[[worker_manager]]\n", "type is missing; types are aws_hpc, aws_raw_ecs, baremetal_native"),
+        (
+            SCHEDULER + "[[worker_manager]]\n",
+            "type is missing; types are aws_ec2, aws_hpc, aws_raw_ecs, baremetal_native",
+        ),
         (SCHEDULER + '[[worker_manager]]\ntype = "aws_lambda"\n', "no worker manager of the type 'aws_lambda'"),
         (SCHEDULER + '[[worker_manager]]\ntype = "baremetal"\n', "did you mean 'baremetal_native'"),
         (SCHEDULER + MANAGER.format("a") + MANAGER.format("b") + "speed = 1\n", r"number 2: unknown key 'speed'"),
@@ -163,7 +166,7 @@ def test_a_worker_manager_takes_the_table_of_its_type_and_name(file: Path) -> No
 def test_a_worker_manager_needs_a_type_and_a_name() -> None:
     with pytest.raises(UsageError, match="give the type first"):
         worker_manager()
-    with pytest.raises(UsageError, match="'aws_lambda' is installed; known are aws_hpc, aws_raw_ecs, "):
+    with pytest.raises(UsageError, match="'aws_lambda' is installed; known are aws_ec2, aws_hpc, aws_raw_ecs, "):
         worker_manager("aws_lambda", "ipc:///a")
     with pytest.raises(ConfigError, match=r"worker_manager_id is missing.*\[\[worker_manager\]\]"):
         worker_manager("baremetal_native", "ipc:///a")

@@ -16,6 +16,7 @@ from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
 from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
@@ -36,6 +37,7 @@ READERS: dict[type, tuple[str, ...]] = {
     AwsHpcConfig: ("worker_manager/aws_hpc/",),
     SshConfig: ("worker_manager/ssh/",),
     KubernetesConfig: ("worker_manager/kubernetes/",),
+    AwsEc2Config: ("worker_manager/aws_ec2/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),

@@ -34,7 +34,7 @@ COMMANDS: dict[str, type[SettingsModel]] = {
     "scaler_ui": WebUiConfig,
     "scaler_top": TopConfig,
     **{f"scaler_worker_manager {kind}": model for kind, model in MANAGER_MODELS.items()},
-    **{f"scaler_worker_manager {kind} setup": MANAGER_MODELS[kind] for kind in ("aws_raw_ecs", "aws_hpc")},
+    **{f"scaler_worker_manager {kind} setup": MANAGER_MODELS[kind] for kind in ("aws_raw_ecs", "aws_ec2", "aws_hpc")},
 }
 OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {

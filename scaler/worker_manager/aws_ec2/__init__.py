@@ -1,0 +1,95 @@
+"""Workers on EC2 instances.
+
+A unit is an instance, which an agent has with as many workers as the instance has CPUs. What the agent needs to know is
+in the user data of a launch template; the credential is in the Parameter Store. An instance ends itself when its agent
+has exited. Instances outlive their manager: a tag tells a manager that comes later which ones are its own.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import Check, Name, Names, Range, length
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.plugins import WorkerManagerType
+from scaler.worker_manager.aws import AwsSettings, matching
+
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.aws_ec2.backend:Ec2Backend",
+    settings="scaler.worker_manager.aws_ec2:AwsEc2Config",
+    provision="scaler.worker_manager.aws_ec2.setup:provision",
+)
+MAX_OVERRIDES = 300
+"""Pairs of type and subnet of one request. Source: CreateFleet in the API reference of EC2."""
+_CPUS = {"nano": 1, "micro": 1, "small": 1, "medium": 1, "large": 2}
+_IMAGE = matching(r"ami-[0-9a-f]{8,17}", "must be the id of an image, such as ami-0123456789abcdef0")
+_TEMPLATE = matching(r"[a-zA-Z0-9().\-/_]{3,110}", "must have 3 to 110 letters, digits and ( ) . - / _")
+
+
+def cpus_of(instance_type: str) -> int:
+    """Return the vCPUs of an instance type by its name, such as 8 of m7i.2xlarge; 0 for other kinds of names.
+
+    The smallest types of some families have one more.
+    """
+    size = instance_type.partition(".")[2]
+    if size.endswith("xlarge") and re.fullmatch(r"\d*", count := size.removesuffix("xlarge")):
+        return 4 * int(count or 1)
+    return _CPUS.get(size, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AwsEc2Config(WorkerManagerConfig, AwsSettings):
+    """Worker manager aws_ec2: EC2 instances, on demand or spot.
+
+    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
+    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
+    """
+
+    setup_defaults: ClassVar = {**WorkerManagerConfig.setup_defaults}
+
+    type: Literal["aws_ec2"] = "aws_ec2"
+    """What the workers run on."""
+    ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
+    """Image of the instances: Linux with this version of scaler in it, or what ec2_setup needs to install it."""
+    ec2_instance_types: Annotated[Names, Check(length(1, 50)), Setting(metavar="TYPE")] = ("m7i.xlarge",)
+    """Types that will do, the more the better for spot; each instance gets the cheapest that EC2 has now."""
+    ec2_subnets: Annotated[
+        Names, Check(length(0, 16)), Setting(default_text="the default VPC's", metavar="SUBNET")
+    ] = ()
+    """Subnets that the instances may be in; from there they must reach the scheduler."""
+    ec2_security_groups: Annotated[
+        Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
+    ] = ()
+    """Security groups of the instances."""
+    ec2_purchase: Literal["on-demand", "spot"] = "on-demand"
+    """spot costs less; EC2 may take such instances away with two minutes of notice."""
+    ec2_slots: Annotated[int, Range(ge=0, le=1024), Setting(default_text="one per vCPU", metavar="COUNT")] = 0
+    """Workers of an instance, whatever its type."""
+    ec2_launch_template: Annotated[str, _TEMPLATE, Setting(metavar="NAME")] = "scaler-worker"
+    """Launch template; `setup` makes it, and the manager adds a version when its settings differ from the newest."""
+    ec2_key_name: Annotated[Name | None, Setting(default_text="none", metavar="NAME")] = None
+    """Key pair for ssh to the instances."""
+    ec2_volume_gigabytes: Annotated[int, Range(ge=0, le=16384), Setting(default_text="the image's", metavar="GB")] = 0
+    """Size of the root volume."""
+    ec2_root_device: Annotated[Name, Setting(metavar="DEVICE")] = "/dev/xvda"
+    """Root device of the image, of which ec2_volume_gigabytes is the size."""
+    ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
+    """Shell commands that an instance runs as root before its worker starts, such as installing scaler."""
+    ec2_python: Annotated[Name, Setting(metavar="PATH")] = "python3"
+    """Python on the instance that has scaler, with boto3 when the cluster has keys."""
+
+    def check(self) -> None:
+        super().check()
+        unknown = [name for name in self.ec2_instance_types if not cpus_of(name)]
+        if unknown and not self.ec2_slots:
+            raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are not known: give ec2_slots")
+        if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
+            raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: give fewer")
+
+    @property
+    def slots_by_type(self) -> dict[str, int]:
+        """How many workers an instance of each type has."""
+        return {name: self.ec2_slots or cpus_of(name) for name in self.ec2_instance_types}

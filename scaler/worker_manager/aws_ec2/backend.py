@@ -1,0 +1,206 @@
+"""The backend of the type aws_ec2: starts, terminates and lists EC2 instances.
+
+A CreateFleet without an answer is repeated with its client token, for which EC2 starts nothing twice.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
+from scaler.worker_manager.aws.containers import unreachable
+from scaler.worker_manager.aws.credential import parameter_name
+from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
+from scaler.worker_manager.aws_ec2.template import (
+    OWNER_TAG,
+    SETUP,
+    ensure_template,
+    fleet_request,
+    newest_version,
+    owner_of_units,
+    user_data,
+)
+from scaler.worker_manager.backend import BackendError, Capacity, units_credential
+from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
+
+MAX_STARTED = 100
+"""Instances of one CreateFleet: more take it longer than a call may."""
+MAX_DESCRIBED = 100
+ALIVE = ("pending", "running", "shutting-down", "stopping")
+_STATES = {
+    "pending": UnitState.PENDING,
+    "running": UnitState.RUNNING,
+    "shutting-down": UnitState.STOPPING,
+    "stopping": UnitState.STOPPING,
+}
+BY_US = "Client.UserInitiatedShutdown"
+BY_ITSELF = "Client.InstanceInitiatedShutdown"
+LOOK = "its worker exited: /var/log/cloud-init-output.log of the instance, or `aws ec2 get-console-output`, says why"
+
+_log = logging.getLogger(__name__)
+
+
+class Ec2Backend(PolledBackend):
+    """Units are instances. ec2: boto3's client by default. Raises UsageError for settings that EC2 cannot take."""
+
+    def __init__(self, config: AwsEc2Config, ec2: AwsClient | None = None) -> None:
+        config = with_region(config)
+        slots, limit = config.slots_by_type.values(), config.max_task_concurrency
+        spot = config.ec2_purchase == "spot"
+        super().__init__(
+            service="EC2",
+            noun="instances",
+            stop_by_hand=f"terminate each with `aws ec2 terminate-instances --region {config.aws_region} "
+            "--instance-ids INSTANCE`",
+            # Whatever types come, there are no more slots than wanted, one unit at least, and none costs more.
+            capacity=replace(
+                Capacity.of_units(min(slots), None if limit < 0 else max(1, limit // max(slots))),
+                unit_price=max(ec2_price(config.aws_region, name, spot=spot) or 0.0 for name in config.slots_by_type),
+                unit_minimum_seconds=EC2_MINIMUM_SECONDS,
+            ),
+            heartbeat_seconds=config.heartbeat_interval_seconds,
+        )
+        self._config = config
+        self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
+        user_data(config, self._credential)
+        self._ec2 = AwsClient(config, "ec2") if ec2 is None else ec2
+        self._version = ""
+        """Of the launch template, once it is ensured."""
+        self._unanswered: Fields | None = None
+        """A CreateFleet that was not answered."""
+        if warning := unreachable("workers on EC2", config.worker_scheduler_address, config.aws_endpoint_url):
+            _log.warning("%s", warning)
+
+    def start_some(self, count: int) -> list[str]:
+        return self._run(fleet_request(self._config, self._prepared(), min(count, MAX_STARTED), uuid.uuid4().hex))
+
+    def started_unanswered(self) -> list[str]:
+        return [] if self._unanswered is None else self._run(self._unanswered)
+
+    def stop_one(self, unit_id: str) -> Stopped:
+        return "stopping" if self._terminate([unit_id]) else "not found"
+
+    def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
+        """Terminate all with one call; one by one when EC2 does not know one of them, which fails the whole call."""
+        if len(unit_ids) > 1 and self._terminate(unit_ids):
+            return dict.fromkeys(unit_ids, "stopping")
+        return super().stop_some(unit_ids)
+
+    def list_ids(self, *, search: bool) -> list[str]:
+        del search  # one list has all
+        mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
+        states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
+        found = self._ec2.items("DescribeInstances", "Reservations", Filters=[*mine, *states])
+        return [str(instance["InstanceId"]) for each in found for instance in each["Instances"]]
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        now = datetime.now(UTC)
+        seen = {}
+        for at in range(0, len(unit_ids), MAX_DESCRIBED):
+            # A filter, because EC2 refuses to describe any of several ids when it does not know one of them.
+            some = [{"Name": "instance-id", "Values": list(unit_ids[at : at + MAX_DESCRIBED])}]
+            for each in self._ec2.items("DescribeInstances", "Reservations", Filters=some):
+                for instance in each["Instances"]:
+                    slots = self._config.ec2_slots or cpus_received(instance)
+                    unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason_of(instance), slots=slots)
+                    seen[str(instance["InstanceId"])] = unit
+        return seen
+
+    def disconnect(self) -> None:
+        self._ec2.close()
+
+    def _terminate(self, unit_ids: Sequence[str]) -> bool:
+        try:
+            self._ec2.call("TerminateInstances", InstanceIds=list(unit_ids))
+        except AwsError as error:
+            if error.code in ("InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"):
+                return False
+            raise
+        return True
+
+    def _run(self, request: Fields) -> list[str]:
+        try:
+            answer = self._ec2.call("CreateFleet", **request)
+        except AwsError as error:
+            if error.is_uncertain:
+                self._unanswered = request
+            elif error.kind == "refused":
+                self._unanswered = None
+                self._version = ""  # the template may have been removed or changed meanwhile
+            raise
+        self._unanswered = None
+        unit_ids = [unit_id for each in answer.get("Instances", ()) for unit_id in each["InstanceIds"]]
+        if len(unit_ids) < request["TargetCapacitySpecification"]["TotalTargetCapacity"]:
+            reasons = sorted({_failure_text(failure) for failure in answer.get("Errors", ())})
+            raise BackendError(f"EC2 does not start all instances: {'; '.join(reasons) or 'no reason given'}", unit_ids)
+        return unit_ids
+
+    def _prepared(self) -> str:
+        """Return the version of the launch template to start from, after ensuring it once."""
+        if not self._version:
+            newest = newest_version(self._config.ec2_launch_template, self._ec2)
+            if newest is None:
+                raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: {SETUP} makes it")
+            profile = newest["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name", "")
+            if self._credential and not profile:
+                raise BackendError(
+                    f"the launch template {self._config.ec2_launch_template} has no instance profile, in which "
+                    f"instances read their credential: {SETUP} makes it"
+                )
+            try:
+                self._version, _ = ensure_template(self._config, self._ec2, self._credential, profile, _log.info)
+            except UsageError as error:
+                raise BackendError(str(error)) from error
+        return self._version
+
+
+# -- what a described instance says
+
+
+def state_of(instance: Mapping[str, Any]) -> UnitState:
+    """Return the state of a described instance. STOPPED: this platform, or a user, has terminated it."""
+    state = instance.get("State", {}).get("Name", "")
+    if state in _STATES:
+        return _STATES[state]
+    return UnitState.STOPPED if _reason_code(instance) == BY_US else UnitState.FAILED
+
+
+def reason_of(instance: Mapping[str, Any]) -> str:
+    """Return why an instance ended or ends, as display text; empty when EC2 gives no reason."""
+    reason = instance.get("StateReason", {})
+    if _reason_code(instance) == BY_ITSELF:
+        return LOOK
+    return steady(str(reason.get("Message") or instance.get("StateTransitionReason") or ""))
+
+
+def cpus_received(instance: Mapping[str, Any]) -> int:
+    """Return the vCPUs of a described instance; 0 when EC2 does not say."""
+    options = instance.get("CpuOptions", {})
+    counted = int(options.get("CoreCount", 0)) * int(options.get("ThreadsPerCore", 1))
+    return counted or cpus_of(str(instance.get("InstanceType", "")))
+
+
+def age_seconds(instance: Mapping[str, Any], now: datetime) -> float:
+    """Return for how long an instance has existed. Clocks may differ; it is never below 0."""
+    launched = instance.get("LaunchTime")
+    age: float = 0.0 if launched is None else (now - launched).total_seconds()
+    return max(0.0, age)
+
+
+def _reason_code(instance: Mapping[str, Any]) -> str:
+    return str(instance.get("StateReason", {}).get("Code", ""))
+
+
+def _failure_text(failure: Mapping[str, Any]) -> str:
+    place = failure.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    where = " in ".join(str(place[key]) for key in ("InstanceType", "SubnetId") if place.get(key))
+    said = ": ".join(str(failure[key]) for key in ("ErrorCode", "ErrorMessage") if failure.get(key))
+    return steady(f"{where}: {said}" if where else said)

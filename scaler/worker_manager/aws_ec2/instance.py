@@ -1,0 +1,126 @@
+"""`python -m scaler.worker_manager.aws_ec2.instance`: runs a worker on an instance until it has exited.
+
+It tells the worker how many slots the instance has and which unit it is, fetches its credential, and asks the worker to
+drain when EC2 gives notice that it takes a spot instance away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import replace
+from urllib.error import HTTPError
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
+
+METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
+"""As boto3 calls it: another address of the instance's metadata."""
+METADATA = "http://169.254.169.254"
+ANSWER_SECONDS = 2.0
+TOKEN_SECONDS = 21_600
+NOTICE_SECONDS = 5.0
+"""How often the metadata is asked for a notice, as EC2's guide recommends."""
+CREDENTIAL_ATTEMPTS = 20
+CREDENTIAL_PAUSE_SECONDS = 3.0
+"""The role of an instance that has just started may not be known everywhere."""
+INSTANCE_ID_VARIABLE = "SCALER_EC2_INSTANCE_ID"
+
+
+class Metadata:
+    """The metadata of this instance, by version 2 of its protocol. Raises OSError when it does not answer."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address.rstrip("/")
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        self._token = ""
+        self._token_until = 0.0
+
+    def get(self, path: str) -> str | None:
+        """Return what the metadata has at this path, None when it has nothing there."""
+        if time.monotonic() > self._token_until:
+            headers = {"X-aws-ec2-metadata-token-ttl-seconds": str(TOKEN_SECONDS)}
+            self._token = self._ask("PUT", "api/token", headers)
+            self._token_until = time.monotonic() + TOKEN_SECONDS / 2
+        try:
+            return self._ask("GET", f"meta-data/{path}", {"X-aws-ec2-metadata-token": self._token})
+        except HTTPError as error:
+            error.close()
+            if error.code != 404:
+                raise
+            return None
+
+    def _ask(self, method: str, path: str, headers: dict[str, str]) -> str:
+        request = urllib.request.Request(f"{self._address}/latest/{path}", method=method, headers=headers)  # noqa: S310
+        with self._opener.open(request, timeout=ANSWER_SECONDS) as answer:
+            text: str = answer.read().decode()
+        return text
+
+
+def notice(metadata: Metadata) -> str:
+    """Return when and how EC2 takes this instance away; empty while it does not, or does not answer."""
+    try:
+        found = metadata.get("spot/instance-action")
+        document = json.loads(found) if found else {}
+    except (OSError, ValueError):
+        return ""
+    return f"{document.get('action', 'terminate')} at {document.get('time', 'once')}" if document else ""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the worker, and return its exit code."""
+    parser = argparse.ArgumentParser(prog="instance")
+    parser.add_argument("--slots", type=int, default=0)
+    parser.add_argument("--region", required=True)
+    parser.add_argument("--credential", default="")
+    given = parser.parse_args(arguments)
+    metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
+    slots = given.slots or len(os.sched_getaffinity(0))
+    document = replace(WorkerConfig.from_environment(), slots=slots).to_json()
+    environment = {
+        **os.environ,
+        WORKER_CONFIG_VARIABLE: document,
+        INSTANCE_ID_VARIABLE: metadata.get("instance-id") or "",
+    }
+    inherited: tuple[int, ...] = ()
+    if given.credential:
+        reader = pipe_with(_credential(given.credential, given.region))
+        environment[CREDENTIAL_FD_VARIABLE], inherited = str(reader), (reader,)
+    worker = subprocess.Popen([sys.executable, "-P", "-m", "scaler.worker"], env=environment, pass_fds=inherited)
+    for descriptor in inherited:
+        os.close(descriptor)
+    signal.signal(signal.SIGTERM, lambda *_: worker.terminate())
+    while True:
+        try:
+            return worker.wait(NOTICE_SECONDS)
+        except subprocess.TimeoutExpired:
+            if text := notice(metadata):
+                sys.stderr.write(f"EC2 takes this spot instance away ({text}): the worker drains\n")
+                worker.terminate()
+                return worker.wait()
+
+
+def _credential(name: str, region: str) -> str:
+    import boto3  # noqa: PLC0415 (of clusters with keys)
+    from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
+
+    for attempt in range(1, CREDENTIAL_ATTEMPTS + 1):
+        try:
+            client = boto3.client("ssm", region_name=region)
+            return str(client.get_parameter(Name=name, WithDecryption=True)["Parameter"]["Value"])
+        except (BotoCoreError, ClientError) as error:
+            if attempt == CREDENTIAL_ATTEMPTS:
+                raise SystemExit(f"cannot read the credential {name} from the Parameter Store: {error}") from None
+            time.sleep(CREDENTIAL_PAUSE_SECONDS)
+    raise AssertionError
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

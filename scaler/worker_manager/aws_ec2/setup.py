@@ -1,0 +1,83 @@
+"""`scaler_worker_manager aws_ec2 setup|show|teardown`: launch template, role, instance profile and credential."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+
+from scaler.config.commands import Verb
+from scaler.worker_manager.aws.calls import Fields, with_region
+from scaler.worker_manager.aws.credential import CredentialParameter
+from scaler.worker_manager.aws.setup import (
+    Account,
+    Change,
+    IamRole,
+    InstanceProfile,
+    Resource,
+    backend_statements,
+    run,
+)
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
+from scaler.worker_manager.aws_ec2.backend import ALIVE
+from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, ensure_template, owner_of_units
+from scaler.worker_manager.backend import units_credential
+
+EC2_SERVICE = "ec2.amazonaws.com"
+
+
+def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
+    """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
+    config = with_region(config)
+    with closing(Account(config, say, dry_run=dry_run)) as account:
+        base = config.ec2_launch_template
+        text = "" if verb == "teardown" else units_credential(config)
+        credential = CredentialParameter(account, config, base, text)
+
+        def statements() -> Sequence[Fields]:
+            read = {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": credential.arn()}
+            return [*([read] if credential.arn() else []), *backend_statements(config, account.partition)]
+
+        role = IamRole(account, base, "instance", EC2_SERVICE, "the instances, to read their credential", statements)
+        profile = InstanceProfile(account, role.name)
+        template = LaunchTemplate(account, config, credential.name if text else "", profile.name)
+        return run(verb, [credential, role, profile, template], [template, profile, role, credential])
+
+
+class LaunchTemplate(Resource):
+    """The launch template. The manager adds versions to it; users may, too."""
+
+    service, kind = "ec2", "launch template"
+    foreign_note = "made by others"
+
+    def __init__(self, account: Account, config: AwsEc2Config, credential: str, profile: str) -> None:
+        super().__init__(account, config.ec2_launch_template)
+        self._config, self._credential, self._profile = config, credential, profile
+
+    def describe(self) -> Fields | None:
+        found = self.find("DescribeLaunchTemplates", *MISSING, LaunchTemplateNames=[self.name])
+        return next(iter(found["LaunchTemplates"]), None) if found else None
+
+    def create(self) -> None:
+        self.account.when_roles_are_known(partial(self._ensured, dry_run=False))
+
+    def changes(self, _: Fields) -> Sequence[Change]:
+        return [(f"{self.what}: another version", self.create)] if self._ensured(dry_run=True) else []
+
+    def delete(self, _: Fields) -> None:
+        self.call("DeleteLaunchTemplate", LaunchTemplateName=self.name)
+
+    def suffix(self, found: Fields) -> str:
+        return f":{found['LatestVersionNumber']}"
+
+    def in_use(self, _: Fields) -> str:
+        mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
+        states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
+        found = self.items("DescribeInstances", "Reservations", Filters=[*mine, *states])
+        count = sum(len(each["Instances"]) for each in found)
+        return f"its manager has instances ({count}): stop the worker manager first" if count else ""
+
+    def _ensured(self, *, dry_run: bool) -> bool:
+        ec2, profile = self.account.client("ec2"), self._profile
+        _, is_new = ensure_template(self._config, ec2, self._credential, profile, lambda _: None, dry_run=dry_run)
+        return is_new

@@ -1,0 +1,176 @@
+"""The launch template of the instances, whose user data has all that a worker needs to know but its credential."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import shlex
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.errors import UsageError
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
+from scaler.worker_manager.aws.containers import worker_document
+from scaler.worker_manager.aws.setup import MANAGED_TAG
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
+from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
+
+SETUP = "`scaler_worker_manager aws_ec2 setup`"
+MAX_USER_DATA_BYTES = 16 * 1024
+"""Before base64. Source: the EC2 user guide, user data."""
+STOP_GRACE_SECONDS = 100.0
+"""How long running tasks of a worker that is stopped may take: a spot notice comes two minutes ahead."""
+OWNER_TAG = "scaler:owner"
+MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
+_SCRIPT = """\
+#!/bin/sh
+# Runs a worker of scaler, and ends this instance when it has exited.
+trap 'shutdown -h now' EXIT
+set -e
+{setup}export {variable}={document}
+{python} -P -m scaler.worker_manager.aws_ec2.instance --slots {slots} --region {region}{credential}
+"""
+
+
+def owner_of_units(config: AwsEc2Config) -> str:
+    """Return the value of the tag of all instances of this manager and scheduler."""
+    return hashlib.sha256(f"{config.worker_manager_id}\0{config.worker_scheduler_address}".encode()).hexdigest()[:28]
+
+
+def user_data(config: AwsEc2Config, credential: str) -> str:
+    """Return the script that an instance runs when it starts. credential: name of its parameter; empty: there is none.
+
+    Raises UsageError when it is longer than EC2 allows.
+    """
+    document = worker_document(
+        config, 1, unit_id_from=f"env:{INSTANCE_ID_VARIABLE}", stop_grace_seconds=STOP_GRACE_SECONDS
+    )
+    text = _SCRIPT.format(
+        setup=f"{config.ec2_setup.strip()}\n" if config.ec2_setup.strip() else "",
+        variable=WORKER_CONFIG_VARIABLE,
+        document=shlex.quote(document),
+        python=shlex.quote(config.ec2_python),
+        slots=config.ec2_slots,
+        region=config.aws_region,
+        credential=f" --credential {shlex.quote(credential)}" if credential else "",
+    )
+    if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
+        raise UsageError(
+            f"the user data of the instances has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten ec2_setup "
+            "(let it fetch a script), per_worker_capabilities or preload"
+        )
+    return text
+
+
+def wanted_template(config: AwsEc2Config, credential: str, profile: str) -> Fields:
+    """Return the data of the launch template. profile: name of the instance profile; empty: there is none."""
+    template: Fields = {
+        "ImageId": config.ec2_image,
+        "InstanceInitiatedShutdownBehavior": "terminate",
+        "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled"},
+        "UserData": base64.b64encode(user_data(config, credential).encode()).decode(),
+    }
+    if profile:
+        template["IamInstanceProfile"] = {"Name": profile}
+    if config.ec2_security_groups:
+        template["SecurityGroupIds"] = list(config.ec2_security_groups)
+    if config.ec2_key_name is not None:
+        template["KeyName"] = config.ec2_key_name
+    if config.ec2_volume_gigabytes:
+        volume = {"VolumeSize": config.ec2_volume_gigabytes, "VolumeType": "gp3", "DeleteOnTermination": True}
+        template["BlockDeviceMappings"] = [{"DeviceName": config.ec2_root_device, "Ebs": volume}]
+    return template
+
+
+def newest_version(name: str, ec2: AwsClient) -> Fields | None:
+    """Return the newest version of a launch template, None when there is none. Raises AwsError."""
+    try:
+        found = ec2.call("DescribeLaunchTemplateVersions", LaunchTemplateName=name, Versions=["$Latest"])
+    except AwsError as error:
+        if error.code not in MISSING:
+            raise
+        return None
+    return next(iter(found["LaunchTemplateVersions"]), None)
+
+
+def ensure_template(
+    config: AwsEc2Config,
+    ec2: AwsClient,
+    credential: str,
+    profile: str,
+    say: Callable[[str], None],
+    *,
+    dry_run: bool = False,
+) -> tuple[str, bool]:
+    """Return the number of the version to start from, after adding it where the newest differs from the settings.
+
+    The flag tells whether it was added just now, or would be. credential, profile: see `wanted_template`. dry_run: add
+    nothing. Raises AwsError, UsageError.
+    """
+    name, wanted = config.ec2_launch_template, wanted_template(config, credential, profile)
+    newest = newest_version(name, ec2)
+    if newest is not None and _has(newest["LaunchTemplateData"], wanted):
+        return str(newest["VersionNumber"]), False
+    if dry_run:
+        return "", True
+    if newest is None:
+        tags = [{"Key": MANAGED_TAG, "Value": "true"}]
+        specification = [{"ResourceType": "launch-template", "Tags": tags}]
+        ec2.call(
+            "CreateLaunchTemplate",
+            LaunchTemplateName=name,
+            LaunchTemplateData=wanted,
+            TagSpecifications=specification,
+        )
+        version = "1"
+    else:
+        made = ec2.call("CreateLaunchTemplateVersion", LaunchTemplateName=name, LaunchTemplateData=wanted)
+        version = str(made["LaunchTemplateVersion"]["VersionNumber"])
+    say(f"made version {version} of the launch template {name}")
+    return version, True
+
+
+def fleet_request(config: AwsEc2Config, version: str, count: int, token: str) -> Fields:
+    """Return the parameters of a CreateFleet that starts instances at once, or says why not."""
+    places: list[Fields] = [{"SubnetId": subnet} for subnet in config.ec2_subnets] or [{}]
+    owner = owner_tags(config.worker_manager_id, config.worker_scheduler_address)
+    tags = {**owner, OWNER_TAG: owner_of_units(config), "Name": f"scaler {config.worker_manager_id}"}
+    spot = config.ec2_purchase == "spot"
+    return {
+        "Type": "instant",
+        "ClientToken": token,
+        "LaunchTemplateConfigs": [
+            {
+                "LaunchTemplateSpecification": {"LaunchTemplateName": config.ec2_launch_template, "Version": version},
+                "Overrides": [
+                    {"InstanceType": name, **place} for name in config.ec2_instance_types for place in places
+                ],
+            }
+        ],
+        "TargetCapacitySpecification": {
+            "TotalTargetCapacity": count,
+            "DefaultTargetCapacityType": config.ec2_purchase,
+        },
+        **({"SpotOptions": {"AllocationStrategy": "price-capacity-optimized"}} if spot else {}),
+        **({} if spot else {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}),
+        "TagSpecifications": [
+            {"ResourceType": "instance", "Tags": [{"Key": key, "Value": text} for key, text in tags.items()]}
+        ],
+    }
+
+
+def _has(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Tell whether a described template has all that is wanted, and no setting that is wanted no more."""
+    optional = ("IamInstanceProfile", "SecurityGroupIds", "KeyName", "BlockDeviceMappings")
+    if any(found.get(name) and name not in wanted for name in optional):
+        return False
+    return all(_covers(found.get(name), wish) for name, wish in wanted.items())
+
+
+def _covers(found: object, wanted: object) -> bool:
+    if isinstance(wanted, dict):
+        return isinstance(found, Mapping) and all(_covers(found.get(key), wish) for key, wish in wanted.items())
+    if isinstance(wanted, list):
+        return isinstance(found, list) and len(found) == len(wanted) and all(map(_covers, found, wanted))
+    return found == wanted
