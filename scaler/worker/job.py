@@ -40,11 +40,11 @@ NO_CLIENTS = (
 _preloaded: set[str] = set()
 
 
-def run_call(data: Buffer) -> bytes:
+def run_call(data: Buffer | Call) -> bytes:
     """Run a packed call, and return its packed result. Raises nothing: whatever goes wrong is a result, too."""
     context.refusal = NO_CLIENTS
     try:
-        call = unpack_call(data)
+        call = data if isinstance(data, Call) else unpack_call(data)
     except (ProtocolError, RefusedError) as error:
         outcome, payload = failure_of(error)
         return pack_result(CallResult(outcome, [payload]))

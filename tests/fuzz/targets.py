@@ -269,7 +269,7 @@ def text_seeds() -> tuple[bytes, ...]:
     keys = f'public = "{"a" * 40}"\nsecret = "{"b" * 40}"\n'
     servers = f'[servers]\nscheduler = "{"c" * 40}"\nobject_storage = "{"d" * 40}"\n'
     credential = f'name = "n"\nrole = "client"\ncluster = "c"\n{servers}[keys]\n{keys}'
-    job = JobSpec("region", "bucket", "results", "variable", "aGVsbG8=").to_json()
+    job = JobSpec("region", "bucket", "keys/", 1, "variable", "aGVsbG8=").to_json()
     toml = '[scheduler]\nbind_address = "tcp://127.0.0.1:1"\n[[worker_manager]]\ntype = "baremetal_native"\n'
     return tuple(each.encode() for each in (credential, job, toml, "aGVsbG8=", '{"a": [[[]]]}'))
 

@@ -61,6 +61,13 @@ def submitted(rig: Rig) -> dict[str, Any]:
     return found
 
 
+def begin_session(rig: Rig) -> None:
+    """Run a call, so that the key of the session is in S3."""
+    call = rig.call(len, b"")
+    rig.run(call)
+    assert rig.value(call) == 0
+
+
 # -- there and back
 
 
@@ -77,16 +84,16 @@ def test_a_lone_call_is_a_plain_job_whose_request_has_it_all(rig: Rig) -> None:
     rig.run(call)
     assert rig.value(call) == 3
     assert "arrayProperties" not in submitted(rig)
-    assert rig.aws.faults.calls()["PutObject"] == 1, "the result"
+    assert rig.aws.faults.calls()["PutObject"] == 2, "the key of the session, and the result"
 
 
 @pytest.mark.parametrize(
     ("size", "requests"),
     [
-        (3_000, {"PutObject": 1, "GetObject": 1}),  # in a variable
-        (20_000, {"PutObject": 1, "GetObject": 1}),  # as a parameter, which the job asks Batch for
-        (100_000, {"PutObject": 2, "GetObject": 2}),
-        (1_000_000, {"PutObject": 2, "GetObject": 3}),  # what is read first does not have it all
+        (3_000, {"PutObject": 2, "GetObject": 2}),  # in a variable; the key and the result
+        (100_000, {"PutObject": 3, "GetObject": 3}),
+        (1_000_000, {"PutObject": 3, "GetObject": 4}),  # what is read first does not have it all
+        (2_000_000, {"PutObject": 3, "GetObject": 3}),  # an object of its own
     ],
 )
 def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
@@ -97,14 +104,13 @@ def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
     assert rig.value(call) == size
     counts = rig.aws.faults.calls()
     assert {name: counts[name] for name in requests} == requests
-    assert ("call" in submitted(rig)["parameters"]) == (size == 20_000)
 
 
 def test_what_compresses_well_is_sent_small_both_ways(rig: Rig) -> None:
     call = rig.call(operator.mul, bytes(1_000_000), 2)
     rig.run(call)
     assert rig.value(call) == bytes(2_000_000)
-    assert rig.aws.faults.calls()["PutObject"] == 1, "the call was in the request"
+    assert rig.aws.faults.calls()["PutObject"] == 2, "the key and the result: the call was in the request"
 
 
 def test_calls_of_an_array_that_do_not_fit_are_one_object(rig: Rig) -> None:
@@ -112,15 +118,15 @@ def test_calls_of_an_array_that_do_not_fit_are_one_object(rig: Rig) -> None:
     rig.run(*calls)
     assert [rig.value(call) for call in calls] == [5_000, 5_001, 5_002]
     counts = rig.aws.faults.calls()
-    assert (counts["PutObject"], counts["GetObject"]) == (1 + 3, 3 + 3)
+    assert (counts["PutObject"], counts["GetObject"]) == (2 + 3, 3 + 3 + 3)
 
 
-def test_nothing_is_left_in_s3_when_all_results_were_taken(rig: Rig) -> None:
-    calls = [rig.call(len, noise(50_000)) for _ in range(2)]
+def test_only_the_key_is_left_in_s3_when_all_results_were_taken(rig: Rig) -> None:
+    calls = [rig.call(len, noise(50_000 + number)) for number in range(2)]
     rig.run(*calls)
     for call in calls:
         rig.end_of(call)
-    assert within(WAIT_SECONDS, lambda: not rig.keys())
+    assert within(WAIT_SECONDS, lambda: [key.rpartition("/")[2] for key in rig.aws.s3.keys(BUCKET)] == ["key"])
 
 
 def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
@@ -226,6 +232,7 @@ def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
 
 def test_a_result_that_is_there_counts_for_more_than_the_end_of_the_job(rig: Rig) -> None:
     """The job writes its result, and is killed before it ends."""
+    begin_session(rig)
     rig.aws.faults.add("PutObject", LoseReply(), times=1)
     rig.aws.faults.add("PutObject", Slow(60.0), times=None)
     call = rig.call(len, b"abc")
@@ -236,13 +243,14 @@ def test_a_result_that_is_there_counts_for_more_than_the_end_of_the_job(rig: Rig
 
 def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
     with rig_of(aws) as rig:
+        begin_session(rig)
         aws.faults.add("PutObject", Error("AccessDenied", "no", 403), times=None)
         call = rig.call(len, b"abc")
         rig.run(call)
         failure = rig.failure(call)
         assert failure.outcome is Outcome.WORKER_LOST
         assert "could not write the result: does its role allow that?" in failure.text
-        assert "not allowed to call S3 PutObject (AccessDenied)" in aws.batch.output(submitted(rig)["jobId"])
+        assert "not allowed to call S3 PutObject (AccessDenied)" in aws.batch.output(rig.jobs("FAILED")[0]["jobId"])
 
 
 def test_a_job_that_cannot_read_its_call_has_not_begun(rig: Rig) -> None:
@@ -325,7 +333,7 @@ def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -
             call = rig.call(len, b"abc")
             rig.run(call)
             assert rig.value(call) == 3
-            assert within(WAIT_SECONDS, lambda: not rig.keys())
+            assert within(WAIT_SECONDS, lambda: [key[-4:] for key in rig.aws.s3.keys(BUCKET)] == ["/key"] * 2)
         assert len(aws.batch.alive()) == 1, "that of another manager"
 
 
@@ -493,6 +501,6 @@ def test_a_thousand_tasks_are_handed_on_and_ended_with_a_request_each(aws: AwsEm
         before = aws.faults.calls()
         rig.run(*(rig.call(operator.add, number, 1) for number in range(1000)))
         asked = aws.faults.calls() - before
-        assert (asked["SubmitJob"], asked["PutObject"]) == (1, 1)
+        assert (asked["SubmitJob"], asked["PutObject"]) == (1, 2)
         assert submitted(rig)["arrayProperties"]["size"] == 1000
     assert aws.faults.calls()["TerminateJob"] == 1

@@ -208,9 +208,16 @@ def test_another_prefix_is_given_an_expiry_too(cloud: HpcCloud) -> None:
 def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
     cloud.do("setup")
     assert cloud.policy(JOB) == [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/calls/*"},
-        {"Effect": "Allow", "Action": "s3:PutObject", "Resource": "arn:aws:s3:::our-calls/scaler-tasks/*/results/*"},
-        {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
+        {
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": "arn:aws:s3:::our-calls/scaler-tasks/aws_hpc/*/calls/*",
+        },
+        {
+            "Effect": "Allow",
+            "Action": "s3:PutObject",
+            "Resource": "arn:aws:s3:::our-calls/scaler-tasks/aws_hpc/*/results/*",
+        },
     ]
     cloud.do("setup", "--object-storage-backend", "s3://bucket/prefix")
     [*_, backend] = cloud.policy(JOB)
@@ -219,6 +226,17 @@ def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
     assert logs["Action"] == ["logs:CreateLogStream", "logs:PutLogEvents"]
     trust = cloud.call("iam", "GetRole", RoleName=JOB)["Role"]["AssumeRolePolicyDocument"]
     assert json.dumps(trust).count("ecs-tasks.amazonaws.com") == 1
+
+
+def test_each_manager_has_a_job_definition_of_its_own_whose_role_reads_no_others(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    with pytest.raises(UsageError, match="job definition scaler-job belongs to the worker manager 'aws_hpc': choose"):
+        cloud.do("setup", "--worker-manager-id", "another")
+    assert set(words(cloud.do("setup"))) == {"exists"}
+    cloud.do("setup", "--worker-manager-id", "another", "--job-definition", "another-job")
+    [read, write] = cloud.policy("another-job-us-east-1-job")
+    assert read["Resource"] == "arn:aws:s3:::our-calls/scaler-tasks/another/*/calls/*"
+    assert write["Resource"] == "arn:aws:s3:::our-calls/scaler-tasks/another/*/results/*"
 
 
 def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
@@ -378,13 +396,12 @@ def test_moto_takes_what_the_managers_ask_for(cloud: HpcCloud) -> None:
             {"SCALER_JOB": "{}"},
             size=size,
             repeat=size > 1,
-            parameters={"call": "x"},
         )
         jobs[size] = service.submit(request)
         assert service.find(request["jobName"]) == jobs[size]
     described = service.describe([jobs[1], jobs[3], f"{jobs[3]}:2", "unknown"])
     assert set(described) == {jobs[1], jobs[3], f"{jobs[3]}:2"}
-    assert described[jobs[1]]["parameters"] == {"call": "x", "module": "module"}
+    assert described[jobs[1]]["parameters"] == {"module": "module"}
     assert counts_of(described[jobs[3]]).keys() <= {
         "SUBMITTED",
         "PENDING",

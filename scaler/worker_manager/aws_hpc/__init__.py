@@ -28,7 +28,7 @@ MAX_ARRAY_SIZE = 10_000
 
 _GIVEN = Check(length(1, 63))
 _PREFIX = matching(
-    r"[A-Za-z0-9!_.*'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.*'()/-"
+    r"[A-Za-z0-9!_.'()/-]{1,500}", "must be the beginning of an object's key: letters, digits and !_.'()/-"
 )
 
 

@@ -13,7 +13,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -22,7 +22,9 @@ from scaler.backoff import Backoff
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
-from scaler.worker.call import Call, pack_call
+from scaler.serialization import Buffer
+from scaler.texts import escaped
+from scaler.worker.call import Call
 from scaler.worker.executor import (
     CallFailed,
     CallFinished,
@@ -36,7 +38,15 @@ from scaler.worker_manager.aws.calls import AwsError, Fields, aws_session
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES, decompress, pack_bundle
 from scaler.worker_manager.aws_hpc.requests import Definition, call_request, owns
-from scaler.worker_manager.aws_hpc.service import ENDED, BatchService, SessionObjects, classify_exit, counts_of
+from scaler.worker_manager.aws_hpc.service import (
+    ENDED,
+    BatchService,
+    SessionObjects,
+    classify_exit,
+    counts_of,
+    has_not_read,
+)
+from scaler.worker_manager.aws_hpc.sharing import KEY_BYTES, KEY_NAME, PackedCall, SharedObjects, verified
 from scaler.worker_manager.aws_hpc.tracking import STUCK_SECONDS, CallSubmission, Tracking, batches_of, poll_interval
 from scaler.worker_manager.offload import OffloadBackend, OffloadConfig
 from scaler.worker_manager.polled import STOP_REASON
@@ -85,6 +95,11 @@ class BatchExecutor:
         self._is_closing = False
         self._report: Callable[[Report], None] = lambda _: None
         self._definition: Definition | None = None
+        self._key = secrets.token_bytes(KEY_BYTES)
+        """Jobs sign their results with it: they read it from S3, as their manager's role may and no other."""
+        self._shared = SharedObjects()
+        """The agent's thread has it, and performs what the polling thread notes about it."""
+        self._object_notes: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._count = 0
         self._failed_polls = 0
         """In a row."""
@@ -108,13 +123,12 @@ class BatchExecutor:
 
     def run(self, calls: Sequence[Call]) -> None:
         taken: list[CallKey] = []
-        for batch in batches_of([(call, pack_call(call)) for call in calls]):
-            keys = [call.key for call, _ in batch]
+        for batch in batches_of(self._shared.pack(calls)):
             try:
-                self._submit(keys, pack_bundle([data for _, data in batch]), repeat=not batch[0][0].once)
+                self._submit(batch)
             except AwsError as error:
                 raise ExecutorError(str(error), taken) from error
-            taken += keys
+            taken += [each.call.key for each in batch]
 
     def cancel(self, keys: Sequence[CallKey]) -> None:
         self._notes.put(partial(self._tracking.cancel, keys))
@@ -133,17 +147,21 @@ class BatchExecutor:
             self._service.close()
             self._objects.close()
 
-    def _submit(self, keys: Sequence[CallKey], data: bytes, *, repeat: bool) -> None:
+    def _submit(self, batch: Sequence[PackedCall]) -> None:
         """Submit a job. Raises AwsError when Batch did not take it."""
+        keys = [each.call.key for each in batch]
+        data = pack_bundle([each.data for each in batch])
         if len(data) > MAX_DATA_BYTES:
             text = f"the task and its arguments take {len(data)} bytes, more than S3 takes at once"
             self._fail(keys, Outcome.REJECTED, text)
             return
         assert self._definition is not None, "start comes first"
         self._count += 1
+        repeat = not batch[0].call.once
         request, call_key = call_request(
             self._config, self._definition, self._session, self._count, data, size=len(keys), repeat=repeat
         )
+        self._upload({KEY_NAME: self._key, **{name: block for each in batch for name, block in each.blocks.items()}})
         if call_key:
             self._objects.put(call_key, data)
         made = CallSubmission(self._count, request["jobName"], keys, call_key)
@@ -159,6 +177,27 @@ class BatchExecutor:
             _log.warning("%s; looking whether the job is there", error)
         else:
             self._notes.put(partial(self._tracking.accepted, made, job_id))
+
+    def _upload(self, blocks: Mapping[str, Buffer]) -> None:
+        """Put what the jobs of the next submission share into S3, unless it is there. Raises AwsError."""
+        while not self._object_notes.empty():
+            self._object_notes.get()()
+        missing = self._shared.use(self._count, blocks, time.monotonic())
+        uploads = {self._pool.submit(self._objects.put_object, name, blocks[name]): name for name in missing}
+        for upload in as_completed(uploads):
+            if upload.exception() is None:
+                self._shared.uploaded(uploads[upload], len(blocks[uploads[upload]]), time.monotonic())
+        try:
+            for upload in uploads:
+                upload.result()
+        except AwsError:
+            self._shared.release(self._count)
+            raise
+        if evicted := self._shared.evict():
+            try:
+                self._objects.remove(evicted)
+            except AwsError as error:
+                _log.warning("objects of this session stay in S3 until its end: %s objects=%d", error, len(evicted))
 
     # -- the polling thread
 
@@ -213,6 +252,9 @@ class BatchExecutor:
         except AwsError:
             self._tracking.discard(obsolete)
             raise
+        finally:
+            for number in self._tracking.take_forgotten():
+                self._object_notes.put(partial(self._shared.release, number))
 
     def _fail(self, keys: Iterable[CallKey], outcome: Outcome, text: str) -> None:
         for task, attempt in keys:
@@ -331,7 +373,7 @@ class BatchExecutor:
         awaited = {position for position in found if self._tracking.is_awaited(*position)}
         # Those that were taken stay listed until they are removed; late ones are not awaited.
         self._tracking.discard(key for position, key in found.items() if position not in awaited)
-        readings = {self._pool.submit(self._read, found[position]): position for position in awaited}
+        readings = {self._pool.submit(self._read, found[position], *position): position for position in awaited}
         error: AwsError | None = None
         for reading in as_completed(readings):
             position, failure = readings.pop(reading), reading.exception()
@@ -339,9 +381,12 @@ class BatchExecutor:
                 error = error or failure
                 continue
             self._tracking.discard([found[position]])
+            job_id = self._tracking.job_of(*position)
             key = self._tracking.over(*position, time.monotonic(), has_result=True)
             assert key is not None, "only notes change what is awaited"
             if isinstance(failure, ProtocolError):
+                _log.error("refused a result: %s object=%s", failure, escaped(found[position]))
+                self._tracking.terminate(filter(None, [job_id]))  # it may run, and the task runs again
                 self._fail([key], Outcome.WORKER_LOST, f"the result of the task cannot be read: {failure}")
             else:
                 self._report(CallFinished(*key, reading.result()))
@@ -349,14 +394,16 @@ class BatchExecutor:
             raise error
         return set(found)
 
-    def _read(self, key: str) -> bytes:
-        return decompress(self._objects.get(key))
+    def _read(self, key: str, number: int, index: int) -> bytes:
+        return decompress(verified(self._key, number, index, self._objects.get(key)))
 
     def _classify(self, jobs: dict[str, tuple[int, int]]) -> None:
         """Report why jobs ended without a result. jobs: number and index by id."""
         for job_id, job in self._service.describe(jobs).items():
             if job["status"] not in ENDED:
                 continue  # the list was out of date
+            if has_not_read(job):
+                self._object_notes.put(self._shared.lost)
             outcome, text = classify_exit(job, self._config.job_timeout_minutes)
             key = self._tracking.over(*jobs[job_id], time.monotonic(), has_result=False)
             if key is not None:

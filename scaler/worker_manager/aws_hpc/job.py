@@ -2,34 +2,42 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from types import FrameType
 
-from scaler.errors import ScalerError
+from scaler.errors import ProtocolError, RefusedError, ScalerError
+from scaler.serialization import Buffer
+from scaler.worker.call import Call, unpack_call
 from scaler.worker.job import run_call
 from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.aws import AwsSettings
 from scaler.worker_manager.aws.calls import AwsClient, AwsError
-from scaler.worker_manager.aws_hpc.bundle import call_of, compress
+from scaler.worker_manager.aws_hpc.bundle import call_of, compress, decompress
 from scaler.worker_manager.aws_hpc.requests import (
+    CACHE_VARIABLE,
     EXIT_NO_CALL,
     EXIT_NO_RESULT,
     EXIT_TERMINATED,
     FIRST_BYTES,
     INDEX_VARIABLE,
     JOB_SPEC_VARIABLE,
-    JOB_VARIABLE,
-    PARAMETER,
     JobSpec,
     from_text,
+    object_key,
 )
+from scaler.worker_manager.aws_hpc.sharing import KEY_NAME, check_block, restored, signed
 
 ATTEMPTS = 6
 """Nothing above this program retries."""
 READ_TIMEOUT_SECONDS = 60.0
+MIN_FREE_PART = 0.1
+"""Of its disk, a directory with shared objects leaves this part free."""
 _PID = os.getpid()
 
 
@@ -41,8 +49,9 @@ def main() -> int:
     try:
         spec = JobSpec.from_environment(environment)
         index = int(environment.get(INDEX_VARIABLE, "0"))
-        s3 = _client(spec, "s3", environment)
-        call = _call(spec, index, s3, environment)
+        objects = SpecObjects(spec, _client(spec, environment), environment.get(CACHE_VARIABLE, ""))
+        key = objects.read(KEY_NAME)
+        call = objects.call(index)
     except (ScalerError, ValueError) as error:
         _say(f"the task cannot be read, and did not start: {error}")
         return EXIT_NO_CALL
@@ -50,36 +59,89 @@ def main() -> int:
     result = compress(run_call(call))
     del call
     try:
-        s3.call("PutObject", Bucket=spec.bucket, Key=f"{spec.results}{index}", Body=result)
+        objects.put_result(index, signed(key, spec.number, index, result))
     except AwsError as error:
         _say(f"the task ran, and its result of size {len(result)} cannot be written: {error}")
         return EXIT_NO_RESULT
     return 0
 
 
-def _call(spec: JobSpec, index: int, s3: AwsClient, environment: Mapping[str, str]) -> bytes:
-    """Return the packed call. Raises ScalerError."""
-    if spec.input_from == "s3":
-        place = {"Bucket": spec.bucket, "Key": spec.input}
-        return call_of(lambda begin, end: s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, FIRST_BYTES)
-    data = from_text(spec.input if spec.input_from == "variable" else _parameter(spec, environment))
-    return call_of(lambda begin, end: data[begin:end], index, len(data))
+class SpecObjects:
+    """The objects in S3 of one job. cache: directory of shared objects that jobs have in common, empty for none."""
+
+    def __init__(self, spec: JobSpec, s3: AwsClient, cache: str) -> None:
+        self._spec = spec
+        self._s3 = s3
+        self._cache = Path(cache) if cache else None
+
+    def call(self, index: int) -> Buffer | Call:
+        """Return the call of a job; as bytes when they are no call for this version. Raises ScalerError."""
+        data = self._packed_call(index)
+        try:
+            call = unpack_call(data)
+        except (ProtocolError, RefusedError):
+            return data  # `run_call` makes a result of what is wrong with it
+        return restored(call, self._shared)
+
+    def read(self, name: str) -> bytes:
+        """Return an object of the session. Raises AwsError, ProtocolError."""
+        return decompress(self._s3.read(Bucket=self._spec.bucket, Key=object_key(self._spec.keys, name)))
+
+    def put_result(self, index: int, data: bytes) -> None:
+        """Leave a result. Raises AwsError."""
+        self._s3.call("PutObject", Bucket=self._spec.bucket, Key=self._spec.result_key(index), Body=data)
+
+    def _packed_call(self, index: int) -> bytes:
+        if self._spec.input_from == "s3":
+            place = {"Bucket": self._spec.bucket, "Key": self._spec.call_key}
+            return call_of(
+                lambda begin, end: self._s3.read(**place, Range=f"bytes={begin}-{end - 1}"), index, FIRST_BYTES
+            )
+        data = from_text(self._spec.input)
+        return call_of(lambda begin, end: data[begin:end], index, len(data))
+
+    def _shared(self, name: str) -> bytes:
+        """Return a shared object, from the directory where an earlier job has kept it."""
+        if self._cache is None:
+            return self.read(name)
+        path = self._cache / Path(name).name
+        with contextlib.suppress(OSError, ProtocolError):
+            found = path.read_bytes()
+            check_block(name, found)  # other jobs write there, too
+            os.utime(path)
+            return found
+        found = self.read(name)
+        try:
+            keep(path, found)
+        except OSError as error:
+            _say(f"the shared object {path} is not kept: {error}")
+        return found
 
 
-def _parameter(spec: JobSpec, environment: Mapping[str, str]) -> str:
-    """Return the call that is a parameter of this job. Raises AwsError."""
-    batch = _client(spec, "batch", environment)
-    job_id = environment.get(JOB_VARIABLE, "")
-    jobs = batch.call("DescribeJobs", jobs=[job_id])["jobs"]
-    if not jobs or PARAMETER not in jobs[0].get("parameters", {}):
-        raise AwsError(f"AWS Batch shows no parameter {PARAMETER!r} of the job {job_id!r}", "refused")
-    return str(jobs[0]["parameters"][PARAMETER])
+def keep(path: Path, data: bytes) -> None:
+    """Write a file at once, and remove those used least recently where the disk has no room. Raises OSError."""
+    total, _, free = shutil.disk_usage(path.parent)
+    lacking = len(data) + MIN_FREE_PART * total - free
+    ages = {other: other.stat() for other in path.parent.iterdir()} if lacking > 0 else {}
+    for other in sorted(ages, key=lambda other: ages[other].st_mtime):
+        if lacking <= 0:
+            break
+        other.unlink(missing_ok=True)
+        lacking -= ages[other].st_size
+    if lacking > 0:
+        return
+    part = path.with_name(f"{path.name}.{os.urandom(8).hex()}")
+    try:
+        part.write_bytes(data)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
-def _client(spec: JobSpec, service: str, environment: Mapping[str, str]) -> AwsClient:
-    endpoint = environment.get(f"AWS_ENDPOINT_URL_{service.upper()}") or environment.get("AWS_ENDPOINT_URL")
+def _client(spec: JobSpec, environment: Mapping[str, str]) -> AwsClient:
+    endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL")
     settings = AwsSettings(aws_region=spec.region, aws_endpoint_url=endpoint)
-    return AwsClient(settings, service, read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
+    return AwsClient(settings, "s3", read_timeout_seconds=READ_TIMEOUT_SECONDS, attempts=ATTEMPTS)
 
 
 def _terminated(number: int, _frame: FrameType | None) -> None:

@@ -3,8 +3,8 @@
 A job's name is BASE-MARK-SESSION-NUMBER. The mark is a digest of the manager and its scheduler, by which jobs of an
 earlier process of the same manager are found; the session is different for each process.
 
-A call travels inside the job's request when it fits, and otherwise through S3. A request has room in two places: the
-container's variables, and the parameters of a job that is no array, which the job reads with DescribeJobs.
+A call travels inside the job's request, in a variable of its container, when it fits, and otherwise through S3. Jobs
+never call DescribeJobs: a role that may do so sees the calls of all managers of the account.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import platform
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from scaler.config.addresses import is_loopback, local_address
@@ -56,16 +55,35 @@ def owns(config: AwsHpcConfig, name: str, session: str = "[0-9a-f]+") -> bool:
     return re.fullmatch(rf".*-{mark_of(config)}-{session}-\d+", name) is not None
 
 
+OWNER_TAG = "scaler:manager"
+"""Of a job definition that `setup` has made: the manager whose objects its jobs read."""
+
+
+def owner_of(config: AwsHpcConfig) -> str:
+    """Return the value of OWNER_TAG for a manager."""
+    return owner_tags(config.worker_manager_id, "")[OWNER_TAG]
+
+
+def manager_keys(config: AwsHpcConfig) -> str:
+    """Return the prefix of the keys of this manager, for all its schedulers: roles and policies name it.
+
+    Two managers never have the same one, and it has no character with a meaning in policies.
+    """
+    name = re.sub(r"[^A-Za-z0-9!_.'()-]", "_", config.worker_manager_id)
+    if name != config.worker_manager_id:
+        name += f"-{hashlib.sha256(config.worker_manager_id.encode()).hexdigest()[:8]}"
+    return f"{config.s3_prefix}/{name}/"
+
+
 def keys_of(config: AwsHpcConfig, session: str = "") -> str:
-    """Return the prefix of the keys of all objects of this manager, or of one session of it."""
-    manager = re.sub(r"[^A-Za-z0-9!_.*'()-]", "_", config.worker_manager_id)
-    return f"{config.s3_prefix}/{manager}/{mark_of(config)}-{session and f'{session}/'}"
+    """Return the prefix of the keys of all objects of this manager and scheduler, or of one session of it."""
+    return f"{manager_keys(config)}{mark_of(config)}-{session and f'{session}/'}"
 
 
 JOB_SPEC_VARIABLE = "SCALER_JOB"
 INDEX_VARIABLE = "AWS_BATCH_JOB_ARRAY_INDEX"
-JOB_VARIABLE = "AWS_BATCH_JOB_ID"
-PARAMETER = "call"
+CACHE_VARIABLE = "SCALER_JOB_CACHE"
+"""Of a job definition whose jobs share a directory: they keep shared objects there."""
 JOB_MODULE = "scaler.worker_manager.aws_hpc.job"
 WORKER_MODULE = "scaler.worker"
 
@@ -73,7 +91,6 @@ MAX_VARIABLES_CHARACTERS = 8192 - 1192
 """Batch starts containers through ECS, which takes overrides of 8,192 characters. The job definition's own command and
 variables count too, and some hundred characters that Batch adds; 7,680 have been too many. Batch accepts a longer
 request, and its job fails."""
-MAX_PARAMETER_CHARACTERS = 28 * 1024
 MAX_REQUEST_CHARACTERS = 30 * 1024
 """Of a whole SubmitJob. Source: service quotas of AWS Batch."""
 FIRST_BYTES = 128 * 1024
@@ -86,18 +103,27 @@ EXIT_NO_RESULT = 91
 EXIT_TERMINATED = 143
 """The job received SIGTERM: 128 and its number, as shells report it."""
 
-InputFrom = Literal["variable", "parameter", "s3"]
+InputFrom = Literal["variable", "s3"]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """results: the prefix of the keys of results; a job's index follows. input: base64, or a key."""
+    """keys: the prefix of the session's keys. number: of the submission. input: calls as base64, empty for S3."""
 
     region: str
     bucket: str
-    results: str
+    keys: str
+    number: int
     input_from: InputFrom
     input: str
+
+    @property
+    def call_key(self) -> str:
+        """Return the key of the object with the calls."""
+        return object_key(self.keys, str(self.number))
+
+    def result_key(self, index: int) -> str:
+        return f"{self.keys}results/{self.number}/{index}"
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), separators=(",", ":"))
@@ -116,6 +142,11 @@ class JobSpec:
                 f"{JOB_SPEC_VARIABLE} is no job of this version of scaler ({text[:200]!r}): "
                 "`scaler_worker_manager aws_hpc` submits such jobs; use the same version in the job's image"
             ) from error
+
+
+def object_key(keys: str, name: str) -> str:
+    """Return the key of an object that jobs read. keys: the prefix of the session's keys."""
+    return f"{keys}calls/{name}"
 
 
 def from_text(text: str) -> bytes:
@@ -138,8 +169,8 @@ REPEATS: Fields = {
     ],
 }
 """Batch runs a job whose host it takes away again. After that the scheduler runs the task again, uncharged."""
-MAX_TEXT_BYTES = MAX_PARAMETER_CHARACTERS // 4 * 3
-"""More bytes do not fit into a request as text."""
+MAX_TEXT_BYTES = MAX_VARIABLES_CHARACTERS // 4 * 3
+"""More bytes do not fit into a variable as text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,17 +213,14 @@ def submission(
     *,
     size: int,
     repeat: bool,
-    parameters: Mapping[str, str] = MappingProxyType({}),
 ) -> Fields:
     """Return the parameters of SubmitJob. size: how many children, 1 for a plain job.
 
     repeat: Batch runs it again when it takes its host away.
     """
     overrides: Fields = {"environment": [{"name": key, "value": value} for key, value in variables.items()]}
-    given = dict(parameters)
-    if definition.takes_module:
-        given[MODULE] = module
-    else:
+    given = {MODULE: module} if definition.takes_module else {}
+    if not given:
         overrides["command"] = ["python", "-P", "-m", module]
     request: Fields = {
         "jobName": name,
@@ -221,32 +249,15 @@ def call_request(
     config: AwsHpcConfig, definition: Definition, session: str, number: int, data: bytes, *, size: int, repeat: bool
 ) -> tuple[Fields, str]:
     """Return the request for packed calls, and the key of the object for them; empty when they are in the request."""
-    keys = keys_of(config, session)
-    call_key = f"{keys}calls/{number}"
-    for input_from, text in (*encodings_for(data, size), ("s3", call_key)):
-        given = "" if input_from == "parameter" else text
-        spec = JobSpec(config.aws_region, config.s3_bucket, f"{keys}results/{number}/", input_from, given)
-        request = submission(
-            config,
-            definition,
-            job_name(config, session, number),
-            JOB_MODULE,
-            {JOB_SPEC_VARIABLE: spec.to_json()},
-            size=size,
-            repeat=repeat,
-            parameters={PARAMETER: text} if input_from == "parameter" else {},
-        )
-        if input_from != "s3" and fits(request, definition):
-            return request, ""
-    return request, call_key
 
+    def request(spec: JobSpec) -> Fields:
+        name, variables = job_name(config, session, number), {JOB_SPEC_VARIABLE: spec.to_json()}
+        return submission(config, definition, name, JOB_MODULE, variables, size=size, repeat=repeat)
 
-def encodings_for(data: bytes, size: int) -> Sequence[tuple[InputFrom, str]]:
-    """Return where calls may travel inside a request and their text there, the best place first.
-
-    Only a job that is no array reads its parameters: the children of an array would all call DescribeJobs at once.
-    """
-    if len(data) > MAX_TEXT_BYTES:
-        return ()
-    text = base64.b64encode(data).decode("ascii")
-    return (("variable", text),) if size > 1 else (("variable", text), ("parameter", text))
+    place = config.aws_region, config.s3_bucket, keys_of(config, session), number
+    if len(data) <= MAX_TEXT_BYTES:
+        inline = request(JobSpec(*place, "variable", base64.b64encode(data).decode("ascii")))
+        if fits(inline, definition):
+            return inline, ""
+    spec = JobSpec(*place, "s3", "")
+    return request(spec), spec.call_key

@@ -11,11 +11,23 @@ from typing import Any
 import boto3
 
 from scaler.protocol.messages import Outcome
+from scaler.serialization import Buffer
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import EXIT_NO_CALL, EXIT_NO_RESULT, SETUP, Definition, keys_of, owns
+from scaler.worker_manager.aws_hpc.bundle import compress
+from scaler.worker_manager.aws_hpc.requests import (
+    EXIT_NO_CALL,
+    EXIT_NO_RESULT,
+    OWNER_TAG,
+    SETUP,
+    Definition,
+    keys_of,
+    object_key,
+    owner_of,
+    owns,
+)
 
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
@@ -60,6 +72,10 @@ class BatchService:
         if re.search(r"pip install .*\bscaler(\[[^]]*])?==", command):
             text = f"the job definition {name!r} installs scaler by its name, which another project may have"
             raise AwsError(f"{text}: {SETUP} makes one that does not", "refused")
+        owner = (newest.get("tags") or {}).get(OWNER_TAG)
+        if self._config.mode == "offload" and owner not in (None, owner_of(self._config)):
+            text = f"the job definition {name!r} was made for the worker manager {owner!r}, whose objects its jobs read"
+            raise AwsError(f"{text}: give this manager another job_definition, and run {SETUP}", "refused")
         return Definition.of(newest)
 
     def check_queue(self) -> None:
@@ -147,6 +163,11 @@ def reason_of(job: Mapping[str, Any]) -> str:
     return end_text(status_reason, [container], shown=not is_plain)
 
 
+def has_not_read(job: Mapping[str, Any]) -> bool:
+    """Tell whether a job ended because it could not read its call."""
+    return (_last_attempt(job).get("container") or {}).get("exitCode") == EXIT_NO_CALL
+
+
 def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome, str]:
     """Return the outcome of a task whose job left no result, with a display text."""
     attempt = _last_attempt(job)
@@ -160,7 +181,7 @@ def classify_exit(job: Mapping[str, Any], timeout_minutes: int) -> tuple[Outcome
         return Outcome.TIMED_OUT, f"{where} ran for longer than job_timeout_minutes ({timeout_minutes}) and was ended"
     if any(text.startswith(_LOST_HOST) for text in (status_reason, str(attempt.get("statusReason") or ""))):
         return Outcome.NOT_STARTED, f"{where} lost its host: {reason}"
-    if code == EXIT_NO_CALL:
+    if has_not_read(job):
         text = f"{where} could not read its task: does its role allow that, and is the same scaler in its image?"
         return Outcome.NOT_STARTED, text + log
     if code == EXIT_NO_RESULT:
@@ -192,9 +213,9 @@ class SessionObjects:
         self._prefix = keys_of(config, session)
 
     def check(self) -> None:
-        """Check that the bucket exists and may be used."""
+        """Check that the bucket exists, and that this manager's keys may be listed."""
         try:
-            self._s3.call("HeadBucket", Bucket=self._bucket)
+            self._s3.call("ListObjectsV2", Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1)
         except AwsError as error:
             if error.code in NO_BUCKET:
                 text = f"there is no bucket {self._bucket!r}: {SETUP} makes it, or change s3_bucket"
@@ -203,6 +224,14 @@ class SessionObjects:
 
     def put(self, key: str, data: bytes) -> None:
         self._s3.call("PutObject", Bucket=self._bucket, Key=key, Body=data)
+
+    def put_object(self, name: str, data: Buffer) -> None:
+        """Put an object of the session that jobs read, compressed when it pays."""
+        self.put(object_key(self._prefix, name), compress(data))
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Remove objects of the session."""
+        self.delete([object_key(self._prefix, name) for name in names])
 
     def get(self, key: str) -> bytes:
         return self._s3.read(Bucket=self._bucket, Key=key)

@@ -44,7 +44,7 @@ from scaler.worker_manager.aws.setup import (
 )
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
-from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE
+from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG, manager_keys, owner_of
 from scaler.worker_manager.aws_hpc.service import (
     ALIVE,
     MAX_DESCRIBED,
@@ -95,6 +95,7 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         def definition_fields() -> Fields:
             made = job_definition(config, execution.arn(), jobs.arn(), logs.configuration(), network())
             made["containerProperties"]["secrets"] = secrets_with((), credential.arn())
+            made["tags"] = MANAGED | {OWNER_TAG: owner_of(config)}
             return made
 
         queue = QueueResource(account, config.job_queue)
@@ -103,6 +104,8 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
         is_installed = config.batch_image is None and verb != "teardown"
         installed = package_of(config, config.event_loop) if is_installed else None
         package = PackageResource(account, config.s3_bucket, base, installed)
+        if verb == "setup":
+            definition.check_owner(owner_of(config))
         hosts = [] if is_fargate(config) else [host_role, profile]
         wanted = [
             bucket,
@@ -201,13 +204,11 @@ def is_fargate(config: AwsHpcConfig) -> bool:
 
 def job_statements(config: AwsHpcConfig, account: Account) -> list[Fields]:
     """Return what the jobs of mode offload, and the stores of workers, may do. Users add what their tasks need."""
-    bucket = f"arn:{account.partition}:s3:::{config.s3_bucket}/{config.s3_prefix}"
+    objects = f"arn:{account.partition}:s3:::{config.s3_bucket}/{manager_keys(config)}"
     return [
-        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{bucket}/*/calls/*"},
-        {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{bucket}/*/results/*"},
+        {"Effect": "Allow", "Action": "s3:GetObject", "Resource": f"{objects}*/calls/*"},
+        {"Effect": "Allow", "Action": "s3:PutObject", "Resource": f"{objects}*/results/*"},
         *package_statements("" if config.batch_image else config.s3_bucket, config.job_definition, account.partition),
-        # A job reads a call that is among its parameters. Batch cannot restrict this to single jobs.
-        {"Effect": "Allow", "Action": "batch:DescribeJobs", "Resource": "*"},
         *backend_statements(config, account.partition),
     ]
 
@@ -391,13 +392,19 @@ class JobDefinitionResource(DefinitionResource):
     def describe(self) -> Fields | None:
         return next(reversed(self.describe_all()), None)
 
+    def check_owner(self, owner: str) -> None:
+        """Raise UsageError when it is another manager's: its role would let the jobs of both read all calls."""
+        found = (self.describe() or {}).get("tags", {}).get(OWNER_TAG, owner)
+        if found != owner:
+            raise UsageError(f"the {self.what} belongs to the worker manager {found!r}: choose another job_definition")
+
     def describe_all(self) -> list[Fields]:
         name = {"jobDefinitionName": self.name}
         found = self.items("DescribeJobDefinitions", "jobDefinitions", **name, status="ACTIVE")
         return sorted(found, key=lambda revision: int(revision["revision"]))
 
     def create(self) -> None:
-        self.call("RegisterJobDefinition", jobDefinitionName=self.name, tags=MANAGED, **self._fields())
+        self.call("RegisterJobDefinition", jobDefinitionName=self.name, **self._fields())
 
     def changes(self, found: Fields) -> Sequence[Change]:
         text = self.changed(found, self._fields())

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from scaler.worker.call import Call
 from scaler.worker.executor import CallKey
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE
 from scaler.worker_manager.aws_hpc.service import child_id
+from scaler.worker_manager.aws_hpc.sharing import PackedCall
 from scaler.worker_manager.polled import LISTED_SECONDS
 
 MAX_TOGETHER_BYTES = 64 * 1024**2
@@ -42,22 +42,23 @@ def poll_interval(quiet_seconds: float, *, has_updates: bool) -> float:
     return min(LAST_POLL_SECONDS, max(FIRST_POLL_SECONDS, quiet_share))
 
 
-def batches_of(calls: Sequence[tuple[Call, bytes]]) -> Iterator[list[tuple[Call, bytes]]]:
+def batches_of(calls: Sequence[PackedCall]) -> Iterator[list[PackedCall]]:
     """Yield all packed calls in as few jobs as possible. Those that may run once only are apart: Batch repeats others.
 
     One call is a plain job, several are an array.
     """
     for once in (False, True):
-        batch: list[tuple[Call, bytes]] = []
+        batch: list[PackedCall] = []
         size = 0
-        for call, data in calls:
-            if call.once is not once:
+        for each in calls:
+            if each.call.once is not once:
                 continue
-            if batch and (len(batch) == MAX_ARRAY_SIZE or size + len(data) > MAX_TOGETHER_BYTES):
+            each_size = len(each.data) + each.new_bytes
+            if batch and (len(batch) == MAX_ARRAY_SIZE or size + each_size > MAX_TOGETHER_BYTES):
                 yield batch
                 batch, size = [], 0
-            batch.append((call, data))
-            size += len(data)
+            batch.append(each)
+            size += each_size
         if batch:
             yield batch
 
@@ -118,6 +119,7 @@ class Tracking:
         self._submissions: dict[int, CallSubmission] = {}
         self._positions: dict[CallKey, tuple[CallSubmission, int]] = {}
         self._obsolete: dict[str, None] = {}
+        self._forgotten: list[int] = []
         self.terminations: dict[str, int] = {}
         """Jobs to terminate, and how often that failed."""
         self._given_up: dict[str, float] = {}
@@ -209,6 +211,11 @@ class Tracking:
             self.progress_at = now
         return [submission.keys[index] for index in new]
 
+    def job_of(self, number: int, index: int) -> str:
+        """Return the id of the job of an awaited result; empty while Batch has not answered."""
+        submission = self._submissions[number]
+        return submission.job_id and submission.job(index)
+
     def is_awaited(self, number: int, index: int) -> bool:
         """Tell whether a result is awaited."""
         submission = self._submissions.get(number)
@@ -276,6 +283,11 @@ class Tracking:
         obsolete, self._obsolete = list(self._obsolete), {}
         return obsolete
 
+    def take_forgotten(self) -> list[int]:
+        """Return the numbers of submissions that are over, once."""
+        forgotten, self._forgotten = self._forgotten, []
+        return forgotten
+
     def check(self) -> None:
         """Assert the laws that this module's head states."""
         for key, (submission, index) in self._positions.items():
@@ -295,5 +307,8 @@ class Tracking:
         return key
 
     def _forget(self, submission: CallSubmission) -> None:
-        if self._submissions.pop(submission.number, None) is not None and submission.call_key:
+        if self._submissions.pop(submission.number, None) is None:
+            return
+        self._forgotten.append(submission.number)
+        if submission.call_key:
             self._obsolete[submission.call_key] = None

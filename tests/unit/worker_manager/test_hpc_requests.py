@@ -16,16 +16,18 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig, tracking
 from scaler.worker_manager.aws_hpc.requests import (
     Definition,
     JobSpec,
-    encodings_for,
+    call_request,
     fits,
     from_text,
     job_name,
     keys_of,
+    manager_keys,
     mark_of,
     owns,
     submission,
 )
 from scaler.worker_manager.aws_hpc.service import classify_exit, counts_of, reason_of
+from scaler.worker_manager.aws_hpc.sharing import PackedCall
 from scaler.worker_manager.aws_hpc.tracking import FIRST_POLL_SECONDS, LAST_POLL_SECONDS, batches_of, poll_interval
 
 DEFINITION = Definition("arn:definition:1", 2.0, takes_module=False)
@@ -41,9 +43,9 @@ def request(**changes: Any) -> dict[str, Any]:
     return submission(config(), DEFINITION, "name", "module", {"A": "b"}, **arguments)
 
 
-def call(number: int, *, once: bool = False, size: int = 10) -> tuple[Call, bytes]:
+def call(number: int, *, once: bool = False, size: int = 10) -> PackedCall:
     made = Call(number.to_bytes(16, "big"), 1, b"f", bytes(size), once=once)
-    return made, pack_call(made)
+    return PackedCall(made, pack_call(made))
 
 
 # -- names
@@ -75,8 +77,9 @@ def test_the_same_file_on_two_machines_makes_two_managers(address: str, monkeypa
 
 def test_keys_begin_with_prefix_and_manager() -> None:
     mine = config(s3_prefix="here", worker_manager_id="a/b c")
-    assert keys_of(mine).startswith("here/a_b_c/")
-    assert keys_of(config(s3_prefix="here", worker_manager_id="a_b_c")) != keys_of(mine)
+    assert keys_of(mine).startswith("here/a_b_c-")
+    assert keys_of(config(s3_prefix="here", worker_manager_id="a_b_c")).startswith("here/a_b_c/")
+    assert "*" not in manager_keys(config(worker_manager_id="a*")), "it would let a role read the objects of others"
 
 
 def test_the_configuration_travels_as_json() -> None:
@@ -118,18 +121,17 @@ def test_the_cpus_of_a_definition_are_read_in_both_spellings() -> None:
     assert [Definition.of(each).vcpus for each in (old, new)] == [4.0, 0.5]
 
 
-@pytest.mark.parametrize(("size", "ways"), [(1, ["variable", "parameter"]), (2, ["variable"])])
-def test_small_calls_travel_in_the_request(size: int, ways: list[str]) -> None:
-    assert [way for way, _ in encodings_for(b"x" * 100, size)] == ways
-    assert all(from_text(text) == b"x" * 100 for _, text in encodings_for(b"x" * 100, size))
-
-
-def test_a_call_of_28_kib_as_text_travels_in_the_request_and_a_larger_one_does_not() -> None:
-    largest = 28 * 1024 // 4 * 3
-    [*_, (way, text)] = encodings_for(bytes(largest), 1)
-    assert (way, len(text)) == ("parameter", 28 * 1024)
-    assert fits(request(parameters={"call": text}), DEFINITION)
-    assert encodings_for(bytes(largest + 1), 1) == ()
+@pytest.mark.parametrize("size", [1, 2])
+def test_small_calls_travel_in_a_variable_and_larger_ones_in_s3(size: int) -> None:
+    for length, is_inline in ((100, True), (4_500, True), (5_100, False), (1_000_000, False)):
+        data = b"x" * length
+        made, key = call_request(config(), DEFINITION, "5e55", 7, data, size=size, repeat=True)
+        [variable] = made["containerOverrides"]["environment"]
+        spec = JobSpec.from_environment({variable["name"]: variable["value"]})
+        assert from_text(spec.input) == (data if is_inline else b"")
+        assert key == ("" if is_inline else spec.call_key)
+        assert fits(made, DEFINITION)
+        assert "parameters" not in made, "all who may call DescribeJobs read them"
 
 
 def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
@@ -140,7 +142,6 @@ def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
         {"jobDefinitionArn": "a", "containerProperties": {"environment": [{"name": "B", "value": "x" * 300}]}}
     )
     assert not fits(long, wordy), "ECS takes overrides of 8,192 characters, those of the definition included"
-    assert not fits(request(parameters={"call": "x" * 31_000}), DEFINITION), "Batch takes requests of 30 KiB"
 
 
 # -- batches
@@ -149,7 +150,7 @@ def test_requests_that_batch_or_ecs_would_refuse_do_not_fit() -> None:
 def test_calls_that_arrive_together_are_one_job_except_those_that_may_run_once_only() -> None:
     calls = [call(number, once=number == 2) for number in range(5)]
     made = list(batches_of(calls))
-    assert [[call.task[-1] for call, _ in batch] for batch in made] == [[0, 1, 3, 4], [2]]
+    assert [[each.call.task[-1] for each in batch] for batch in made] == [[0, 1, 3, 4], [2]]
 
 
 def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +164,9 @@ def test_a_batch_has_as_many_calls_as_an_array_may_have_and_not_too_many_bytes(m
 
 
 def test_a_job_spec_travels_as_a_variable() -> None:
-    spec = JobSpec("us-east-1", "b", "p/results/1/", "s3", "p/calls/1")
+    spec = JobSpec("us-east-1", "b", "p/m/s/", 1, "s3", "")
     assert JobSpec.from_environment({"SCALER_JOB": spec.to_json()}) == spec
+    assert (spec.call_key, spec.result_key(2)) == ("p/m/s/calls/1", "p/m/s/results/1/2")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,193 @@
+"""Large parts that calls have in common: each is one object of the session, named by its content. Pure.
+
+A *block* is one payload of a call: function, serializer, arguments or an input. A block that was met before, and a
+large one always, leaves its call, which keeps a reference with the SHA-256 of the block. Jobs check that digest, so
+such an object cannot be exchanged. Other blocks travel within their call.
+
+Law, checked by `check`: an object that an open submission uses is not evicted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scaler.errors import ProtocolError
+from scaler.serialization import Buffer
+from scaler.worker.call import Call, pack_call
+from scaler.worker_manager.aws_hpc.bundle import MAX_DATA_BYTES
+
+MIN_SHARED_BYTES = 32 * 1024
+"""Smaller blocks stay in their calls, which compress well together."""
+ALWAYS_SHARED_BYTES = 1024**2
+"""Blocks from this size on leave their call when they are met first, so that they are uploaded once."""
+MAX_SEEN = 10_000
+"""Blocks that are remembered, to recognise them when they come again."""
+MAX_UNUSED_BYTES = 10 * 1024**3
+"""Objects that no call uses stay in S3 up to this size together, for calls to come."""
+FRESH_SECONDS = 12 * 3600.0
+"""An object is uploaded again for a new job after this time, long before the bucket's rule lets it expire."""
+KEY_NAME = "key"
+"""The object with the key of the session, by which jobs sign their results."""
+KEY_BYTES = 32
+
+_REFERENCE = b"\xfe"
+_REFERENCE_BYTES = 1 + hashlib.sha256().digest_size
+
+
+@dataclass(frozen=True, slots=True)
+class PackedCall:
+    """A call as bytes, without its shared blocks. new_bytes: what of these only this call uses, and S3 lacks."""
+
+    call: Call
+    data: bytes
+    blocks: Mapping[str, Buffer] = field(default_factory=dict)
+    new_bytes: int = 0
+
+
+@dataclass(slots=True)
+class _StoredObject:
+    size_bytes: int
+    uploaded_at: float
+
+
+class SharedObjects:
+    """The shared objects of a session by name, and the submissions that use them. Not for two threads at once."""
+
+    def __init__(self) -> None:
+        self._seen: OrderedDict[str, None] = OrderedDict()
+        self._stored: OrderedDict[str, _StoredObject] = OrderedDict()
+        """The last used ones last."""
+        self._uses: dict[int, Iterable[str]] = {}
+        """Names by the number of an open submission."""
+        self._users: Counter[str] = Counter()
+
+    def pack(self, calls: Sequence[Call]) -> list[PackedCall]:
+        """Return calls as bytes, and their shared blocks apart."""
+        names: dict[int, str] = {}
+        """By identity: calls of one object have the same block."""
+        for block in (block for call in calls for block in _blocks_of(call)):
+            if id(block) not in names and MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES:
+                names[id(block)] = f"shared/{hashlib.sha256(block).hexdigest()}"
+        counts = Counter(names[id(block)] for call in calls for block in _blocks_of(call) if id(block) in names)
+
+        def shared_name(block: Buffer) -> str:
+            name = names.get(id(block), "")
+            is_shared = len(block) >= ALWAYS_SHARED_BYTES or counts[name] > 1 or name in self._seen
+            return name if name and is_shared else ""
+
+        packed = []
+        for call in calls:
+            blocks = {name: block for block in _blocks_of(call) if (name := shared_name(block))}
+            new_bytes = sum(
+                len(block) for name, block in blocks.items() if counts[name] == 1 and name not in self._stored
+            )
+            detached = _replaced(call, lambda block: _reference(shared_name(block)) or block) if blocks else call
+            packed.append(PackedCall(call, pack_call(detached), blocks, new_bytes))
+        for name in counts:
+            self._seen[name] = None
+            self._seen.move_to_end(name)
+        while len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        return packed
+
+    def use(self, number: int, names: Iterable[str], now: float) -> list[str]:
+        """Note what a submission uses. Returns the objects to upload before it is made."""
+        self._uses[number] = tuple(names)
+        self._users.update(self._uses[number])
+        missing = []
+        for name in self._uses[number]:
+            found = self._stored.get(name)
+            if found is None or now - found.uploaded_at > FRESH_SECONDS:
+                missing.append(name)
+            else:
+                self._stored.move_to_end(name)
+        return missing
+
+    def uploaded(self, name: str, size_bytes: int, now: float) -> None:
+        self._stored[name] = _StoredObject(size_bytes, now)
+        self._stored.move_to_end(name)
+
+    def lost(self) -> None:
+        """Note that objects may be missing in S3: all are uploaded again when they are needed."""
+        self._stored.clear()
+
+    def release(self, number: int) -> None:
+        """Note that a submission is over: it uses nothing any more. Harmless when repeated."""
+        self._users.subtract(self._uses.pop(number, ()))
+        self._users = +self._users
+
+    def evict(self) -> list[str]:
+        """Return the names of objects to remove: the least recently used ones that are beyond MAX_UNUSED_BYTES."""
+        unused = [name for name in self._stored if name not in self._users]
+        excess = sum(self._stored[name].size_bytes for name in unused) - MAX_UNUSED_BYTES
+        evicted = []
+        for name in unused:
+            if excess <= 0:
+                break
+            excess -= self._stored.pop(name).size_bytes
+            evicted.append(name)
+        return evicted
+
+    def check(self) -> None:
+        """Assert that the counts of users are those of the open submissions."""
+        assert self._users == Counter(name for names in self._uses.values() for name in names)
+
+
+def restored(call: Call, read: Callable[[str], bytes]) -> Call:
+    """Return a call with its shared blocks. read: returns the block of a name. Raises ProtocolError for a wrong one."""
+
+    def block_of(block: Buffer) -> Buffer:
+        if len(block) != _REFERENCE_BYTES or block[:1] != _REFERENCE:
+            return block
+        digest = bytes(block[1:])
+        found = read(f"shared/{digest.hex()}")
+        check_block(f"shared/{digest.hex()}", found)
+        return found
+
+    return _replaced(call, block_of)
+
+
+def check_block(name: str, block: Buffer) -> None:
+    """Raise ProtocolError unless a block has the content that its name says."""
+    if f"shared/{hashlib.sha256(block).hexdigest()}" != name:
+        raise ProtocolError(f"the object {name} of size {len(block)} has another content than its name says")
+
+
+def signed(key: bytes, number: int, index: int, data: Buffer) -> bytes:
+    """Return the result of a call behind its signature. key: of the session. number: of the submission."""
+    return b"".join((_signature(key, number, index, data), data))
+
+
+def verified(key: bytes, number: int, index: int, data: Buffer) -> memoryview:
+    """Return what `signed` was given. Raises ProtocolError for what was signed otherwise, or not at all."""
+    view = memoryview(data)
+    signature, content = view[:KEY_BYTES], view[KEY_BYTES:]
+    if not hmac.compare_digest(signature, _signature(key, number, index, content)):
+        raise ProtocolError("it is not signed with the key of this session: something else than its job wrote it")
+    return content
+
+
+def _signature(key: bytes, number: int, index: int, data: Buffer) -> bytes:
+    # With its place: a job may sign its own result only for a place of its own.
+    code = hmac.new(key, f"{number}/{index}:".encode(), hashlib.sha256)
+    code.update(data)
+    return code.digest()
+
+
+def _reference(name: str) -> bytes:
+    return _REFERENCE + bytes.fromhex(name.removeprefix("shared/")) if name else b""
+
+
+def _blocks_of(call: Call) -> tuple[Buffer, ...]:
+    return call.function, call.serializer, call.arguments, *call.inputs
+
+
+def _replaced(call: Call, replace: Callable[[Buffer], Buffer]) -> Call:
+    """Return a call with each of its blocks replaced."""
+    function, serializer, arguments, *inputs = map(replace, _blocks_of(call))
+    return dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
