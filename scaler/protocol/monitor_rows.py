@@ -122,8 +122,8 @@ _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="s
 _RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
 _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
-_LAG_HELP = "Time of a message between the scheduler and the worker"
-_LAG = Column("Lag", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
+_LAG_HELP = "Time of a message from the worker to the scheduler and of its answer"
+_LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
 _CLOCK_HELP = "How far its clock is ahead of the scheduler's"
 _CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP)
 _CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet")

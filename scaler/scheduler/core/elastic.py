@@ -187,7 +187,8 @@ class Elastic:
         assigned = running = 0
         for worker in self._state.workers.values():
             assigned += len(worker.tasks)
-            running += min(worker.busy, worker.slots) + len(worker.blocked)
+            if worker.has_begun:  # otherwise it may be starting, and nothing of its runs
+                running += min(worker.busy, worker.slots) + len(worker.blocked)
         started = running / assigned if assigned else 1.0
         # The first view has nothing to measure from.
         seconds = now - self._view.now if self._view is not None else 0.0

@@ -1,8 +1,9 @@
 """Which worker gets which task: placement of ready tasks, and balancing of those that wait behind others.
 
-A worker's credit is its slots, plus a prefetch worth `PREFETCH_SECONDS` by measured task time, at least one task per
-slot, at most its queue size. Free slots are filled first, breadth first; then prefetches, each worker its share. A task
-that may run at most once (retries=0) is never prefetched: if its worker is lost, whether it ran must be known.
+A worker's credit is its slots, plus a prefetch worth `PREFETCH_SECONDS` by measured task time, or 1.5 round trips to
+the worker where these are more, at least one task per slot, at most its queue size. Free slots are filled first,
+breadth first; then prefetches, each worker its share. A task that may run at most once (retries=0) is never prefetched:
+if its worker is lost, whether it ran must be known.
 
 Balancing takes back what waits behind a running task while another worker has nothing to do. At once: a worker is idle,
 nothing that fits it is ready, and others have tasks waiting that will not start soon. Every `load_balance_seconds`: a
@@ -32,7 +33,6 @@ from scaler.scheduler.core.reservations import Reservations
 from scaler.scheduler.core.state import Assigned, Task, Worker, WorkerPool
 from scaler.scheduler.core.tasks import Tasks
 
-PREFETCH_SECONDS = 0.05
 MAX_PLACED_PER_STEP = 4096
 """Keeps a step short when very much becomes placeable at once; the shell steps again at once."""
 MAX_INPUT_BYTES = MAX_BATCH_BYTES // 2
@@ -116,7 +116,11 @@ class Placement:
             pass
         elif count + worker.extra <= slots - 1:
             side = self._pool_of[worker].idle
-        elif not worker.extra and not worker.stalled and (count < 2 * slots or worker.load < slots * PREFETCH_SECONDS):
+        elif (
+            not worker.extra
+            and not worker.stalled
+            and (count < 2 * slots or (load := worker.load) < worker.full_load(load, count))
+        ):
             side = self._pool_of[worker].prefetching
         if side is not worker.side:
             worker.join_side(side)
@@ -264,7 +268,7 @@ class Placement:
         limit = worker.limit
         count = len(tasks) - len(worker.blocked) + worker.extra
         load = worker.load if count else 0.0
-        full_load = slots * PREFETCH_SECONDS
+        full_load = worker.full_load(load, count)
         take = partial(self._locality.take, queue, worker, now) if queue.preferred else queue.take
         while len(chosen) < share and count < limit:
             if count > slots - 1 and (worker.extra or worker.stalled or (load >= full_load and count >= 2 * slots)):
@@ -366,9 +370,12 @@ class Placement:
                 self._overloaded.move_to_end(worker)
 
     def _busiest(self, overloaded: list[Worker], now: float) -> list[Worker]:
-        """Return those from which it is worth to take tasks, the busiest first."""
+        """Return those from which it is worth to take tasks, the busiest first.
+
+        What a worker does within a round trip is done before it is asked, or its answer arrives.
+        """
         candidates = [
-            (max(worker.load / worker.slots, now - worker.progressed_at), index, worker)
+            (max(worker.load / worker.slots, now - worker.progressed_at) - worker.far_seconds, index, worker)
             for index, worker in enumerate(overloaded)
             if not worker.recalled
         ]

@@ -19,6 +19,7 @@ import math
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import nlargest
 from operator import attrgetter
 from typing import ClassVar, Final
@@ -48,6 +49,14 @@ UNKNOWN_DURATION_SECONDS = 0.05
 """Assumed duration of a task whose function was never measured."""
 DURATION_WEIGHT = 0.2
 """Weight of a new measurement in the moving average of a function's duration."""
+PREFETCH_SECONDS = 0.05
+"""Work that a slot of a worker has waiting, at least."""
+PREFETCH_ROUND_TRIPS = 1.5
+"""Work that it has waiting, in round trips to the worker: one is on the way, the rest is the margin."""
+ROUND_TRIPS_KEPT = 5
+"""Heartbeats of which the fastest counts: a busy process answers late, but the way is not longer for that."""
+MAX_ROUND_TRIP_SECONDS = 1.0
+"""A longer one, as a worker reports it, does not let it have more tasks."""
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
 ARRIVAL_SECONDS = 0.1
 """Resolution of the times at which the tasks of a group arrived."""
@@ -470,6 +479,12 @@ class Worker(PeerRecord):
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
     clock: WorkerClock = field(default_factory=WorkerClock)
+    has_begun: bool = False
+    """A task of its has run. Until then its processors may be starting, and what it was sent waits."""
+    round_trips: deque[float] = field(default_factory=partial(deque, maxlen=ROUND_TRIPS_KEPT))
+    """Seconds, by its last heartbeats."""
+    far_seconds: float = 0.0
+    """The round trip to a worker that needs a larger prefetch because of it; otherwise 0."""
 
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
@@ -503,6 +518,15 @@ class Worker(PeerRecord):
         for timing, count in self.by_function.items():
             seconds += timing.seconds * count
         return seconds
+
+    def full_load(self, load: float, count: float) -> float:
+        """Return the load from which on it gets nothing that would wait. load, count: of its present tasks.
+
+        The news of a far worker are old: a part of what seems to run there has ended. So what runs is not counted.
+        """
+        if not self.far_seconds:
+            return self.slots * PREFETCH_SECONDS
+        return self.slots * (PREFETCH_ROUND_TRIPS * self.far_seconds + (load / count if count else 0.0))
 
     @property
     def is_willing(self) -> bool:
@@ -611,9 +635,14 @@ class Worker(PeerRecord):
         """Note results. healthy: the code of a task came to its end, so that the worker itself works."""
         if healthy:
             self.failures_in_row = 0
+            self.has_begun = True
         self.stalled = False
         self.progressed_at = now
         self.checks_without_progress = 0
+
+    def note_started(self) -> None:
+        """Note that a task has begun to run there."""
+        self.has_begun = True
 
     def has_reported(self) -> None:
         self.is_reporting = False
@@ -658,6 +687,12 @@ class Worker(PeerRecord):
         self.heartbeat = heartbeat
         self.heartbeat_at = now
         self.clock.keep(heartbeat)
+        self.has_begun = self.has_begun or any(each.initialized and each.running for each in heartbeat.processors)
+        if heartbeat.latency_seconds:
+            self.round_trips.append(heartbeat.latency_seconds)
+            # The first one may be that of a process that was still starting.
+            round_trip = min(MAX_ROUND_TRIP_SECONDS, *self.round_trips) if len(self.round_trips) > 1 else 0.0
+            self.far_seconds = round_trip if round_trip * PREFETCH_ROUND_TRIPS > PREFETCH_SECONDS else 0.0
 
     def note_done(self, done: Done, now: float) -> Ran | None:
         """Note when and where tasks ran that are about to be terminated."""

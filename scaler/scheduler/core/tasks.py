@@ -253,6 +253,7 @@ class Tasks:
 
     def started(self, worker: Worker, message: Started) -> None:
         """Tell the clients of these tasks that they run."""
+        worker.note_started()
         by_client: dict[ClientRecord, list[bytes]] = {}
         tasks: list[Task] = []
         for identifier in message.ids:

@@ -13,8 +13,11 @@ from scaler.protocol.messages import (
     HeartbeatEcho,
     ManagerStatus,
     Outcome,
+    ProcessorStatus,
+    Started,
     UnitState,
     UnitStatus,
+    WorkerHeartbeat,
 )
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.elastic import MAX_UNITS_NAMED
@@ -422,6 +425,7 @@ def test_the_policy_sees_what_runs_what_waits_and_how_long_it_takes() -> None:
     client, manager = cluster.client(), cluster.manager("m")
     worker = cluster.worker("w", manager_id="m", queue_size=1)
     first, *_ = cluster.submit(client, 5, name="work")
+    cluster.say(worker, Started([first]))
     report(cluster, manager)
     (row,) = policy.views[-1].demand
     assert (row.function, row.queued, row.running, row.task_seconds) == ("work", 4, 1, None)
@@ -430,6 +434,28 @@ def test_the_policy_sees_what_runs_what_waits_and_how_long_it_takes() -> None:
     (row,) = policy.views[-1].demand
     assert (row.queued, row.running) == (3, 1)
     assert row.task_seconds == pytest.approx(2.0)
+
+
+def test_tasks_that_were_sent_to_a_worker_that_is_still_starting_do_not_run_yet() -> None:
+    """Otherwise short tasks of unknown length count as long ones, for which a manager starts more units."""
+    policy = Told(m=1)
+    cluster = Cluster(policy)
+    client, manager = cluster.client(), cluster.manager("m")
+    workers = [cluster.worker(name, manager_id="m", slots=4) for name in "ab"]
+    ids = cluster.submit(client, 8, name="work")
+    report(cluster, manager)
+    cluster.wait(3.0, alive=[manager, *workers])
+    (row,) = policy.views[-1].demand
+    assert (row.queued, row.running) == (8, 0)
+    cluster.say(workers[0], Started(ids[:1]))
+    cluster.wait(1.0, alive=[manager, *workers])
+    (row,) = policy.views[-1].demand
+    assert (row.queued, row.running) == (4, 4)
+    beat = WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, [ProcessorStatus(1, 0.0, 0, True, False, ids[1])])
+    cluster.say(workers[1], beat)
+    cluster.wait(1.0, alive=[manager, *workers])
+    (row,) = policy.views[-1].demand
+    assert (row.queued, row.running) == (0, 8)
 
 
 def test_the_policy_sees_the_tasks_that_came_and_ended_since_its_last_view_by_what_they_need() -> None:

@@ -19,6 +19,7 @@ from scaler.protocol.messages import (
     Submit,
     Suspended,
     TaskGroup,
+    WorkerHeartbeat,
 )
 from scaler.scheduler.core import core
 from scaler.scheduler.core.facts import Incident
@@ -52,6 +53,28 @@ def test_a_worker_prefetches_one_task_of_unknown_length_and_many_short_ones() ->
     assert 40 <= len(cluster.on(worker)) <= 60
     cluster.finish(worker, *cluster.on(worker), seconds=0.00001)
     assert len(cluster.on(worker)) > 200
+
+
+def test_a_worker_far_away_prefetches_one_and_a_half_round_trips_of_work_by_its_fastest_heartbeats() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+
+    def beat(*round_trips: float) -> int:
+        for seconds in round_trips:
+            cluster.say(worker, WorkerHeartbeat(0.0, 0.0, 0, 0, seconds))
+        cluster.finish(worker, cluster.on(worker)[0], seconds=0.01)
+        return len(cluster.on(worker))
+
+    cluster.submit(client, 3000)
+    assert beat() == 5
+    assert beat(5.0) == 5, "the first answer may have found a process that was starting"
+    assert beat(0.1) == pytest.approx(16, abs=1)
+    assert beat(2.0, 3.0, 0.2, 2.0) == pytest.approx(16, abs=1)
+    assert beat(2.0) == pytest.approx(31, abs=1), "the fastest one is not among the last five"
+    assert beat(*[1e6] * 5) == pytest.approx(151, abs=1), "however far it claims to be"
+    for _ in range(150):
+        beat(*[0.001] * 5)
+    assert len(cluster.on(worker)) == 5
 
 
 def test_the_queue_size_is_a_ceiling_of_the_prefetch() -> None:
