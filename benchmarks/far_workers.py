@@ -46,7 +46,7 @@ def busy_share(client: Client, task_seconds: float, slots: int, seconds: float) 
     ran = client.map(rest, [task_seconds] * count, chunk_size=1)
     begin, end = begun + seconds / 2, min(begun + seconds, max(ended for _, ended in ran) - task_seconds)
     busy = sum(max(0.0, min(until, end) - max(since, begin)) for since, until in ran)
-    return busy / (end - begin) / slots
+    return float(busy / (end - begin) / slots)
 
 
 def serve(home: Path, slots: int, seconds: float, milliseconds: list[float]) -> None:

@@ -127,6 +127,7 @@ class BatchExecutor:
             try:
                 self._submit(batch)
             except AwsError as error:
+                self._shared.release(self._count)
                 raise ExecutorError(str(error), taken) from error
             taken += [each.call.key for each in batch]
 
@@ -187,12 +188,8 @@ class BatchExecutor:
         for upload in as_completed(uploads):
             if upload.exception() is None:
                 self._shared.uploaded(uploads[upload], len(blocks[uploads[upload]]), time.monotonic())
-        try:
-            for upload in uploads:
-                upload.result()
-        except AwsError:
-            self._shared.release(self._count)
-            raise
+        for upload in uploads:
+            upload.result()
         if evicted := self._shared.evict():
             try:
                 self._objects.remove(evicted)

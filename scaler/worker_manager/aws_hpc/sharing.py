@@ -71,14 +71,15 @@ class SharedObjects:
         names: dict[int, str] = {}
         """By identity: calls of one object have the same block."""
         for block in (block for call in calls for block in _blocks_of(call)):
-            if id(block) not in names and MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES:
+            if id(block) not in names and (MIN_SHARED_BYTES <= len(block) < MAX_DATA_BYTES or _is_reference(block)):
                 names[id(block)] = f"shared/{hashlib.sha256(block).hexdigest()}"
         counts = Counter(names[id(block)] for call in calls for block in _blocks_of(call) if id(block) in names)
 
         def shared_name(block: Buffer) -> str:
             name = names.get(id(block), "")
             is_shared = len(block) >= ALWAYS_SHARED_BYTES or counts[name] > 1 or name in self._seen
-            return name if name and is_shared else ""
+            # A client's own bytes must not pass for a reference.
+            return name if name and (is_shared or _is_reference(block)) else ""
 
         packed = []
         for call in calls:
@@ -142,7 +143,7 @@ def restored(call: Call, read: Callable[[str], bytes]) -> Call:
     """Return a call with its shared blocks. read: returns the block of a name. Raises ProtocolError for a wrong one."""
 
     def block_of(block: Buffer) -> Buffer:
-        if len(block) != _REFERENCE_BYTES or block[:1] != _REFERENCE:
+        if not _is_reference(block):
             return block
         digest = bytes(block[1:])
         found = read(f"shared/{digest.hex()}")
@@ -181,6 +182,10 @@ def _signature(key: bytes, number: int, index: int, data: Buffer) -> bytes:
 
 def _reference(name: str) -> bytes:
     return _REFERENCE + bytes.fromhex(name.removeprefix("shared/")) if name else b""
+
+
+def _is_reference(block: Buffer) -> bool:
+    return len(block) == _REFERENCE_BYTES and block[:1] == _REFERENCE
 
 
 def _blocks_of(call: Call) -> tuple[Buffer, ...]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaler.errors import ProtocolError
@@ -26,6 +27,7 @@ from scaler.worker_manager.aws_hpc.sharing import (
 KEY = b"k" * 32
 
 
+@functools.cache
 def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
@@ -38,6 +40,7 @@ def read_back(packed: PackedCall) -> Call:
     return restored(unpack_call(packed.data), lambda name: bytes(packed.blocks[name]))
 
 
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([10, MIN_SHARED_BYTES, ALWAYS_SHARED_BYTES]), max_size=4), st.integers(1, 3))
 def test_every_call_comes_back_whole(sizes: list[int], count: int) -> None:
     calls = [call(number, *map(noise, sizes), arguments=noise(50_000, number)) for number in range(count)]
@@ -60,6 +63,12 @@ def test_what_comes_twice_and_what_is_large_leaves_its_call(size: int, times: in
     assert [len(each.blocks) for each in packed] == [int(is_shared)] * times
     assert (len(packed[0].data) < size) is is_shared
     assert packed[0].new_bytes == (size if is_shared and times == 1 else 0)
+
+
+def test_bytes_of_a_client_do_not_pass_for_a_reference() -> None:
+    block = b"\xfe" + bytes(32)
+    [packed] = SharedObjects().pack([call(1, block)])
+    assert list(read_back(packed).inputs) == [block]
 
 
 def test_what_comes_again_later_is_recognised() -> None:
