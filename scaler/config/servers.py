@@ -19,6 +19,7 @@ from scaler.config.values import (
     Seconds,
     SecondsOrNone,
     ServerAddress,
+    SpendLimit,
 )
 from scaler.processes import usable_memory
 
@@ -151,6 +152,10 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
         Setting("-pc", aliases=(Alias("allocate_policy", _content_of_allocate_policy),), metavar="TEXT"),
     ] = "allocate=even_load; scaling=vanilla"
     """The policy's own settings, in its own syntax."""
+    spend_limit: Annotated[SpendLimit, Setting(default_text="none", metavar="AMOUNTS")] = ""
+    """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
+    5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost
+    nothing start, and the others end when their tasks have."""
     audit_path: Annotated[str, Setting(default_text="none: the latest records are kept in memory", metavar="PATH")] = ""
     """File to which the audit log is appended, as JSON lines: who connected, was refused, submitted, cancelled. Only
     its owner can read it. At 64 MiB it is renamed to PATH.1.

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 from scaler.config.addresses import check_address, check_server_address
 from scaler.config.preload import parse_preload
+from scaler.config.spend_limit import parse_spend_limit
 from scaler.needs import Offers, parse_capabilities
 
 MAX_COUNT = 1_000_000
@@ -81,6 +82,11 @@ def _offered(value: dict[str, float | None]) -> dict[str, float | None]:
     return value
 
 
+def _spend_limit(value: str) -> str:
+    parse_spend_limit(value)
+    return value
+
+
 def _preload(value: str) -> str:
     parse_preload(value)
     return value
@@ -98,6 +104,8 @@ Count = Annotated[int, Range(ge=1, le=MAX_COUNT)]
 CountOrNone = Annotated[int, Range(ge=0, le=MAX_COUNT)]
 """A count; 0 switches off what it limits."""
 Bytes = Annotated[int, Range(ge=0)]
+SpendLimit = Annotated[str, Check(_spend_limit)]
+"""Amounts by period, such as `5/hour, 40/day, 100/run`."""
 Limit = Annotated[int, Check(_limit)]
 """At least 1, or -1: no limit."""
 LimitOrNone = Annotated[int, Range(ge=-1, le=MAX_LIMIT)]

@@ -59,6 +59,8 @@ class ManagerView:
     """It starts what it is configured to by itself, and is not told how many units it should have."""
     unit_price: float = 0.0
     """Of one unit and hour; 0: nothing, or not known."""
+    unit_minimum_seconds: float = 0.0
+    """A unit that lives for less is charged for as long."""
 
     @property
     def units(self) -> int:

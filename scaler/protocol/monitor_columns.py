@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time"]
-"""What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds."""
+Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time", "money"]
+"""What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds. money: in
+the currency of unit_price."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,6 +218,8 @@ class ManagerRow(NamedTuple):
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
     capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
+    unit_price: Annotated[float, Column("Price/h", "money", 3, "Of one unit", zero_is_none=True)] = 0.0
+    spent: Annotated[float, Column("Spent", "money", 2, "On its units in this run", zero_is_none=True)] = 0.0
     reason: Annotated[str, Column("Why", help="Why the scaling policy wants this many units")] = ""
     trouble: str = ""
     units: int = 0
@@ -344,6 +346,24 @@ class StorageRow(NamedTuple):
     at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
 
 
+class SpendingRow(NamedTuple):
+    """What units cost, in the currency of unit_price. Limits are those of spend_limit; 0: there is none."""
+
+    hour: Annotated[float, gauge("scaler_spent_hour", "What units cost in the last hour.", "money")] = 0.0
+    day: Annotated[float, gauge("scaler_spent_day", "What units cost in the last 24 hours.", "money")] = 0.0
+    run: Annotated[float, gauge("scaler_spent_run", "What units cost in this run.", "money")] = 0.0
+    hour_limit: Annotated[float, gauge("scaler_spend_limit_hour", "spend_limit per hour, 0: none.", "money")] = 0.0
+    day_limit: Annotated[float, gauge("scaler_spend_limit_day", "spend_limit per day, 0: none.", "money")] = 0.0
+    run_limit: Annotated[float, gauge("scaler_spend_limit_run", "spend_limit per run, 0: none.", "money")] = 0.0
+    per_hour: Annotated[float, gauge("scaler_spending_per_hour", "What all present units cost per hour.", "money")] = (
+        0.0
+    )
+    forecast: Annotated[
+        float | None, gauge("scaler_spending_forecast", "Estimated cost of the present work.", "money")
+    ] = 0.0
+    reached: Annotated[str, gauge("scaler_spend_limit_reached", "1 while a spend_limit is reached.", "text")] = ""
+
+
 class TaskCounts(NamedTuple):
     """Tasks by their state now, and by how they have ended since the scheduler's start."""
 
@@ -395,6 +415,7 @@ class Status(NamedTuple):
     at: float = 0.0
     scheduler: SchedulerRow = SchedulerRow()
     storage: StorageRow = StorageRow()
+    spending: SpendingRow = SpendingRow()
     tasks: TaskCounts = TaskCounts()
     totals: Totals = Totals()
     without_workers: Annotated[str, Column(help="Why no worker is connected: TITLE: TEXT; empty when one is")] = ""

@@ -75,6 +75,7 @@ from scaler.scheduler.core.state import ScalingDecided
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
 from scaler.scheduler.search import find
+from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.texts import escaped
 
@@ -104,6 +105,7 @@ _INCIDENT_LOGS = {
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
+    "spend_limit": (logging.WARNING, "%s: %s"),
 }
 _log = logging.getLogger(__name__)
 
@@ -132,6 +134,8 @@ def collect_when_small(living_tasks: int) -> None:
 
 class SchedulerServer:
     """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
+
+    _spending: SpendingFile | None = None
 
     def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
         self._config = config
@@ -207,17 +211,21 @@ class SchedulerServer:
         self._access.publish(addresses)
         self._access.warn(addresses, self._loop.call_later)
         if self._durable is not None:
-            self._step(self._durable.recover())
+            self._recover(self._durable)
         self._schedule(self._loop.time())
         self._note([Noted("started")])
         self._record_counts()
+
+    def _recover(self, durable: DurableSteps) -> None:
+        self._spending = SpendingFile(_journal_directory(self._config), self._core.state, self._loop)
+        self._step(durable.recover())
 
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
         if not config.state_directory:
             return None
         from scaler.scheduler.durable import DurableSteps  # noqa: PLC0415 (of those that keep a journal)
 
-        path = Path(config.state_directory).expanduser() / "scheduler"
+        path = _journal_directory(config)
         return DurableSteps(path, self._perform_all, lambda *change: self._step([JournalChanged(*change)]))
 
     def _embed_storage(self) -> str:
@@ -253,6 +261,8 @@ class SchedulerServer:
         self._note([Noted("ended")])
         if self._timer is not None:
             self._timer.cancel()
+        if self._spending is not None:
+            self._spending.close()
         if self._durable is not None:
             self._durable.close()
         self._listener.close()
@@ -481,6 +491,10 @@ class SchedulerServer:
         at = time.time()
         zero = at - time.monotonic()
         return ServerStatus(at, zero, self._incarnation, scheduler, self._storage_row, self._sent, self._received)
+
+
+def _journal_directory(config: SchedulerConfig) -> Path:
+    return Path(config.state_directory).expanduser() / "scheduler"
 
 
 def _log_fact(fact: Fact) -> None:

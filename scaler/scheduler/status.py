@@ -17,6 +17,7 @@ from functools import cache, partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
 
+from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
@@ -27,6 +28,7 @@ from scaler.protocol.monitor_rows import (
     ManagerRow,
     ProcessorRow,
     SchedulerRow,
+    SpendingRow,
     StorageRow,
     TaskCounts,
     Totals,
@@ -107,6 +109,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "incarnation": server.incarnation,
         "scheduler": server.scheduler._asdict(),
         "storage": server.storage._asdict(),
+        "spending": _spending(state)._asdict(),
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": census.totals._asdict(),
@@ -117,7 +120,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
             WORKER_COLUMNS, (_worker(state, worker, server.unix_at_zero) for worker in workers), WORKERS_BYTES
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, map(_manager, managers), ROWS_BYTES),
+        "managers": table(ManagerRow._fields, map(partial(_manager, state), managers), ROWS_BYTES),
         "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
         "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
@@ -319,7 +322,16 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _manager(record: ManagerRecord) -> ManagerRow:
+def _spending(state: ClusterState) -> SpendingRow:
+    ledger, now = state.ledger, state.own_time(state.now)
+    limits = {f"{period}_limit": limit for period, limit in ledger.limits.items()}
+    spent = {period: round(ledger.spent(period, now), 6) for period in PERIODS}
+    forecast = None if ledger.forecast is None else round(ledger.forecast, 6)
+    reached = ledger.why(now) if ledger.reached else ""
+    return SpendingRow(**spent, **limits, per_hour=round(ledger.per_hour, 6), forecast=forecast, reached=reached)
+
+
+def _manager(state: ClusterState, record: ManagerRecord) -> ManagerRow:
     details, wanted = record.details, record.wanted
     return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
@@ -333,6 +345,8 @@ def _manager(record: ManagerRecord) -> ManagerRow:
         unit_slots=details.unit_slots,
         max_slots=details.max_concurrency,
         capabilities=str(record.offers)[:MAX_TEXT],
+        unit_price=details.unit_price,
+        spent=round(state.ledger.by_manager.get(details.manager_id, 0.0), 6),
         trouble=record.trouble[:MAX_TEXT],
         reason=wanted.reason[:MAX_TEXT] if wanted is not None else "",
     )

@@ -34,6 +34,11 @@ def percent(value: float) -> str:
     return f"{value:.0f}%" if value >= 999.95 else f"{value:.1f}%"
 
 
+def money(amount: float) -> str:
+    """Return an amount with the digits that matter: `0.0012`, `4.31`, `1234`."""
+    return f"{amount:.4f}" if amount < 1 else f"{amount:.2f}" if amount < 1000 else f"{amount:.0f}"
+
+
 def duration(seconds: float) -> str:
     """Return a time as `0.7ms`, `12ms`, `3.4s`, `2m05s`, `3h04m` or `2d03h`."""
     value = max(0.0, seconds)

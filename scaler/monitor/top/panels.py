@@ -87,7 +87,7 @@ def sides(status: Status) -> list[Panel]:
     return [
         Panel("functions", functions, 38, 44, _COUNTS),
         Panel("clients", clients, 38, 44, _COUNTS),
-        Panel("managers", managers, 26, 44, "units"),
+        Panel("managers", [*managers, *_spending(status)], 26, 44, "units"),
     ]
 
 
@@ -128,9 +128,10 @@ def totals(status: Status, listed: int, matching: int, wanted: str) -> str:
 
 
 def disk_failures(status: Status) -> list[str]:
-    """Return lines about disks that take nothing new."""
+    """Return lines about disks that take nothing new, and about a spend limit that is reached."""
     failures = status.scheduler.disk_failure, status.storage.disk_failure
-    return [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
+    lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
+    return [*lines, f"SPENDING: {formats.safe(status.spending.reached)}"] if status.spending.reached else lines
 
 
 def _scheduler(status: Status) -> Pairs:
@@ -143,6 +144,20 @@ def _scheduler(status: Status) -> Pairs:
     disk = {"spill": storage.spilled_bytes, "state": storage.state_bytes, "journal": scheduler.journal_bytes}
     pairs += [(name, formats.size(size)) for name, size in disk.items() if size]
     return pairs
+
+
+def _spending(status: Status) -> Pairs:
+    """Return what units cost, with the limits; nothing while nothing costs anything."""
+    row = status.spending
+    limits = {"hour": (row.hour, row.hour_limit), "day": (row.day, row.day_limit), "run": (row.run, row.run_limit)}
+    if not (row.run or row.per_hour or any(limit for _, limit in limits.values())):
+        return []
+    pairs = [
+        (f"spent/{period}", f"{formats.money(spent)}{f' of {formats.money(limit)}' if limit else ''}")
+        for period, (spent, limit) in limits.items()
+    ]
+    forecast = [] if row.forecast is None else [("to come", formats.money(row.forecast))]
+    return [*pairs, ("cost/h now", formats.money(row.per_hour)), *forecast]
 
 
 def _tasks(status: Status, per_second: float | None) -> Pairs:

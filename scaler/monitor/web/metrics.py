@@ -74,6 +74,7 @@ class Metrics(Collector):
             return
         yield from _gauges(status.totals)
         yield from _gauges(status.scheduler)
+        yield from _gauges(status.spending)
         if status.storage.address:
             yield from _gauges(status.storage)
         for kind, name, text, labels, samples in (*self._families(status), *self._functions(status)):
@@ -108,6 +109,8 @@ class Metrics(Collector):
         units = [(row.id, state, getattr(row, state)) for row in managers for state in ("running", "pending", "failed")]
         yield gauge, "scaler_units", "Units of a worker manager, by state.", ("manager", "state"), units
         desired = [(row.id, row.desired) for row in managers if row.desired is not None]
+        spent = [(row.id, row.spent) for row in managers]
+        yield counter, "scaler_spent", "What the units of a manager cost in this run.", ("manager",), spent
         yield gauge, "scaler_units_desired", "Units that the scheduler wants of a manager.", ("manager",), desired
 
         yield from self._stores(status)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from scaler.ids import owner_of
 from scaler.needs import Offers
+from scaler.policy.spending import SpendingLedger
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.changes import Changes
@@ -39,7 +40,9 @@ class ClusterState:
     has_returned = False
     """A peer came from an earlier scheduler, or from a session that this one has ended."""
 
-    def __init__(self, now: float, accounts: KeyAccounts, secret: bytes = b"", changes: Changes | None = None) -> None:
+    def __init__(  # noqa: PLR0915 (one table after the other)
+        self, now: float, accounts: KeyAccounts, secret: bytes = b"", changes: Changes | None = None
+    ) -> None:
         self.now = now
         """The clock's time of the present step."""
         self.stalled_seconds = 0.0
@@ -58,6 +61,8 @@ class ClusterState:
         self._last_numbers: dict[str, int] = {}
         self.managers: dict[bytes, ManagerRecord] = {}
         """In the order in which they joined, which is that of the policy's view."""
+        self.ledger = SpendingLedger({}, now)
+        """What units have cost."""
         self.stores: dict[bytes, StoreRecord] = {}
         """Stores of hosts."""
         self.directory = Directory()

@@ -13,11 +13,13 @@ from heapq import nlargest
 from typing import assert_never
 
 from scaler.config.servers import SchedulerConfig
+from scaler.config.spend_limit import parse_spend_limit
 from scaler.errors import ProtocolError, UsageError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, NOBODY, Identity
+from scaler.policy.spending import SpendingLedger
 from scaler.policy.view import Allocation
 from scaler.protocol import messages
 from scaler.protocol.codec import decode
@@ -88,6 +90,7 @@ class SchedulerCore:
         """secret: see `Failures`. changes: collects what is to be journaled; None without a journal."""
         self.state = ClusterState(now, KeyAccounts(config), secret, changes)
         self._config = config
+        self.state.ledger = SpendingLedger(parse_spend_limit(config.spend_limit), now)
         self.state.tracker.replicas.keeps_results = bool(config.state_directory)
         self._outbox = Outbox(self.state)
         self._tasks = Tasks(self.state, self._outbox)

@@ -13,8 +13,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+from scaler.policy.spending import affordable, cost_of_work, limited
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
-from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus
+from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
@@ -134,6 +135,7 @@ class Elastic:
         """Ask the policy, unless it still thinks: it is time."""
         self._planned_at = now
         self.next_plan = now + PLAN_SECONDS
+        self._charge(now)
         if self._asked_at is not None:
             seconds = now - self._asked_at
             if seconds >= SLOW_POLICY_SECONDS and now - self._reported_at >= REPORT_AGAIN_SECONDS:
@@ -150,7 +152,8 @@ class Elastic:
         # When the last manager has left, the policy is asked once more, and forgets it: one that comes back soon would
         # get back what it had, with work or without.
         if managers or self._view is not None:
-            view = ClusterView(now, self._demand(now), managers)
+            view = affordable(self._state.ledger, ClusterView(now, self._demand(now), managers))
+            self._state.ledger.forecast = cost_of_work(view.demand, view.managers)
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
             self._view = view if managers else None
@@ -164,12 +167,36 @@ class Elastic:
             self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
         self._apply()
 
+    def _charge(self, now: float) -> None:
+        """Charge what units have cost, and report limits that are nearly spent or reached."""
+        ledger, alive = self._state.ledger, 0.0
+        for record in self._state.managers.values():
+            price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
+            if not price or record.status is None:
+                continue
+            for unit in record.units:
+                has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
+                age = unit.age_seconds + (0.0 if has_ended else now - record.status_at)
+                if unit.state is UnitState.WAITING:
+                    ledger.queued(record.name, unit.unit_id, age)
+                    continue
+                ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+                alive += 0.0 if has_ended else price
+            ledger.forget_others(record.name, {unit.unit_id for unit in record.units})
+        ledger.per_hour = alive
+        for text in ledger.check(now):
+            self._outbox.publish(Incident("spend_limit", "spend_limit", text, {}))
+
     def _apply(self) -> None:
-        """Send managers what the last answer wants of them."""
+        """Send managers what the last answer wants of them, as far as the spend limit allows it."""
+        now = self._planned_at
+        views = [_view_of(record, now) for record in self._state.managers.values()] if self._state.ledger.limits else ()
+        answer, reasons = limited(self._state.ledger, views, self._wanted, now)
         for record in self._state.managers.values():
             if record.status is None:
                 continue
-            wanted = record.wanted = self._wanted.get(record.name)
+            record.limited = reasons.get(record.name, "")
+            wanted = record.wanted = answer.get(record.name)
             demand = self._view.demand if self._view is not None else ()
             record.wanted_for_tasks = any(row.queued and row.needs.fits(record.offers) for row in demand)
             for each in ending(record, demand, self._state.now):
@@ -220,7 +247,7 @@ class Elastic:
         """Give up what is too much: the youngest pending units, the longest idle, those with the fewest tasks."""
         if self._state.has_returned and self._planned_at < self._began_at + RETURN_SECONDS:
             return
-        backlog, staying = record.backlog, record.staying
+        backlog, staying = set() if record.limited and not wanted.units else record.backlog, record.staying
         pending = [unit for unit in record.pending_units if unit.unit_id not in backlog]
         surplus = len(staying) + len(pending) - wanted.units
         if surplus <= 0:
@@ -281,6 +308,7 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         trouble=record.trouble,
         fixed=details.fixed,
         unit_price=details.unit_price,
+        unit_minimum_seconds=details.unit_minimum_seconds,
     )
 
 

@@ -23,7 +23,7 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
     could = [record for record in state.managers.values() if needs.fits(record.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
-    starting = [record for record in could if record.pending_units] if slots else could
+    starting = [record for record in could if record.pending_units or record.limited] if slots else could
     return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in starting[:MAX_NAMED])])
 
 
@@ -81,6 +81,8 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
         return f"{name} runs a fixed number of workers, none of which takes tasks now{_after(record)}"
     if record.wanted is None:
         return f"the scaling policy has not said how many units {name} should have"
+    if record.limited:
+        return f"{name} starts no more units: {record.limited}"
     if is_awaited and not record.wanted_for_tasks:
         return f"the scaling policy is about to decide about {name}"
     missing = record.wanted.units - len(record.running_units)

@@ -776,6 +776,8 @@ class ManagerRecord(PeerRecord):
     """The policy's last answer about it; None before the first, and for a manager that the policy leaves alone."""
     wanted_for_tasks: bool = False
     """The policy knew of tasks that it could run when it answered."""
+    limited: str = ""
+    """Why spend_limit keeps it from starting more units; empty when it does not."""
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None

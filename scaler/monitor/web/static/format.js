@@ -24,6 +24,9 @@ export function short(value) {
 
 export const percent = (value) => (known(value) ? `${value >= 10 ? WHOLE.format(value) : FINE.format(value)} %` : NONE);
 
+/** An amount of money, in the currency of unit_price. */
+export const money = (value) => (known(value) ? value.toFixed(value && value < 1 ? 4 : 2) : NONE);
+
 export function bytes(value) {
   if (!known(value)) return NONE;
   const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];

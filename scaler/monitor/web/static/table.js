@@ -1,11 +1,11 @@
 // Tables that are updated in place: rows are kept by key, cells are touched only where their text differs.
 
 import { h, setText } from "./dom.js";
-import { NONE, bytes, clock, count, counted, micros, percent, span } from "./format.js";
+import { NONE, bytes, clock, count, counted, micros, money, percent, span } from "./format.js";
 import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
-const FORMATS = { count, bytes, percent, micros, seconds: span, time: (value) => clock(value), text: (value) => ({ text: String(value || NONE), title: String(value) }) };
+const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (value) => clock(value), text: (value) => ({ text: String(value || NONE), title: String(value) }) };
 
 /**
  * The columns of a kind of row, as the server declares them. custom: by name, properties that replace the column's own, and

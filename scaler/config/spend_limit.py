@@ -1,0 +1,27 @@
+"""Reads `spend_limit`: the most that all units together may cost per hour, day and run. Pure."""
+
+from __future__ import annotations
+
+import math
+
+PERIODS = ("hour", "day", "run")
+_EXAMPLE = "write amounts per hour, day or run, such as 5/hour, 40/day, 100/run"
+
+
+def parse_spend_limit(text: str) -> dict[str, float]:
+    """Return the limits by period, none for an empty text. Raises ValueError that quotes what is wrong."""
+    limits: dict[str, float] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        amount_text, slash, period = (part.strip() for part in entry.partition("/"))
+        try:
+            amount = float(amount_text)
+        except ValueError:
+            raise ValueError(f"{entry!r} has no amount: {_EXAMPLE}") from None
+        if not slash or period not in PERIODS:
+            raise ValueError(f"{entry!r} has no period: {_EXAMPLE}")
+        if not (math.isfinite(amount) and amount > 0):
+            raise ValueError(f"{entry!r} must be above 0; leave it out for no limit")
+        if period in limits:
+            raise ValueError(f"{entry!r} is a second limit per {period}")
+        limits[period] = amount
+    return limits

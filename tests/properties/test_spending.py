@@ -1,0 +1,61 @@
+"""No policy spends more than the limit and one minimum charge of each unit."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler.needs import Offers
+from scaler.policy.spending import LEAST_SECONDS, SpendingLedger, affordable, limited
+from scaler.policy.view import ClusterView, ManagerView, Wanted
+
+STEP_SECONDS = 20.0
+PRICES = st.sampled_from([0.0, 0.3, 2.0, 60.0])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(PRICES, st.sampled_from([0.0, 60.0, 300.0])), min_size=1, max_size=3),
+    st.floats(0.05, 20.0),
+    st.lists(st.lists(st.integers(0, 40), min_size=3, max_size=3), min_size=1, max_size=40),
+)
+def test_what_is_spent_stays_within_the_limit_and_a_minimum_charge_of_each_unit(
+    kinds: list[tuple[float, float]], limit: float, answers: list[list[int]]
+) -> None:
+    ledger = SpendingLedger({"run": limit, "hour": 2 * limit}, 0.0)
+    alive: list[dict[str, float]] = [{} for _ in kinds]
+    count, now, wanted = 0, 0.0, dict[str, Wanted]()
+
+    def views() -> list[ManagerView]:
+        return [
+            ManagerView(
+                str(place), "", Offers(), -1, 1, len(alive[place]), unit_price=price, unit_minimum_seconds=least
+            )
+            for place, (price, least) in enumerate(kinds)
+        ]
+
+    for answer in answers:
+        now += STEP_SECONDS
+        for place, (price, least) in enumerate(kinds):
+            for unit, since in alive[place].items():
+                ledger.charge(str(place), unit, now - since, now, price=price, minimum_seconds=least)
+        charges = [
+            price / 3600 * max(least, LEAST_SECONDS) * len(alive[place]) for place, (price, least) in enumerate(kinds)
+        ]
+        assert ledger.run <= limit + sum(charges) + 1e-6
+        ledger.check(now)
+        wanted = {str(place): Wanted(units, "so it wants") for place, units in enumerate(answer[: len(kinds)])}
+        decided, _ = limited(ledger, views(), wanted, now)
+        for view in affordable(ledger, ClusterView(now, (), tuple(views()))).managers:
+            most, given_ = view.max_units, decided[view.manager_id].units
+            assert most is None or given_ <= most
+        for place, (price, _) in enumerate(kinds):
+            units = decided[str(place)].units
+            assert price or units == answer[place], "units that cost nothing are the policy's business"
+            if ledger.run >= limit:
+                assert not (price and units), "at the limit, no paid unit stays"
+            while len(alive[place]) > units:
+                alive[place].popitem()
+            while len(alive[place]) < units:
+                count += 1
+                alive[place][f"u{count}"] = now

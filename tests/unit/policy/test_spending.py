@@ -1,0 +1,157 @@
+"""What units have cost, and what a spend limit leaves, without a cluster."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scaler.config.spend_limit import parse_spend_limit
+from scaler.needs import Needs, Offers
+from scaler.policy.spending import SpendingLedger, affordable, cost_of_work, limited
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+
+START = 6_000.0
+
+
+def ledger(text: str = "") -> SpendingLedger:
+    return SpendingLedger(parse_spend_limit(text), START)
+
+
+def manager(name: str = "cloud", running: int = 0, **fields: Any) -> ManagerView:
+    return ManagerView(name, "test", Offers(), **{"max_slots": -1, "unit_slots": 1, "units_running": running, **fields})
+
+
+def test_limits_are_read_by_period() -> None:
+    assert parse_spend_limit("") == {}
+    assert parse_spend_limit(" 5/hour, 40 / day,0.5/run ") == {"hour": 5.0, "day": 40.0, "run": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("5", "'5' has no period"),
+        ("five/hour", "'five/hour' has no amount"),
+        ("5/week", "'5/week' has no period"),
+        ("5/hour, 0/day", "'0/day' must be above 0"),
+        ("nan/hour", "'nan/hour' must be above 0"),
+        ("5/hour, 6/hour", "'6/hour' is a second limit per hour"),
+    ],
+)
+def test_wrong_limits_are_quoted(text: str, wrong: str) -> None:
+    with pytest.raises(ValueError, match=wrong):
+        parse_spend_limit(text)
+
+
+def test_a_unit_is_charged_from_its_start_to_its_end_however_often_it_is_reported() -> None:
+    books = ledger()
+    for age in (0.0, 1.0, 600.0, 600.0, 1800.0):
+        books.charge("cloud", "u", age, START + age, price=2.0)
+    books.charge("cloud", "u", 1800.0, START + 9000.0, price=2.0)
+    assert books.run == pytest.approx(1.0)
+    assert books.by_manager == {"cloud": pytest.approx(1.0)}
+
+
+def test_a_short_unit_costs_its_minimum_charge() -> None:
+    books = ledger()
+    books.charge("cloud", "u", 5.0, START + 5.0, price=60.0, minimum_seconds=60.0)
+    assert books.run == pytest.approx(1.0)
+    books.charge("cloud", "u", 90.0, START + 90.0, price=60.0, minimum_seconds=60.0)
+    assert books.run == pytest.approx(1.5)
+
+
+def test_the_time_in_a_queue_and_the_time_before_the_run_cost_nothing() -> None:
+    books = ledger()
+    books.queued("slurm", "a", 500.0)
+    books.charge("slurm", "a", 560.0, START + 560.0, price=60.0)
+    assert books.run == pytest.approx(1.0)
+    books.charge("cloud", "adopted", 7_260.0, START + 660.0, price=60.0)
+    assert books.run == pytest.approx(1.0 + 11.0), "it lived for 660 s of the run"
+
+
+def test_hour_and_day_roll_and_the_run_does_not() -> None:
+    books = ledger()
+    for minute in range(3 * 60):
+        books.charge("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=1.0)
+    now = START + 3 * 3600
+    assert books.spent("hour", now) == pytest.approx(1.0, abs=0.04)
+    assert books.spent("day", now) == pytest.approx(3.0)
+    assert books.spent("hour", now + 3700) == 0.0
+    assert books.spent("day", now + 25 * 3600) == 0.0
+    assert books.spent("run", now + 25 * 3600) == pytest.approx(3.0)
+
+
+def test_each_crossing_is_said_once_and_again_after_the_limit_was_free() -> None:
+    books = ledger("1/hour")
+    said = []
+    for second in range(0, 3660, 60):
+        books.charge("cloud", "u", second, START + second, price=1.0)
+        said += books.check(START + second)
+    assert said == [
+        "0.80 of 1.00 per hour are spent; at the limit, only units that cost nothing continue",
+        "1.00 of 1.00 per hour are spent: paid units end when their tasks have, and only units that cost nothing start",
+    ]
+    assert books.check(START + 2 * 3660) == []
+    assert not books.reached
+    books.charge("cloud", "v", 3600.0, START + 2 * 3660, price=0.8)
+    assert len(books.check(START + 2 * 3660)) == 1
+
+
+def test_while_a_limit_is_reached_only_free_units_are_wanted_and_it_is_said_until_when() -> None:
+    books = ledger("1/hour, 9/run")
+    books.charge("cloud", "u", 3600.0, START + 3600, price=1.0)
+    books.check(START + 3600)
+    now, here = START + 3600, [manager(running=3, unit_price=1.0), manager("own", running=1)]
+    view = affordable(books, ClusterView(now, (), tuple(here)))
+    assert [each.max_units for each in view.managers] == [0, None]
+    answer, reasons = limited(books, here, {"cloud": Wanted(5, "work"), "own": Wanted(4, "work")}, now)
+    why = "spend_limit: 1.00 of 1.00 per hour are spent; they start again in about 61 min"
+    assert answer == {"cloud": Wanted(0, why, 0), "own": Wanted(4, "work")}
+    assert reasons == {"cloud": why}
+    assert limited(books, here, {}, now)[0] == {"cloud": Wanted(0, why, 0)}, "also if the policy leaves it alone"
+    books.check(now + 3720)
+    assert limited(books, here, {"cloud": Wanted(5, "work")}, now + 3720)[0]["cloud"].units == 5
+
+
+def test_a_unit_starts_only_if_its_minimum_charge_fits_beside_a_minute_of_those_that_are_here() -> None:
+    books = ledger("1/run")
+    here = [
+        manager("dear", unit_price=6.0, unit_minimum_seconds=120.0),
+        manager("cheap", running=2, unit_price=6.0),
+    ]
+    answer, reasons = limited(books, here, {each.manager_id: Wanted(50, "work") for each in here}, START)
+    # 1 - 2 x 0.1 are left: four more at 0.2 each, or eight at 0.1. Equal prices: the first one has all.
+    assert {name: each.units for name, each in answer.items()} == {"dear": 4, "cheap": 2}
+    assert "one more unit would cost more than is left" in reasons["cheap"]
+    assert [each.max_units for each in affordable(books, ClusterView(START, (), tuple(here))).managers] == [4, 10]
+
+
+def test_without_a_limit_or_a_price_nothing_is_changed() -> None:
+    view = ClusterView(START, (), (manager(running=3, unit_price=1.0),))
+    assert affordable(ledger(), view) == view
+    free = ClusterView(START, (), (manager(), manager("fixed", unit_price=1.0, fixed=True)))
+    assert affordable(ledger("0.000001/run"), free) == free
+
+
+def test_the_forecast_is_what_the_work_costs_on_present_units_or_the_cheapest() -> None:
+    work = (Demand(Needs(), "f", queued=30, running=4, task_seconds=100.0), Demand(Needs(), "g", 4, 0, None))
+    paid, own = manager(running=1, unit_price=2.0), manager("own", running=1)
+    assert cost_of_work(work, [paid, own]) == pytest.approx(3600 / 3600 * 1.0)
+    assert cost_of_work(work, [manager(unit_price=2.0, unit_slots=4)]) == pytest.approx(0.5)
+    assert cost_of_work(work[1:], [paid]) is None
+    assert cost_of_work((), [paid]) == 0.0
+
+
+def test_a_restarted_scheduler_goes_on_with_what_was_spent_and_charges_the_time_between() -> None:
+    before = ledger("5/hour")
+    before.charge("cloud", "u", 3600.0, START + 3600, price=1.0)
+    before.queued("cloud", "q", 50.0)
+    after = SpendingLedger({"hour": 5.0}, 50.0)
+    after.restore(json.loads(json.dumps(before.to_json(START + 3600))), 50.0 - 600)
+    assert (after.run, after.spent("hour", 50.0)) == (pytest.approx(1.0), pytest.approx(1.0))
+    after.charge("cloud", "u", 4200.0, 50.0, price=1.0)
+    after.charge("cloud", "q", 110.0, 50.0, price=60.0)
+    assert after.run == pytest.approx(1.0 + 600 / 3600 + 1.0)
+    with pytest.raises(ValueError, match="not a record"):
+        after.restore({"age": 1.0}, 50.0)

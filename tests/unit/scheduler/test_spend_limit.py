@@ -1,0 +1,71 @@
+"""A spend limit in the scheduler: what managers get, what users are told."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import UnitState, UnitStatus
+from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.facts import Incident
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
+
+
+def unit(name: str, age_seconds: float) -> UnitStatus:
+    return UnitStatus(f"unit-{name}", UnitState.RUNNING, 1, age_seconds)
+
+
+def pass_minutes(cluster: Cluster, minutes: int) -> None:
+    for _ in range(minutes):
+        cluster.wait(60.0, alive=["m", "own", "w", "client"])
+
+
+def warnings(cluster: Cluster) -> list[str]:
+    facts = cluster.take_facts()
+    return [fact.text for fact in facts if isinstance(fact, Incident) and fact.kind == "spend_limit"]
+
+
+def test_at_the_limit_paid_units_drain_free_ones_continue_and_users_are_warned_twice() -> None:
+    cluster = Cluster(Told(m=1, own=2), spend_limit="0.5/run", **PATIENT)
+    cluster.manager("m", unit_price=6.0)
+    cluster.manager("own")
+    cluster.worker("w", manager_id="m")
+    report(cluster, "m", unit("w", 0.0))
+    report(cluster, "own")
+    pass_minutes(cluster, 3)
+    assert warnings(cluster) == []
+    pass_minutes(cluster, 1)
+    assert [text[:31] for text in warnings(cluster)] == ["0.40 of 0.50 per run are spent;"]
+    assert drained(cluster) == []
+    pass_minutes(cluster, 2)
+    assert [text[:31] for text in warnings(cluster)] == ["0.50 of 0.50 per run are spent:"]
+    assert drained(cluster) == ["w"]
+    last = desired(cluster)[-1]
+    assert (last.units, last.drained) == (0, ["unit-w"])
+    assert "spend_limit: 0.50 of 0.50 per run are spent; raise it to go on" in last.reason
+    assert desired(cluster, "own")[-1].units == 2
+
+
+def test_a_task_that_waits_for_money_says_so() -> None:
+    cluster = Cluster(Told(m=2), spend_limit="0.01/hour", **PATIENT)
+    cluster.manager("m", unit_price=6.0)
+    report(cluster, "m")
+    cluster.client()
+    (task,) = cluster.submit("client")
+    cluster.wait(2.0, alive=["m", "client"])
+    assert desired(cluster)[-1].units == 0
+    assert explain(cluster.state, task, cluster.now) == (
+        "worker manager m starts no more units: spend_limit: 0.00 of 0.01 per hour are spent, "
+        "and one more unit would cost more than is left"
+    )
+
+
+def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> None:
+    cluster = Cluster(Told(m=1), spend_limit="0.1/run", **PATIENT)
+    cluster.manager("m", unit_price=6.0)
+    cluster.worker("w", manager_id="m")
+    report(cluster, "m", unit("w", 0.0))
+    cluster.wait(2.0, alive=["m", "w"])
+    assert desired(cluster)[-1].units == 1
+    cluster.policy = None
+    pass_minutes(cluster, 2)
+    assert desired(cluster)[-1].units == 0
+    assert drained(cluster) == ["w"]
