@@ -124,7 +124,9 @@ class SpendingLedger:
         return f"{text}; at the limit, only units that cost nothing continue"
 
     def _of(self, period: str, now: float) -> str:
-        return f"{self.spent(period, now):.2f} of {self.limits[period]:.2f} per {period}"
+        limit = self.limits[period]
+        digits = max(2, 2 - math.floor(math.log10(limit)))  # small limits need more of them
+        return f"{self.spent(period, now):.{digits}f} of {limit:.{digits}f} per {period}"
 
     def left(self, now: float) -> float:
         """Return what may still be spent; infinite without limits."""
@@ -228,7 +230,7 @@ def limited(
         each = answer.get(manager.manager_id)
         if each is not None:
             units = min(each.units, most)
-            reason = each.reason if units == each.units else ledger.why(now)
+            reason = ledger.why(now) if ledger.reached or units < each.units else each.reason
             most_units = most if each.most_units is None else min(each.most_units, most)
             answer[manager.manager_id] = Wanted(units, reason, most_units)
             budget -= max(0, units - here) * least_charge(manager)

@@ -216,6 +216,9 @@ EFFECTS: dict[type, dict[str, str]] = {
         "io_threads": COMMANDS + "test_flags_win_over_the_environment_and_that_over_the_file_and_that_over_the_default",
         "status_report_interval_seconds": (SCHEDULER + "test_monitors_are_told_as_often_as_the_status_interval_says"),
         **seen_by(POLICY, "policy_engine_type policy_content"),
+        "spend_limit": (
+            "integration/test_spend_limit.py::test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_nothing"
+        ),
         "audit_path": (
             "integration/test_audit.py::test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command"
         ),

@@ -131,7 +131,7 @@ def disk_failures(status: Status) -> list[str]:
     """Return lines about disks that take nothing new, and about a spend limit that is reached."""
     failures = status.scheduler.disk_failure, status.storage.disk_failure
     lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
-    return [*lines, f"SPENDING: {formats.safe(status.spending.reached)}"] if status.spending.reached else lines
+    return [*lines, formats.safe(status.spending.reached)] if status.spending.reached else lines
 
 
 def _scheduler(status: Status) -> Pairs:

@@ -2,7 +2,7 @@
 
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
-import { age, bytes, clock, count, counted, glyph, money, percent, short, span, stateClass, stateName } from "./format.js";
+import { age, bytes, clock, count, counted, glyph, percent, short, span, stateClass, stateName } from "./format.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
 const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
@@ -20,7 +20,6 @@ export function overview(store) {
     tile("workers", "Workers", "workers"),
     tile("scheduler", "Scheduler"),
     tile("storage", "Objects stored"),
-    tile("spent", "Spent in this run", "workers"),
   ]);
 
   function tile(name, title, path = null, query = {}) {
@@ -86,22 +85,11 @@ export function overview(store) {
     tell("workers", count(totals.workers), trouble.map(([number, text]) => `${count(number)} ${text}`).join(", ") || counted(totals.slots, "slot"));
     tell("scheduler", percent(scheduler.cpu_percent), `${bytes(scheduler.rss_bytes)}, up ${span(scheduler.uptime_seconds)}, longest step ${span(scheduler.step_seconds_max)}${scheduler.journal_bytes ? `, journal ${bytes(scheduler.journal_bytes)}` : ""}`);
     tell("storage", bytes(storage.bytes), `${counted(storage.objects, "object")}${storage.limit_bytes ? `, ${percent(100 * storage.bytes / storage.limit_bytes)} of ${bytes(storage.limit_bytes)}` : ""}${storage.spilled_bytes ? `, ${bytes(storage.spilled_bytes)} spilled` : ""}${storage.state_bytes ? `, ${bytes(storage.state_bytes)} in state_directory` : ""}`);
-    drawSpending(status.spending);
     drawStates(tasks);
     drawMessages(status);
     if (status.without_workers !== absence) fill(emptyWorkers, noWorkers(store));
     absence = status.without_workers;
     emptyWorkers.hidden = totals.workers > 0;
-  }
-
-  function drawSpending(row) {
-    const limits = ["hour", "day", "run"].filter((period) => row[`${period}_limit`] > 0);
-    const parts = limits.map((period) => `${money(row[period])} of ${money(row[`${period}_limit`])} per ${period}`);
-    const work = row.forecast > 0 ? [`${money(row.forecast)} to come for the present work`] : [];
-    tell("spent", money(row.run), [...parts, `${money(row.per_hour)} per hour now`, ...work].join(", "));
-    figures.spent.value.classList.toggle("bad", Boolean(row.reached));
-    figures.spent.value.title = row.reached;
-    figures.spent.value.closest(".tile").hidden = !(limits.length || row.run || row.per_hour);
   }
 
   function drawStates(tasks) {

@@ -1,7 +1,7 @@
 // Workers and worker managers.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
-import { NONE, bytes, count, percent, shortId, span } from "./format.js";
+import { NONE, bytes, count, money, percent, shortId, span } from "./format.js";
 import { noManagers, noWorkers, nothing } from "./notices.js";
 import { columns, table } from "./table.js";
 import { TASKS } from "./tasks.js";
@@ -49,6 +49,15 @@ const WORKERS = columns("workers", {
   manager: { class: "name" },
 });
 
+/** What units have cost, with the limits; empty while nothing costs anything. */
+function spent(row) {
+  const limit = (period) => row[`${period}_limit`];
+  const limited = ["hour", "day", "run"].filter((period) => limit(period) > 0);
+  if (!(limited.length || row.run || row.per_hour)) return "";
+  const parts = limited.length ? limited.map((period) => `${money(row[period])} of ${money(limit(period))} per ${period}`) : [`${money(row.run)} in this run`];
+  return `Spent: ${parts.join(", ")} · now ${money(row.per_hour)} per hour${row.forecast > 0 ? ` · to come for the present tasks: ${money(row.forecast)}` : ""}`;
+}
+
 export function workers(store) {
   const noManager = h("div");
   const noWorker = h("div");
@@ -57,9 +66,10 @@ export function workers(store) {
   const filter = h("input", { type: "search", placeholder: "Name, host, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
   const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
   const counted = h("span", { class: "muted" });
+  const spending = h("span", { class: "muted" });
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
-    panel("Worker managers", {}, managers.element, reasons),
+    panel("Worker managers", { extra: spending }, managers.element, reasons),
     panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element));
 
   function update(what) {
@@ -69,6 +79,11 @@ export function workers(store) {
       if (rows.length === 0) fill(noManager, noManagers(store));
       managers.update(rows);
       fill(reasons, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", { class: row.trouble ? "bad" : "muted" }, row.trouble || row.reason || "–"))));
+    }
+    if (has("status") && store.status) {
+      setText(spending, store.status.spending.reached || spent(store.status.spending));
+      spending.classList.toggle("bad", Boolean(store.status.spending.reached));
+      spending.title = spent(store.status.spending);
     }
     if (has("workers") || has("status")) {
       const wanted = filter.value.toLowerCase();

@@ -1,0 +1,53 @@
+"""A spend limit in a real cluster: paid workers end in order, and a restart forgets nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from scaler import Client
+from tests.integration.settings_rig import command
+from tests.integration.test_scaling import SCHEDULER, WAIT_SECONDS, dynamic, scheduler
+from tests.waiting import within
+
+LIMIT = 100.0
+
+
+def wait_for(path: str) -> str:
+    while not Path(path).exists():
+        time.sleep(0.02)
+    return "done"
+
+
+def spending(monitor: str, directory: Path) -> Any:
+    with command("scaler_top", monitor, "--once", "--json", directory=directory) as top:
+        assert top.process.wait(WAIT_SECONDS) == 0
+        return json.loads(top.output())["spending"]
+
+
+def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
+    flags = ("--spend-limit", f"{LIMIT:g}/run", "--state-directory", str(tmp_path / "state"))
+    paid, burner, mark = ("--unit-price", "3600"), ("--unit-price", "3600000"), tmp_path / "mark"
+    with (
+        scheduler(tmp_path, *flags) as (running, address),
+        command(*dynamic(address, 2, "paid"), *paid, directory=tmp_path) as manager,
+        Client(address) as client,
+    ):
+        manager.addresses()
+        first = client.submit_verbose(wait_for, (str(mark),), capabilities={"paid": None})
+        assert within(WAIT_SECONDS, first.running)
+        # A fixed manager is charged too. It spends the rest in a moment.
+        with command(*dynamic(address, 1, "burner"), "--mode", "fixed", *burner, directory=tmp_path):
+            second = client.submit_verbose(abs, (-1,), capabilities={"paid": None})
+            assert within(WAIT_SECONDS, lambda: "starts no more units: spend_limit: " in client.explain(second))
+            assert within(WAIT_SECONDS, lambda: "paid units end when their tasks have" in running.output())
+        assert not first.done()
+        mark.touch()
+        assert first.result(WAIT_SECONDS) == "done"
+        assert within(WAIT_SECONDS, lambda: "ended" in manager.output())
+        assert not second.done()
+    with command(*SCHEDULER, *flags, directory=tmp_path) as running:
+        found = spending(running.addresses()["monitor"], tmp_path)
+        assert found["run"] >= found["run_limit"] == LIMIT
