@@ -22,6 +22,8 @@ WINDOWS = {"hour": 3600.0, "day": 86400.0}
 """The last seconds that a limit is about; those of the run are all."""
 WARNING_SHARE = 0.8
 """At this share of a limit, users are warned; below it, paid units start again after the limit was reached."""
+CALM_SHARE = 0.7
+"""Below this share, later warnings are no repetitions."""
 LEAST_SECONDS = 60.0
 """A unit that cannot be paid for as long is not started."""
 _BUCKET_SECONDS = 60.0
@@ -101,7 +103,7 @@ class SpendingLedger:
         return math.fsum(amount for begun, amount in self._buckets if begun > since)
 
     def check(self, now: float) -> list[str]:
-        """Return texts about limits that are nearly spent or reached since the last call."""
+        """Return texts about limits that are nearly spent or reached, each once until CALM_SHARE."""
         texts = []
         for period, limit in self.limits.items():
             share = self.spent(period, now) / limit + _ROUNDING
@@ -113,7 +115,7 @@ class SpendingLedger:
             before = self._levels.get(period, 0)
             if level > before:
                 texts.append(self._warning(period, level, now))
-            if level > before or not level:
+            if level > before or share < CALM_SHARE:
                 self._levels[period] = level
         return texts
 

@@ -23,6 +23,7 @@ from scaler.policy.sizing import Constraints, Sizing
 from scaler.policy.view import Allocation, ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 16
+UNPRICED = "; ceiling_per_hour limits nothing: set unit_price of a worker manager, or price_per_hour"
 GLOBAL_KEYS = ("finish_seconds", "ceiling_per_hour", "first_slots")
 MANAGER_KEYS = ("minimum_units", "maximum_units", "idle_seconds", "price_per_hour")
 WHOLE = ("first_slots", "minimum_units", "maximum_units")
@@ -41,7 +42,10 @@ class TargetPolicy:
     def plan(self, view: ClusterView) -> dict[str, Wanted]:
         preferred = sorted(view.managers, key=self._preference)
         limits = {manager.manager_id: self._limit_units(manager) for manager in preferred}
-        return self._sizing.plan(view, limits, self._constraints)
+        wanted = self._sizing.plan(view, limits, self._constraints)
+        if math.isinf(self._constraints.ceiling) or any(map(self._constraints.price, view.managers)):
+            return wanted
+        return {key: Wanted(each.units, each.reason + UNPRICED, each.most_units) for key, each in wanted.items()}
 
     def _preference(self, manager: ManagerView) -> tuple[float, int]:
         """The cheapest slots come first, then the fewest capabilities, then the order of connection."""
@@ -88,10 +92,6 @@ def _value(entry: str, key: str, text: str) -> float:
 def _check(constraints: Constraints) -> None:
     """Raise UsageError when the constraints contradict each other."""
     values, ceiling = constraints.values, constraints.ceiling
-    if math.isfinite(ceiling) and not any(price for (key, _), price in values.items() if key == "price_per_hour"):
-        raise UsageError(
-            "policy_content: ceiling_per_hour needs prices: give the price of a unit, such as price_per_hour=0.35"
-        )
     for manager_id in sorted({manager_id for key, manager_id in values if key in MANAGER_KEYS}):
         minimum = constraints.get("minimum_units", manager_id) or 0
         maximum = constraints.get("maximum_units", manager_id)

@@ -92,10 +92,13 @@ def test_each_crossing_is_said_once_and_again_after_the_limit_was_free() -> None
         "0.80 of 1.00 per hour are spent; at the limit, only units that cost nothing continue",
         "1.00 of 1.00 per hour are spent: paid units end when their tasks have, and only units that cost nothing start",
     ]
-    assert books.check(START + 2 * 3660) == []
+    assert books.check(START + 3660 + 900) == [], "three quarters are still spent"
+    books.charge("cloud", "w", 900.0, START + 3660 + 900, price=1.2)
+    assert books.check(START + 3660 + 900) == [], "it is no news"
+    assert books.check(START + 4 * 3660) == []
     assert not books.reached
-    books.charge("cloud", "v", 3600.0, START + 2 * 3660, price=0.8)
-    assert len(books.check(START + 2 * 3660)) == 1
+    books.charge("cloud", "v", 3600.0, START + 4 * 3660, price=0.8)
+    assert len(books.check(START + 4 * 3660)) == 1
 
 
 def test_while_a_limit_is_reached_only_free_units_are_wanted_and_it_is_said_until_when() -> None:

@@ -67,7 +67,6 @@ def test_what_is_said_of_one_manager_goes_before_what_is_said_of_all() -> None:
             "'.maximum_units=2': write maximum_units=2, or a worker manager's id before the dot",
         ),
         ("minimum_units=2; a.maximum_units=1", "minimum_units of a is 2, above maximum_units, 1"),
-        ("ceiling_per_hour=2", "ceiling_per_hour needs prices: give the price of a unit, such as price_per_hour=0.35"),
         ("ceiling_per_hour=2; price_per_hour=1; a.minimum_units=3", "minimum_units of a cost 3 per hour, above"),
     ],
 )
@@ -113,6 +112,14 @@ def test_what_may_be_spent_bounds_all_managers_together() -> None:
     assert answer["b"].reason.endswith("done in about 732 s")
     more = plan(policy, 1, [work(100, 60.0), work(20, None)], a, b, c)
     assert more["b"].reason.endswith("no more may be spent")
+
+
+def test_the_prices_of_managers_count_for_the_ceiling_and_without_any_it_says_that_it_limits_nothing() -> None:
+    policy, demand = TargetPolicy("ceiling_per_hour=2"), [work(1_000, 60.0)]
+    assert units(policy, 0, demand, manager(unit_price=0.5)) == [4]
+    free = plan(TargetPolicy("ceiling_per_hour=2"), 0, demand, manager(max_slots=9))["m"]
+    assert free.units == 9
+    assert "ceiling_per_hour limits nothing: set unit_price" in free.reason
 
 
 def test_measured_and_unknown_work_are_paid_from_one_purse() -> None:
