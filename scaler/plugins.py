@@ -61,6 +61,7 @@ WORKER_MANAGERS = Plugins(
         "aws_hpc": "scaler.worker_manager.aws_hpc:TYPE",
         "kubernetes": "scaler.worker_manager.kubernetes:TYPE",
         "aws_ec2": "scaler.worker_manager.aws_ec2:TYPE",
+        "orb_aws_ec2": "scaler.worker_manager.orb_aws_ec2:TYPE",
         "symphony": "scaler.worker_manager.symphony:TYPE",
         "ssh": "scaler.worker_manager.ssh:TYPE",
     },

@@ -23,8 +23,10 @@ from scaler.plugins import WORKER_MANAGERS
 
 REQUIRED = {
     "aws_hpc": {"job_queue": '"queue"', "job_definition": '"job"', "s3_bucket": '"our-bucket"'},
+    "aws_ec2": {"ec2_image": '"ami-0123456789abcdef0"'},
     "aws_raw_ecs": {"ecs_subnets": '["subnet-1"]'},
     "ssh": {"hosts": '["ann@far.example:2222"]'},
+    "orb_aws_ec2": {"orb_template": '"scaler"'},
     "symphony": {"service_name": '"Service"'},
 }
 TYPES = sorted(WORKER_MANAGERS.built_in)

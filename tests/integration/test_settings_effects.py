@@ -27,6 +27,7 @@ from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.kubernetes import KubernetesConfig
+from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -46,6 +47,7 @@ TOP = "integration/test_top.py::"
 WEB_LIMITS = "integration/test_web_limits.py::"
 WEB = "integration/test_web_ui.py::"
 KUBERNETES = "integration/test_settings_kubernetes.py::"
+ORB = "integration/test_orb_backend.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
 ECS_SETUP = "integration/test_ecs_setup.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
@@ -321,6 +323,18 @@ EFFECTS: dict[type, dict[str, str]] = {
         "k8s_stop_seconds": "integration/test_kubernetes_backend.py::"
         "test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace",
     },
+    OrbAwsEc2Config: {
+        **OF_CLOUD_MANAGERS,
+        **OF_AWS,
+        "credentials": PROVES_ITSELF,
+        "object_storage_backend": ORB + "test_what_no_machine_could_start_with_is_refused_at_once",
+        **seen_by(ORB + "test_machines_are_requested_listed_and_returned", "max_task_concurrency orb_slots"),
+        "orb_template": ORB + "test_machines_of_an_earlier_process_are_adopted_and_those_of_another_template_are_not",
+        "orb_config": ORB + "test_an_orb_that_was_never_initialised_is_an_error_that_says_so",
+        **seen_by(
+            ORB + "test_tasks_run_on_a_machine_which_shuts_down_when_its_worker_has_exited", "orb_setup orb_python"
+        ),
+    },
     SymphonyConfig: {
         **OF_CLOUD_MANAGERS,
         "credentials": PROVES_ITSELF,
@@ -339,6 +353,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     SshConfig: {
         **OF_MANAGERS,
         "type": OVER_SSH,
+        "unit_price": WHO_THEY_ARE,
         **seen_by(
             SSH + "test_units_are_told_all_that_their_manager_was_told",
             "scheduler_address worker_scheduler_address object_storage_address worker_manager_id compression",
@@ -414,6 +429,8 @@ ALIASES = {
     (AwsRawEcsConfig, "num_of_workers"): RUNS_AS_TOLD,
     (AwsHpcConfig, "num_of_workers"): RUNS_AS_TOLD,
     (AwsEc2Config, "num_of_workers"): RUNS_AS_TOLD,
+    (OrbAwsEc2Config, "num_of_workers"): "unit/config/test_config_commands.py::"
+    "test_the_number_of_workers_has_its_names_everywhere",
     (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
     (KubernetesConfig, "num_of_workers"): KUBERNETES + "test_a_manager_says_who_it_is_and_runs_as_it_was_told",
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",

@@ -54,12 +54,18 @@ class AwsSettings(SettingsModel):
     object_storage_backend: Annotated[str, _BACKEND, Setting(default_text="none", metavar="URL")] = ""
     """The `backend` of [object_storage_server], if it is a bucket: `setup` lets the units read and write objects there.
     """
-    worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
-    """Packages that units without an image install beside scaler, as pip takes them: numpy, or numpy==2.1.3."""
 
     def check(self) -> None:
         super().check()
         require("aws", "boto3", "a worker manager on AWS")
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallingSettings(AwsSettings):
+    """AWS, with units that install scaler from a bucket when they have no image."""
+
+    worker_requirements: Annotated[Names, Setting(metavar="REQUIREMENT")] = ()
+    """Packages that units without an image install beside scaler, as pip takes them: numpy, or numpy==2.1.3."""
 
 
 def check_fargate(cpu_key: str, cpus: int, memory_key: str, gigabytes: int) -> None:

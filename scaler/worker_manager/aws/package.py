@@ -20,7 +20,7 @@ from typing import ClassVar
 from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.worker.credential import CREDENTIAL_VARIABLE
-from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.calls import Fields
 from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Resource
 from scaler.worker_manager.requirements import locked, requirements_of
@@ -70,7 +70,7 @@ class Package:
     digest: str
 
 
-def package_of(settings: AwsSettings, event_loop: str) -> Package:
+def package_of(settings: InstallingSettings, event_loop: str) -> Package:
     """Return what units with these settings install. Raises UsageError when scaler is not properly installed."""
     extras = ("worker", "aws", *(("uvloop",) if event_loop == "uvloop" else ()))
     return _package(extras, tuple(settings.worker_requirements))

@@ -15,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Limit, Name, Names, Range, length
 from scaler.config.worker_managers import TASKS_AT_ONCE, WorkerManagerConfig, refuse_processor_settings
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, AwsSettings, check_fargate, matching
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, check_fargate, matching
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_hpc.backend:make_backend",
@@ -33,7 +33,7 @@ _PREFIX = matching(
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwsHpcConfig(WorkerManagerConfig, AwsSettings):
+class AwsHpcConfig(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_hpc: AWS Batch jobs."""
 
     type: Literal["aws_hpc"] = "aws_hpc"

@@ -15,7 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import BUCKET_NAME, FARGATE_MEMORY_GB, AwsSettings, check_fargate
+from scaler.worker_manager.aws import BUCKET_NAME, FARGATE_MEMORY_GB, InstallingSettings, check_fargate
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_raw_ecs.backend:EcsBackend",
@@ -33,7 +33,7 @@ def _cpus(value: int) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwsRawEcsConfig(WorkerManagerConfig, AwsSettings):
+class AwsRawEcsConfig(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_raw_ecs: ECS tasks on Fargate.
 
     Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as

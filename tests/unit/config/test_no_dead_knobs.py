@@ -15,12 +15,13 @@ from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker import WorkerConfig
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig
-from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.kubernetes import KubernetesConfig
+from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -38,6 +39,7 @@ READERS: dict[type, tuple[str, ...]] = {
     SshConfig: ("worker_manager/ssh/",),
     KubernetesConfig: ("worker_manager/kubernetes/",),
     AwsEc2Config: ("worker_manager/aws_ec2/",),
+    OrbAwsEc2Config: ("worker_manager/orb_aws_ec2/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
@@ -49,7 +51,7 @@ READERS: dict[type, tuple[str, ...]] = {
 OF_THE_WORKER = frozenset(item.name for item in dataclasses.fields(WorkerConfig)) | {"worker_scheduler_address"}
 """A manager's settings that have their effect in its workers: `WorkerConfig.of` hands them over."""
 OF_EVERY_MANAGER = frozenset(describe(WorkerManagerConfig))
-OF_EVERY_SERVICE = frozenset(describe(AwsSettings))
+OF_EVERY_SERVICE = frozenset(describe(InstallingSettings))
 """Clients of AWS read them, to whom a configuration is one of several kinds of settings."""
 ONLY_CHOICE = {"backend"}
 """Settings with one value so far: any other is refused."""

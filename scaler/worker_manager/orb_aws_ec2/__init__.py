@@ -1,0 +1,51 @@
+"""Workers on EC2 machines that ORB, the Open Resource Broker of FINOS, requests and returns.
+
+A unit is a machine of an ORB template that belongs to this manager alone: the manager writes the template's user data,
+and takes all machines of the template for its own, also those that an earlier process has requested.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import Name, Names, Range
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.plugins import WorkerManagerType
+from scaler.worker_manager.aws import AwsSettings
+
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.orb_aws_ec2.backend:OrbBackend",
+    settings="scaler.worker_manager.orb_aws_ec2:OrbAwsEc2Config",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrbAwsEc2Config(WorkerManagerConfig, AwsSettings):
+    """Worker manager orb_aws_ec2: EC2 machines by the Open Resource Broker.
+
+    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
+    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
+    """
+
+    type: Literal["orb_aws_ec2"] = "orb_aws_ec2"
+    """What the workers run on."""
+    orb_template: Annotated[Name, Setting(metavar="NAME")]
+    """Template of ORB, for this manager alone: it writes the user data."""
+    orb_slots: Annotated[int, Range(ge=1, le=1024), Setting(metavar="COUNT")] = 1
+    """Workers of a machine: as many as the machine types of the template have CPUs."""
+    orb_config: Annotated[Name | None, Setting(default_text="that of `orb init`", metavar="PATH")] = None
+    """The config.json of ORB."""
+    orb_setup: Annotated[Names, Setting(metavar="COMMAND")] = ()
+    """Shell commands that a machine runs as root before its worker starts, such as installing scaler."""
+    orb_python: Annotated[Name, Setting(metavar="PATH")] = "python3"
+    """Python on the machine that has scaler."""
+
+    def check(self) -> None:
+        super().check()
+        if self.object_storage_backend:
+            raise ValueError(
+                "object_storage_backend is for types whose `setup` makes roles; ORB's template names the role of its "
+                "machines: leave it out"
+            )
