@@ -62,6 +62,7 @@ WORKER_MANAGERS = Plugins(
         "kubernetes": "scaler.worker_manager.kubernetes:TYPE",
         "aws_ec2": "scaler.worker_manager.aws_ec2:TYPE",
         "orb_aws_ec2": "scaler.worker_manager.orb_aws_ec2:TYPE",
+        "slurm": "scaler.worker_manager.slurm:TYPE",
         "symphony": "scaler.worker_manager.symphony:TYPE",
         "ssh": "scaler.worker_manager.ssh:TYPE",
     },

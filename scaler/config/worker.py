@@ -130,6 +130,8 @@ class WorkerConfig(WorkerSettings):
     """Its gpus as CUDA_VISIBLE_DEVICES names them; the worker claims them when it starts."""
     stop_grace_seconds: float = 5.0
     """Running tasks have this long to end when the worker is asked to stop."""
+    signals_reach_all: bool = False
+    """The service signals all processes of a unit: processors leave SIGTERM and SIGINT to their agent."""
 
     @property
     def unit_id_variable(self) -> str:

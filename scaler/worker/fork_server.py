@@ -184,6 +184,8 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
                 _detach(ended, ended_sign)
+                if config.signals_reach_all:
+                    _leave_signals_to_agent()
                 from scaler.worker.processor.main import run_processor  # noqa: PLC0415
 
                 return run_processor(Descriptors(*descriptors), config)
@@ -260,6 +262,27 @@ def _detach(*descriptors: int) -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
+
+
+def _leave_signals_to_agent() -> None:
+    """Let a new processor outlast the signals by which a batch system ends all processes of a job.
+
+    The agent gets them as well, and ends the processors when their tasks have had the time to end; a death by such a
+    signal would count as their tasks' fault. Programs and forks of tasks have the usual signals.
+    """
+
+    def take_back() -> None:
+        for number, handler in usual.items():
+            if signal.getsignal(number) is ignore:
+                signal.signal(number, handler)
+
+    def ignore(_number: int, _frame: object) -> None:
+        """Do nothing. Not SIG_IGN, which programs would inherit."""
+
+    usual = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
+    for number in usual:
+        signal.siginterrupt(number, False)
+    os.register_at_fork(after_in_child=take_back)
 
 
 def _close_all_but(kept: int) -> None:

@@ -1,0 +1,105 @@
+"""Workers as jobs of a batch system: Slurm, and by tables of commands PBS and LSF.
+
+A unit is a job of one agent with as many workers as the job has CPUs. The manager uses nothing of the batch system but
+its commands, on this machine or on a login node. Jobs outlive their manager: they carry its mark as their name, by
+which a manager that comes later finds them.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from scaler.config.setting import Setting
+from scaler.config.values import Check, Count, CountOrNone, Names, Range
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.needs import GPU
+from scaler.plugins import WorkerManagerType
+
+TYPE = WorkerManagerType(
+    backend="scaler.worker_manager.slurm.backend:SlurmBackend",
+    settings="scaler.worker_manager.slurm:SlurmConfig",
+)
+_MEBIBYTES = {"M": 1, "G": 1024, "T": 1024**2}
+_MEMORY = re.compile(r"(\d{1,9})([MGT])")
+
+
+def _memory(value: str) -> str:
+    if value and not _MEMORY.fullmatch(value):
+        raise ValueError("must be a whole number and M, G or T, such as 16G")
+    return value
+
+
+def _one_line(value: str) -> str:
+    if not value.isprintable():
+        raise ValueError("must be one line without control characters")
+    return value
+
+
+Text = Annotated[str, Check(_one_line)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlurmConfig(WorkerManagerConfig):
+    """Worker manager slurm: jobs of a batch system.
+
+    Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
+    worker_scheduler_address here and, one port above, as advertised_object_storage_address of the scheduler.
+    """
+
+    type: Literal["slurm"] = "slurm"
+    """What the workers run on."""
+    slurm_time_minutes: Annotated[Count, Setting(metavar="MINUTES")]
+    """Time limit of a job. Its worker gets nothing new half a minute before, or twice the time of the longest task."""
+    slurm_system: Literal["slurm", "pbs", "lsf"] = "slurm"
+    """The batch system, by its commands: sbatch, squeue and scancel; qsub, qstat and qdel; or bsub, bjobs and bkill."""
+    slurm_partition: Annotated[Text, Setting(default_text="the system's default", metavar="NAME")] = ""
+    """Partition of the jobs, or several with commas between them; the queue of PBS and LSF."""
+    slurm_account: Annotated[Text, Setting(default_text="the user's default", metavar="NAME")] = ""
+    """Account that pays for the jobs; the project of LSF."""
+    slurm_qos: Annotated[Text, Setting(default_text="the account's default", metavar="NAME")] = ""
+    """Quality of service of the jobs. Not for PBS and LSF."""
+    slurm_constraint: Annotated[Text, Setting(default_text="none", metavar="FEATURES")] = ""
+    """Features that the nodes must have; more resources of PBS, such as arch=linux; select string of LSF."""
+    slurm_cpus: Annotated[Count, Setting(metavar="COUNT")] = 1
+    """CPUs of a job, and workers in it."""
+    slurm_memory: Annotated[str, Check(_memory), Setting(default_text="the system's default", metavar="SIZE")] = ""
+    """Memory of a job, such as 16G."""
+    slurm_gpus: Annotated[CountOrNone, Setting(metavar="COUNT")] = 0
+    """GPUs of a job, which its worker offers to tasks as the capability gpu unless per_worker_capabilities has one."""
+    slurm_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
+    """Lines of a shell script that run in each job before its worker, such as module load python."""
+    slurm_python: Annotated[Text, Setting(default_text="that of the manager", metavar="PATH")] = ""
+    """Python on the nodes, with this version of scaler: a path, or a name that slurm_setup makes known."""
+    slurm_log_directory: Annotated[Text, Setting(metavar="PATH")] = "~/.local/state/scaler/slurm"
+    """Directory for the output of jobs and for their credential, on a file system that the nodes share with the machine
+    that the commands run on.
+    """
+    slurm_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
+    """More options of the command that submits, such as --exclusive. They come last, so they win."""
+    slurm_prefix: Annotated[Text, Setting(default_text="none", metavar="COMMAND")] = ""
+    """Runs the commands elsewhere, such as ssh login: a command whose last argument is the line of a shell."""
+    slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
+    """Jobs that stay in the queue when fewer units are wanted: they have waited long, and new ones would wait again."""
+    slurm_unit_price: Annotated[float, Range(ge=0, le=1e9), Setting(default_text="0, free", metavar="PRICE")] = 0.0
+    """What one job costs in an hour, in the currency of the scaling policy's ceiling."""
+
+    def __post_init__(self) -> None:
+        self.default("slurm_python", sys.executable)
+        if self.slurm_gpus and GPU not in self.per_worker_capabilities:
+            offered = {**self.per_worker_capabilities, GPU: float(self.slurm_gpus)}
+            object.__setattr__(self, "per_worker_capabilities", offered)
+        super().__post_init__()
+
+    def check(self) -> None:
+        super().check()
+        if self.slurm_qos and self.slurm_system != "slurm":
+            raise ValueError(f"slurm_qos is for slurm only: {self.slurm_system} takes it as one of slurm_options")
+
+    @property
+    def memory_mebibytes(self) -> int:
+        """Memory of a job in MiB; 0: the default of the system, which is not known here."""
+        found = _MEMORY.fullmatch(self.slurm_memory)
+        return int(found[1]) * _MEBIBYTES[found[2]] if found else 0

@@ -1,0 +1,253 @@
+"""The backend of the type slurm: submits, lists and cancels jobs with the commands of their batch system.
+
+The queue is the only record: one listing by name per poll has all jobs of this manager, those of an earlier process
+and of a submission without an answer included. A job that was listed and is not any more has ended.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from scaler.errors import ScalerError, UsageError
+from scaler.protocol.messages import UnitState
+from scaler.worker_manager.backend import ENDED, BackendError, Capacity, units_credential
+from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
+from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.slurm.systems import SYSTEMS, UNIT_ID_VARIABLE, job_script, quoted
+
+COMMAND_SECONDS = 30.0
+CANCELLED_AT_ONCE = 500
+"""Jobs of one command: the length of a command line is limited."""
+OUTPUTS_READ = 3
+"""How many jobs that ended by themselves have the end of their output read after one listing."""
+MAX_TEXT = 300
+SSH_FAILED = 255
+_AWAY = re.compile(
+    "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
+    "zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
+    re.IGNORECASE,
+)
+"""The batch system, or the way to it, is away for a while."""
+_WRONG = re.compile(
+    "invalid|unrecogni|unknown|no such|not found|not permitted|not a valid|more processors|exceeds|denied|"
+    "node configuration is not available",
+    re.IGNORECASE,
+)
+"""Jobs with these settings will never be accepted. Anything else may change, such as nodes that are down."""
+_ENDED = re.compile(
+    "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
+)
+"""What the commands that cancel say of jobs that have ended."""
+
+_log = logging.getLogger(__name__)
+
+
+class SlurmBackend(PolledBackend):
+    """Units are jobs. Raises UsageError for settings with which no job would be accepted, as far as that is known."""
+
+    def __init__(self, config: SlurmConfig) -> None:
+        limit, cpus = config.max_task_concurrency, config.slurm_cpus
+        self._system = SYSTEMS[config.slurm_system]
+        capacity = Capacity.of_units(
+            cpus, None if limit < 0 else -(-limit // cpus), unit_memory_bytes=config.memory_mebibytes * 1024**2
+        )
+        super().__init__(
+            service=self._system.title,
+            noun="jobs",
+            stop_by_hand=self._system.stop_by_hand,
+            capacity=replace(capacity, backlog=config.slurm_backlog, unit_price=config.slurm_unit_price),
+            heartbeat_seconds=config.heartbeat_interval_seconds,
+            first_state=UnitState.WAITING,
+        )
+        self._config = config
+        self._name = job_name(config)
+        self._environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SCALER_", "SQUEUE_"))
+        }
+        self._script = ""
+        self._directory = ""
+        """That of the output, as an absolute path, once it exists with the credential in it."""
+        self._jobs: Mapping[str, SeenUnit] = {}
+        """As they were listed last."""
+        self._is_unanswered = False
+        """A submission was not answered, and may have been accepted."""
+        self._cancelled: set[str] = set()
+        self._check()
+
+    def start_some(self, count: int) -> list[str]:
+        if not self._directory:
+            self._prepare()
+        command = self._system.submit(self._config, self._name, self._directory, count)
+        try:
+            output = self._call(command, self._script)
+        except CommandError as error:
+            self._is_unanswered = error.is_temporary
+            raise
+        try:
+            return self._system.submitted(output, count)
+        except ValueError as error:
+            self._is_unanswered = True
+            raise BackendError(str(error)) from error
+
+    def started_unanswered(self) -> list[str]:
+        if not self._is_unanswered:
+            return []
+        found = [unit_id for unit_id, job in self._listed().items() if job.state not in ENDED]
+        self._is_unanswered = False
+        return found
+
+    def stop(self, unit_ids: Sequence[str]) -> None:
+        known = [unit_id for unit_id in unit_ids if unit_id in self._alive and not self._alive[unit_id].is_stopping]
+        self._cancelled.clear()
+        for at in range(0, len(known), CANCELLED_AT_ONCE):
+            some = known[at : at + CANCELLED_AT_ONCE]
+            try:
+                self._call(self._system.cancel(some))
+            except CommandError:
+                continue  # one after the other, then: each may have a reason of its own
+            self._cancelled.update(some)
+        super().stop(unit_ids)
+
+    def stop_one(self, unit_id: str) -> Stopped:
+        if unit_id not in self._cancelled:
+            try:
+                self._call(self._system.cancel([unit_id]))
+            except CommandError as error:
+                if error.is_temporary or not _ENDED.search(str(error)):
+                    raise
+        return "stopping"  # one that has ended is listed as ended, or not at all
+
+    def list_ids(self, *, search: bool) -> list[str]:
+        del search
+        before, self._jobs = self._jobs, self._listed()
+        gone = {unit_id: job for unit_id, job in before.items() if job.state not in ENDED and unit_id not in self._jobs}
+        why = f"it left the queue, and {self._service_name} has no record of how"
+        self._jobs |= {unit_id: replace(job, state=UnitState.FAILED, reason=why) for unit_id, job in gone.items()}
+        return list(self._jobs)
+
+    def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
+        seen = {unit_id: self._jobs[unit_id] for unit_id in unit_ids if unit_id in self._jobs}
+        failed = [unit_id for unit_id, job in seen.items() if job.state is UnitState.FAILED and unit_id in self._alive]
+        for unit_id in failed:
+            if self._alive[unit_id].is_stopping:
+                seen[unit_id] = replace(seen[unit_id], state=UnitState.STOPPED, reason="stopped")
+            elif seen[unit_id].reason.startswith("exit code") and failed.index(unit_id) < OUTPUTS_READ:
+                job = seen[unit_id]
+                seen[unit_id] = replace(job, reason=f"{job.reason}: {self._last_line(unit_id)}")
+        return seen
+
+    def disconnect(self) -> None:
+        """Remove the credential when no job needs it any more: those that stop have read it, or never will."""
+        if self._directory and all(unit.is_stopping for unit in self._alive.values()):
+            try:
+                self._shell(f"rm -f {quoted(f'{self._directory}/{self._credential_name}')}")
+            except CommandError as error:
+                _log.warning("the credential of the jobs may be left in %s: %s", self._directory, error)
+
+    @property
+    def _credential_name(self) -> str:
+        return f"{self._name}.credential"
+
+    def _check(self) -> None:
+        """Ask the batch system whether it would accept a job. Raises UsageError when it never will."""
+        submit = self._system.submit(self._config, self._name, self._config.slurm_log_directory, 1)
+        try:
+            self._call(self._system.dry_run(submit) or self._system.listing(self._name), "#!/bin/sh\n")
+        except CommandError as error:
+            if error.is_temporary or not _WRONG.search(str(error)):
+                _log.warning("cannot tell whether %s will accept jobs: %s", self._service_name, error)
+                return
+            raise UsageError(
+                f"{self._service_name} does not accept jobs of {self._config.worker_manager_id}: {error}; "
+                "change the keys slurm_... of this worker manager"
+            ) from error
+
+    def _prepare(self) -> None:
+        """Make the directory for the output of jobs, with the file of their credential that only this user may read."""
+        try:
+            credential = units_credential(self._config)
+        except ScalerError as error:
+            raise BackendError(str(error)) from error
+        given = self._config.slurm_log_directory
+        path = f'"$HOME"/{quoted(given[2:])}' if given.startswith("~/") else quoted(given)
+        name = quoted(self._credential_name)
+        keep = f"rm -f {name}.new && cat >{name}.new && mv {name}.new {name}" if credential else ":"
+        directory = self._shell(f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential).strip()
+        config = self._config.worker_config(
+            "",
+            self._config.slurm_cpus,
+            unit_id_from=f"env:{UNIT_ID_VARIABLE}",
+            stop_grace_seconds=self._system.stop_grace_seconds,
+        )
+        document = replace(config, signals_reach_all=True).to_json()
+        file = f"{directory}/{self._credential_name}" if credential else ""
+        self._script = job_script(self._config, self._system, document, file)
+        self._directory = directory
+
+    def _listed(self) -> dict[str, SeenUnit]:
+        output = self._call(self._system.listing(self._name))
+        try:
+            return self._system.listed(output, self._name)
+        except (ValueError, AttributeError) as error:
+            raise BackendError(f"the list of jobs of {self._service_name} cannot be read: {error}") from error
+
+    def _last_line(self, unit_id: str) -> str:
+        file = f"{self._directory}/{self._system.output_form.replace('UNIT', unit_id)}"
+        try:
+            lines = self._shell(f"tail -n 1 {quoted(file)}").strip() if self._directory else ""
+        except CommandError:
+            lines = ""
+        return lines[:MAX_TEXT] or f"see {file}"
+
+    def _shell(self, line: str, given: str = "") -> str:
+        return self._call(["sh", "-c", line], given)
+
+    def _call(self, command: Sequence[str], given: str = "") -> str:
+        """Run a command with this input, and return what it prints. Raises CommandError."""
+        prefix = shlex.split(self._config.slurm_prefix)
+        whole = [*prefix, shlex.join(command)] if prefix else command
+        name = command[0]
+        try:
+            # In a session of its own: Ctrl-C must not cut off a submission.
+            ran = subprocess.run(
+                whole,
+                input=given,
+                env=self._environment,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMMAND_SECONDS,
+                start_new_session=True,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise CommandError(f"{name} did not answer within {COMMAND_SECONDS:g} s", is_temporary=True) from None
+        except OSError as error:
+            raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
+        if ran.returncode:
+            lines = [line.strip() for line in (ran.stderr or ran.stdout).splitlines() if line.strip()]
+            text = "; ".join(lines)[:MAX_TEXT] or f"exit code {ran.returncode}"
+            is_away = _AWAY.search(text) is not None or (bool(prefix) and ran.returncode == SSH_FAILED)
+            raise CommandError(text if name in text else f"{name}: {text}", is_temporary=is_away)
+        return ran.stdout
+
+
+class CommandError(BackendError):
+    """A command failed. is_temporary: the batch system is away, so that it is also unknown what it has done."""
+
+    def __init__(self, text: str, *, is_temporary: bool) -> None:
+        super().__init__(text)
+        self.is_temporary = is_temporary
+
+
+def job_name(config: SlurmConfig) -> str:
+    """Return the name of all jobs of this manager and scheduler, by which they are found; PBS allows 15 characters."""
+    whole = f"{config.worker_manager_id}\0{config.worker_scheduler_address}"
+    return f"scaler-{hashlib.sha256(whole.encode()).hexdigest()[:8]}"

@@ -1,0 +1,171 @@
+"""A real Slurm on this machine: munged, slurmctld and two slurmd on loopback, as processes of the tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from scaler.cluster.ports import ReservedPorts
+from tests.waiting import until
+
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "setpriv")
+NODES = ("n1", "n2")
+NODE_CPUS = 4
+CONFIG = """
+ClusterName=tests
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+AuthInfo=socket={directory}/munge/socket
+CommunicationParameters=NoCtldInAddrAny,NoInAddrAny
+StateSaveLocation={directory}/state
+SlurmdSpoolDir={directory}/spool-%n
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmdPidFile={directory}/slurmd-%n.pid
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SlurmdParameters=config_overrides
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+EnforcePartLimits=ALL
+SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+PreemptType=preempt/partition_prio
+PreemptMode=CANCEL
+ReturnToService=2
+MinJobAge=300
+KillWait=5
+MessageTimeout=5
+MpiDefault=none
+NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} RealMemory=4000
+PartitionName=low Nodes=n[1-2] Default=YES MaxTime=60 PriorityTier=1 PreemptMode=CANCEL
+PartitionName=high Nodes=n[1-2] MaxTime=60 PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def missing_programs() -> str:
+    """Return why there can be no Slurm on this machine; empty when there can."""
+    if os.getuid():
+        return "only root starts a munged and a slurmd"
+    # sbin is not on the search path of everyone.
+    return ", ".join(name for name in PROGRAMS if not shutil.which(name, path=search_path()))
+
+
+def search_path() -> str:
+    return f"{os.environ['PATH']}:/usr/sbin:/sbin"
+
+
+@contextmanager
+def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
+    """Yield a running Slurm whose commands are those on the path. Skips the test where there can be none."""
+    if missing := missing_programs():
+        pytest.skip(f"THERE IS NO SLURM HERE, so nothing of it is tested: {missing}")
+    ports = ReservedPorts(1 + len(NODES))
+    ports.release()
+    made = SlurmCluster(directory, ports)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("PATH", "SLURM_CONF"):
+                patch.setenv(name, made.environment[name])
+            made.start()
+            yield made
+    finally:
+        made.close()
+
+
+class SlurmCluster:
+    """Two nodes, n1 and n2, of four CPUs each. Partitions: low, the default one, and high, whose jobs preempt."""
+
+    def __init__(self, directory: Path, ports: ReservedPorts) -> None:
+        self.directory = directory
+        self.environment = {**os.environ, "PATH": search_path(), "SLURM_CONF": str(directory / "slurm.conf")}
+        self._started: dict[str, subprocess.Popen[bytes]] = {}
+        for name in ("munge", "state"):
+            (directory / name).mkdir()
+        text = CONFIG.format(
+            host=socket.gethostname(),
+            directory=directory,
+            port=ports.first,
+            first=ports.first + 1,
+            last=ports.first + 2,
+            cpus=NODE_CPUS,
+        )
+        (directory / "slurm.conf").write_text(text)
+        (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
+
+    def start(self) -> None:
+        munge = self.directory / "munge"
+        key = munge / "key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o400)
+        munge.chmod(0o755)
+        files = [f"--{name}-file={munge}/{name}" for name in ("key", "log", "pid", "seed")]
+        self._run("munged", ["munged", "-F", "--force", f"--socket={munge}/socket", *files])
+        until(lambda: (munge / "socket").exists())
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        until(lambda: self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * len(NODES))
+
+    def start_controller(self) -> None:
+        self._run("slurmctld", ["slurmctld", "-D"])
+        until(lambda: self._call("scontrol", "ping").returncode == 0)
+
+    def start_node(self, node: str) -> None:
+        self._run(node, ["slurmd", "-D", "-N", node])
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon: slurmctld, n1 or n2."""
+        process = self._started.pop(name)
+        process.kill()
+        process.wait()
+
+    def said(self, *command: str) -> str:
+        """Return what a command of Slurm prints; empty when it fails."""
+        return self._call(*command).stdout
+
+    def run(self, *command: str) -> str:
+        """Return what a command of Slurm prints. Raises AssertionError when it fails."""
+        ran = self._call(*command)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    def jobs(self, states: str = "PENDING,RUNNING,COMPLETING,SUSPENDED,CONFIGURING") -> dict[str, str]:
+        """Return the states of jobs by their id."""
+        lines = self.run("squeue", "-h", "-r", "-t", states, "-o", "%i %T").splitlines()
+        return dict(line.split() for line in lines)
+
+    def running(self) -> list[str]:
+        return sorted(self.jobs("RUNNING"))
+
+    def close(self) -> None:
+        """End all jobs, then the daemons."""
+        if self.jobs():
+            self.said("scancel", "-s", "KILL", "-b", "-u", "root")
+            self.said("scancel", "-u", "root")
+            until(lambda: not self.jobs())
+        for process in reversed(self._started.values()):
+            process.kill()
+            process.wait()
+
+    def _call(self, *command: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
+
+    def _run(self, name: str, command: list[str]) -> None:
+        # Should the tests be killed, so are the daemons.
+        prefix = ["setpriv", "--pdeathsig", "KILL"]
+        log = (self.directory / f"{name}.out").open("ab")
+        self._started[name] = subprocess.Popen(
+            [*prefix, *command], env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+        )
+        log.close()
