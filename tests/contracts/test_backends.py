@@ -29,8 +29,11 @@ from scaler.worker_manager.baremetal_native import BaremetalNative, BaremetalNat
 from scaler.worker_manager.kubernetes import KubernetesConfig, pods
 from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.offload import OffloadBackend
+from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.slurm.backend import SlurmBackend
 from scaler.worker_manager.symphony import make_backend as make_symphony_backend
 from scaler.worker_manager.symphony.settings import SymphonyConfig
+from tests.integration.queue_stand_in import end_all, install, jobs_in, stop
 
 AGENT = """
 import os, signal, sys, time
@@ -183,6 +186,34 @@ def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
 @pytest.fixture(
     params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_ec2", "aws_hpc", "kubernetes"]
 )
+def queue_case(system: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
+    """Yield the backend of slurm with commands that a queue in a directory stands in for."""
+    commands = install(script.parent)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    python = script.parent / "python"
+    python.write_text(f"#!/bin/sh\nexec {sys.executable} {script}\n")
+    python.chmod(0o755)
+    config = SlurmConfig(
+        scheduler_address="tcp://127.0.0.1:1",
+        worker_manager_id="m",
+        slurm_system="pbs" if system == "pbs" else "lsf",
+        slurm_time_minutes=10,
+        slurm_python=str(python),
+        slurm_log_directory=str(script.parent),
+        max_task_concurrency=8,
+        heartbeat_interval_seconds=0.01,
+    )
+    backend = SlurmBackend(config)
+    yield BackendCase(
+        backend,
+        lambda unit_id: stop(jobs_in(commands)[unit_id]["pid"], signal.SIGKILL),
+        another=lambda: SlurmBackend(config),
+    )
+    backend.close()
+    end_all(commands)
+
+
+@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc", "pbs", "lsf"])
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)
@@ -201,6 +232,8 @@ def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
             made = kubernetes_case(script, monkeypatch)
         case "aws_ec2":
             made = ec2_case(script, monkeypatch)
+        case "pbs" | "lsf":
+            made = queue_case(request.param, script, monkeypatch)
         case _:
             made = batch_case(script, monkeypatch)
     with made as found:

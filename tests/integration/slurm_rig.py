@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,15 +38,16 @@ SlurmdParameters=config_overrides
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 EnforcePartLimits=ALL
-SchedulerParameters=batch_sched_delay=0,sched_interval=2,bf_interval=2
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,bf_interval=1,sched_min_interval=0
 PreemptType=preempt/partition_prio
 PreemptMode=CANCEL
 ReturnToService=2
 MinJobAge=300
-KillWait=5
-MessageTimeout=5
+KillWait=10
+MessageTimeout=3
 MpiDefault=none
-NodeName=n[1-2] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs={cpus} RealMemory=4000
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs={cpus} RealMemory=4000 Weight=1
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={last} CPUs={cpus} RealMemory=4000 Weight=2
 PartitionName=low Nodes=n[1-2] Default=YES MaxTime=60 PriorityTier=1 PreemptMode=CANCEL
 PartitionName=high Nodes=n[1-2] MaxTime=60 PriorityTier=10 PreemptMode=OFF
 """
@@ -111,7 +111,7 @@ class SlurmCluster:
         munge.chmod(0o755)
         files = [f"--{name}-file={munge}/{name}" for name in ("key", "log", "pid", "seed")]
         self._run("munged", ["munged", "-F", "--force", f"--socket={munge}/socket", *files])
-        until(lambda: (munge / "socket").exists())
+        until((munge / "socket").exists)
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -129,6 +129,12 @@ class SlurmCluster:
         process = self._started.pop(name)
         process.kill()
         process.wait()
+
+    def wait_until_saved(self, unit_id: str) -> None:
+        """Wait until the controller has saved what it knows of a job: killed before, it would forget it."""
+        mark, file = "saved-by-now", self.directory / "state" / "job_state"
+        self.run("scontrol", "update", f"jobid={unit_id}", f"comment={mark}")
+        until(lambda: file.exists() and mark.encode() in file.read_bytes())
 
     def said(self, *command: str) -> str:
         """Return what a command of Slurm prints; empty when it fails."""
@@ -148,8 +154,23 @@ class SlurmCluster:
     def running(self) -> list[str]:
         return sorted(self.jobs("RUNNING"))
 
+    def running_on(self, node: str) -> list[str]:
+        return self.run("squeue", "-h", "-r", "-t", "RUNNING", "-w", node, "-o", "%i").split()
+
+    def lose(self, node: str) -> None:
+        """Kill a node with all that runs on it, and let the controller notice."""
+        for unit_id in self.running_on(node):
+            job_id = self.run("squeue", "-h", "-j", unit_id, "-o", "%A").strip()
+            steps = [each for each in psutil.process_iter(["cmdline"]) if is_step(each, job_id)]
+            for process in [*steps, *processes_of(unit_id)]:
+                process.kill()
+        self.kill(node)
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
+
     def close(self) -> None:
         """End all jobs, then the daemons."""
+        if "slurmctld" not in self._started:
+            self.start_controller()
         if self.jobs():
             self.said("scancel", "-s", "KILL", "-b", "-u", "root")
             self.said("scancel", "-u", "root")
@@ -169,3 +190,19 @@ class SlurmCluster:
             [*prefix, *command], env=self.environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
         )
         log.close()
+
+
+def is_step(process: psutil.Process, job_id: str) -> bool:
+    return process.info["cmdline"] == [f"slurmstepd: [{job_id}.batch]"]
+
+
+def processes_of(unit_id: str) -> list[psutil.Process]:
+    """Return the processes that the job of a unit has started."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("SCALER_UNIT_ID") == unit_id:
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied):
+            continue
+    return found

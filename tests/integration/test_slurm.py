@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from scaler import Client
-from tests.integration.burst_tasks import nap
+from scaler import Client, ScalerFuture
+from scaler.cluster.ports import ReservedPorts
+from scaler.config.load import model_of
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.slurm.backend import SlurmBackend
+from tests.integration.burst_tasks import nap, wait_at_gate
 from tests.integration.settings_rig import Command, command
-from tests.integration.slurm_rig import SlurmCluster, slurm_cluster
+from tests.integration.slurm_rig import SlurmCluster, processes_of, slurm_cluster
 from tests.waiting import until, within
 
 WAIT_SECONDS = 45.0
+SLEEP = ("--wrap", "exec sleep 600")
+QUICK = ("-et", "target_v1", "-pc", "idle_seconds=1")
 
 
 @pytest.fixture(scope="module")
@@ -23,33 +34,296 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield made
 
 
-@contextmanager
-def scheduler(directory: Path) -> Iterator[str]:
-    fast = ("-et", "target_v1", "-pc", "idle_seconds=1")
-    with command("scaler_scheduler", "tcp://127.0.0.1:0", *fast, directory=directory) as running:
+@pytest.fixture(scope="module")
+def address(slurm: SlurmCluster) -> Iterator[str]:
+    """A scheduler that the tests share; each has a manager of its own."""
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", *QUICK, directory=slurm.directory) as running:
         yield running.addresses()["scheduler"]
 
 
-def manager_flags(directory: Path, address: str, slots: int, *flags: str) -> tuple[str, ...]:
-    place = ("--slurm-log-directory", str(directory / "jobs"), "--slurm-time-minutes", "10")
-    return ("slurm", address, "-wmi", "batch", "-mtc", str(slots), "-his", "0.25", *place, *flags)
-
-
 @contextmanager
-def manager(directory: Path, address: str, slots: int, *flags: str) -> Iterator[Command]:
-    told = manager_flags(directory, address, slots, *flags)
-    with command("scaler_worker_manager", *told, directory=directory) as running:
+def manager(
+    directory: Path, address: str, slots: int, *flags: str, minutes: int = 10, name: str = "batch"
+) -> Iterator[Command]:
+    with uncertain_manager(directory, address, slots, *flags, minutes=minutes, name=name) as running:
         running.addresses()
         yield running
         assert running.stop() == 0, running.errors()
 
 
-def test_work_takes_it_from_no_jobs_up_and_down_to_none(tmp_path: Path, slurm: SlurmCluster) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, 4, "--slurm-cpus", "2") as batch, Client(address) as client:
-        assert slurm.jobs() == {}
+@contextmanager
+def uncertain_manager(
+    directory: Path, address: str, slots: int, *flags: str, minutes: int = 10, name: str = "batch"
+) -> Iterator[Command]:
+    """Start a manager that may end in any way."""
+    place = ("--slurm-log-directory", str(directory / "jobs"), "--slurm-time-minutes", str(minutes))
+    told = ("slurm", address, "-wmi", name, "-mtc", str(slots), "-his", "0.25", *place, *flags)
+    started = Command("scaler_worker_manager", told, {}, directory)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def slurm_config(directory: Path, **changed: object) -> SlurmConfig:
+    values = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": directory.name, "max_task_concurrency": 8}
+    values |= {"slurm_log_directory": str(directory), "slurm_time_minutes": 10, "heartbeat_interval_seconds": 0.1}
+    return model_of(SlurmConfig, {**values, **changed})
+
+
+def values(futures: Sequence[ScalerFuture]) -> list[object]:
+    return [future.result(WAIT_SECONDS) for future in futures]
+
+
+def once_only(client: Client, gate: Path, count: int) -> list[ScalerFuture]:
+    """Submit tasks that run until the gate exists, and have no second attempt if they die."""
+    return [client.submit_verbose(wait_at_gate, (number, str(gate)), retries=0) for number in range(count)]
+
+
+@pytest.fixture(scope="module")
+def at_the_limit(slurm: SlurmCluster) -> Iterator[tuple[list[ScalerFuture], str]]:
+    """Tasks that never cease, in jobs with the shortest time limit that there is, on the second node.
+
+    The job needs half a minute until its worker is drained: the other tests run meanwhile.
+    """
+    directory = slurm.directory
+    flags = ("--slurm-options=--nodelist=n2",)
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", *QUICK, directory=directory) as running:
+        address = running.addresses()["scheduler"]
+        with manager(directory, address, 1, *flags, minutes=1) as batch, Client(address) as client:
+            futures = [client.submit_verbose(nap, (number, 0.25), retries=0) for number in range(400)]
+            until(slurm.running, WAIT_SECONDS)
+            yield futures, slurm.running()[0]
+            assert "time limit" not in batch.output()
+            client.clear()
+
+
+# -- from zero up and down to zero
+
+
+def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_nobody_sees_the_credential(
+    tmp_path: Path, slurm: SlurmCluster, at_the_limit: object
+) -> None:
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    files = {role: tmp_path / f"{role}.credentials" for role in ("manager", "client")}
+    for role, file in files.items():
+        write_private(file, keys.add(role, role).to_text(), replace=True)
+    login = tmp_path / "login"
+    login.write_text(f'#!/bin/sh\n[ $# = 1 ] || exit 1\necho "$1" >>{tmp_path}/commands\nexec sh -c "$1"\n')
+    login.chmod(0o755)
+    ports = ReservedPorts(3)
+    other = set(slurm.jobs())
+    flags = ("--slurm-cpus", "2", "--slurm-prefix", str(login), "--credentials", str(files["manager"]))
+    far, storage = (ports.address(index).replace("127.0.0.1", "127.0.0.2") for index in range(2))
+    secure = ("--credentials", str(keys.path), "--advertised-object-storage-address", storage)
+    everywhere = ports.address().replace("127.0.0.1", "0.0.0.0")
+    with command("scaler_scheduler", everywhere, *QUICK, *secure, directory=tmp_path) as running:
+        running.addresses()
+        with manager(tmp_path, far, 4, *flags), Client(far, credentials=str(files["client"])) as client:
+            assert set(slurm.jobs()) == other
+            futures = once_only(client, tmp_path / "gate", 4)
+            started = until(lambda: len(own := set(slurm.running()) - other) == 2 and own, WAIT_SECONDS)
+            arrays = {unit_id.partition("_")[0] for unit_id in started}
+            assert len(arrays) == 1, "one submission for all units of a request"
+            [kept] = (tmp_path / "jobs").glob("*.credential")
+            assert kept.stat().st_mode & 0o777 == 0o600
+            secrets = [line for line in kept.read_text().splitlines() if len(line) > 30]
+            [unit_id, _] = started
+            seen = slurm.run("scontrol", "show", "job", "-dd") + (tmp_path / "commands").read_text()
+            seen += slurm.run("scontrol", "write", "batch_script", arrays.pop(), "-")
+            for process in until(lambda: processes_of(unit_id)):
+                seen += str(process.environ()) + str(process.cmdline())
+            assert unit_id in seen
+            assert secrets
+            assert not [secret for secret in secrets if secret.split()[-1].strip('"') in seen]
+            (tmp_path / "gate").touch()
+            assert values(futures) == list(range(4))
+            until(lambda: not set(slurm.jobs()) & started, WAIT_SECONDS)
+        assert not list((tmp_path / "jobs").glob("*.credential"))
+    ports.release()
+
+
+# -- jobs that are taken away
+
+
+def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    other = set(slurm.jobs())
+    with manager(tmp_path, address, 2, "--slurm-cpus", "2") as batch, Client(address) as client:
+        futures = once_only(client, gate, 2)
+        [unit_id] = until(lambda: set(slurm.running()) - other, WAIT_SECONDS)
+        until(lambda: len([f for f in futures if f.running()]) == 2, WAIT_SECONDS)
+        # It sends SIGTERM to all processes of the job, and SIGKILL after KillWait.
+        slurm.run("scancel", unit_id)
+        until(lambda: slurm.jobs().get(unit_id) == "COMPLETING")
+        gate.touch()
+        assert values(futures) == [0, 1]
+        text = f"unit {unit_id} ended"
+        assert within(WAIT_SECONDS, lambda: text in batch.output())
+        assert "cancelled by a user or the administrator (n" in batch.output()
+
+
+def test_a_preempted_job_is_replaced_by_one_that_waits_and_shows_the_reason_of_the_queue(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    flags = ("--slurm-cpus", "2", "--slurm-options=--nodelist=n1", "--slurm-partition", "low")
+    with manager(tmp_path, address, 2, *flags) as batch, Client(address) as client:
+        futures = once_only(client, gate, 2)
+        [unit_id] = until(lambda: slurm.running_on("n1"), WAIT_SECONDS)
+        until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
+        urgent = slurm.run(
+            "sbatch", "--parsable", "-p", "high", "-w", "n1", "-c", "4", "-o", "/dev/null", *SLEEP
+        ).strip()
         try:
-            assert client.map(nap, range(100), [0.02] * 100) == list(range(100))
-            until(lambda: not slurm.jobs(), WAIT_SECONDS)
+            until(lambda: slurm.jobs().get(unit_id) != "RUNNING", WAIT_SECONDS)
+            gate.touch()
+            assert values(futures) == [0, 1]
+            text = f"unit {unit_id} ended"
+            assert within(WAIT_SECONDS, lambda: text in batch.output())
+            more = client.submit(nap, 3)
+            until(lambda: "queued: " in client.explain(more), WAIT_SECONDS)
         finally:
-            print(batch.output(), batch.errors(), slurm.jobs())
-            for f in (tmp_path / "jobs").glob("*.out"): print(f, f.read_text())
+            slurm.run("scancel", urgent)
+        assert more.result(WAIT_SECONDS) == 3
+        assert "preempted by a job of higher priority (n1)" in batch.output()
+
+
+def test_tasks_of_a_node_that_is_lost_run_on_the_other_one(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    with manager(tmp_path, address, 3, "--slurm-cpus", "3") as batch, Client(address) as client:
+        futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(3)]
+        [unit_id] = until(lambda: slurm.running_on("n1"), WAIT_SECONDS)
+        until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
+        slurm.lose("n1")
+        gate.touch()
+        assert values(futures) == [0, 1, 2]
+        assert within(WAIT_SECONDS, lambda: f"unit {unit_id} ended" in batch.output())
+        assert "its node failed (n1)" in batch.output()
+        assert slurm.jobs("NODE_FAIL")[unit_id] == "NODE_FAIL", "it is not queued again by Slurm"
+    slurm.start_node("n1")
+
+
+# -- managers and controllers that come and go
+
+
+def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    other = set(slurm.jobs())
+    with Client(address) as client:
+        with uncertain_manager(tmp_path, address, 2) as first:
+            futures = once_only(client, gate, 2)
+            fleet = until(lambda: set(slurm.running()) - other, WAIT_SECONDS)
+            until(futures[0].running, WAIT_SECONDS)
+            first.process.kill()
+            first.process.wait(WAIT_SECONDS)
+        with manager(tmp_path, address, 2):
+            gate.touch()
+            assert values(futures) == [0, 1]
+            assert set(slurm.jobs()) - other <= fleet, "it has started no others"
+
+
+def test_a_controller_that_is_away_stops_no_work_and_is_the_reason_that_is_shown(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate = tmp_path / "gate"
+    with manager(tmp_path, address, 1) as batch, Client(address) as client:
+        futures = once_only(client, gate, 1)
+        until(futures[0].running, WAIT_SECONDS)
+        slurm.wait_until_saved(slurm.running_on("n1")[0])
+        slurm.kill("slurmctld")
+        text = "cannot list units: squeue: "
+        assert within(WAIT_SECONDS, lambda: text in batch.output())
+        with manager(tmp_path, address, 2, "--per-worker-capabilities", "late", name="late") as late:
+            told = "cannot tell whether Slurm will accept jobs: "
+            assert told in late.output()
+            gate.touch()
+            assert values(futures) == [0]
+            wanted = client.submit_verbose(nap, (5,), capabilities={"late": None})
+            slurm.start_controller()
+            assert wanted.result(WAIT_SECONDS) == 5
+            assert "left the queue" not in batch.output()
+
+
+# -- what Slurm refuses
+
+
+def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
+    tmp_path: Path, slurm: SlurmCluster, address: str
+) -> None:
+    with uncertain_manager(tmp_path, address, 1, "--slurm-partition", "nope") as refused:
+        assert refused.process.wait(WAIT_SECONDS) == 2
+        assert (
+            "Slurm does not accept jobs of batch: sbatch: error: invalid partition specified: nope" in refused.errors()
+        )
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("slurm_constraint", "nope", "Invalid feature specification"),
+        ("slurm_gpus", 1, "Invalid generic resource"),
+        ("slurm_cpus", 900, "More processors requested than permitted"),
+        ("slurm_memory", "900G", "node configuration is not available"),
+        ("slurm_time_minutes", 600, "Requested time limit is invalid"),
+        ("slurm_options", ("--no-such",), "unrecognized option '--no-such'"),
+        ("slurm_prefix", "no-such-login", "cannot run no-such-login"),
+        ("slurm_system", "pbs", "cannot run qstat: not found"),
+    ],
+)
+def test_settings_that_slurm_refuses_are_refused_with_its_reason(
+    slurm: SlurmCluster, tmp_path: Path, key: str, value: object, text: str
+) -> None:
+    with pytest.raises(UsageError, match=text):
+        SlurmBackend(slurm_config(tmp_path, **{key: value}))
+
+
+def test_a_job_whose_worker_does_not_start_shows_the_last_line_of_its_output(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    backend = SlurmBackend(slurm_config(tmp_path, slurm_python="/no/such/python"))
+    [unit_id] = backend.start(1)
+    [unit] = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED], WAIT_SECONDS)
+    backend.close()
+    assert unit.unit_id == unit_id
+    assert unit.reason.startswith("exit code 127 (n1): ")
+    assert unit.reason.endswith("/no/such/python: not found")
+
+
+def test_a_submission_without_an_answer_is_not_repeated_before_it_is_known_what_it_started(
+    slurm: SlurmCluster, tmp_path: Path
+) -> None:
+    cut_off = tmp_path / "cut_off"
+    login = tmp_path / "login"
+    login.write_text(f'#!/bin/sh\nsh -c "$1" || exit\ncase "$1" in sbatch*) [ ! -e {cut_off} ] || exit 255;; esac\n')
+    login.chmod(0o755)
+    backend = SlurmBackend(slurm_config(tmp_path, slurm_prefix=str(login)))
+    cut_off.touch()
+    with pytest.raises(BackendError, match="exit code 255"):
+        backend.start(2)
+    cut_off.unlink()
+    started = backend.start(2)
+    assert sorted(started) == sorted(unit.unit_id for unit in backend.list())
+    backend.stop(started)
+    until(lambda: all(unit.state is UnitState.STOPPED for unit in backend.list()), WAIT_SECONDS)
+    backend.close()
+
+
+# -- the time limit
+
+
+def test_a_worker_is_drained_before_its_job_ends_so_that_no_task_is_cut_off(
+    slurm: SlurmCluster, at_the_limit: tuple[list[ScalerFuture], str]
+) -> None:
+    futures, unit_id = at_the_limit
+    until(lambda: slurm.jobs("all").get(unit_id) not in ("RUNNING", "COMPLETING"), WAIT_SECONDS)
+    assert slurm.jobs("all")[unit_id] == "COMPLETED"
+    done = [future for future in futures if future.done()]
+    assert len(done) > 40
+    assert all(future.exception() is None for future in done)

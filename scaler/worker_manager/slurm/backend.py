@@ -31,7 +31,7 @@ MAX_TEXT = 300
 SSH_FAILED = 255
 _AWAY = re.compile(
     "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
-    "zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
+    "socket error|zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
     re.IGNORECASE,
 )
 """The batch system, or the way to it, is away for a while."""
@@ -91,10 +91,15 @@ class SlurmBackend(PolledBackend):
             self._is_unanswered = error.is_temporary
             raise
         try:
-            return self._system.submitted(output, count)
+            unit_ids = self._system.submitted(output, count)
         except ValueError as error:
             self._is_unanswered = True
             raise BackendError(str(error)) from error
+        for unit_id in unit_ids:
+            # A controller that was killed gives the ids again that it had not saved.
+            self._ended.pop(unit_id, None)
+            self._alive.pop(unit_id, None)
+        return unit_ids
 
     def started_unanswered(self) -> list[str]:
         if not self._is_unanswered:
@@ -232,7 +237,7 @@ class SlurmBackend(PolledBackend):
         except OSError as error:
             raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
         if ran.returncode:
-            lines = [line.strip() for line in (ran.stderr or ran.stdout).splitlines() if line.strip()]
+            lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
             text = "; ".join(lines)[:MAX_TEXT] or f"exit code {ran.returncode}"
             is_away = _AWAY.search(text) is not None or (bool(prefix) and ran.returncode == SSH_FAILED)
             raise CommandError(text if name in text else f"{name}: {text}", is_temporary=is_away)
