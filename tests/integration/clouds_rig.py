@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
+from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.integration.hpc_rig import BUCKET, furnish
 
@@ -56,6 +58,12 @@ def ec2_config(**values: Any) -> AwsEc2Config:
 def hpc_config(**values: Any) -> AwsHpcConfig:
     place = {"job_queue": "queue", "job_definition": "definition", "s3_bucket": BUCKET}
     return model_of(AwsHpcConfig, {**MANAGED, **place, **values})
+
+
+def slurm_config(directory: Path, **values: Any) -> SlurmConfig:
+    """Return the configuration of jobs that wait in a queue which stands in for that of PBS."""
+    place = {"slurm_system": "pbs", "slurm_time_minutes": 9, "slurm_options": ("held",)}
+    return model_of(SlurmConfig, {**MANAGED, **place, "slurm_log_directory": str(directory), **values})
 
 
 def symphony_config(**values: Any) -> SymphonyConfig:

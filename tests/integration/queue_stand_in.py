@@ -48,13 +48,13 @@ def submit(directory: Path, arguments: list[str], variable: str, suffix: str, fo
     if output.endswith("/"):
         output += f"{job_id}.OU"
     job: dict[str, Any] = {"name": option(arguments, form), "at": time.time(), "arguments": arguments, "code": None}
+    script, code = directory / f"{job_id}.sh", directory / f"{job_id}.code"
+    script.write_text(sys.stdin.read())
     if "held" in arguments:
         job["pid"] = 0
     else:
         # The parent of the job notes how it ends.
         text = f'{variable}={job_id} /bin/sh -s <"$0" >"$1" 2>&1; echo $? >"$2"'
-        script, code = directory / f"{job_id}.sh", directory / f"{job_id}.code"
-        script.write_text(sys.stdin.read())
         started = subprocess.Popen(
             ["/bin/sh", "-c", text, script, output, code],
             stdin=subprocess.DEVNULL,

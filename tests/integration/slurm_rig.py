@@ -19,7 +19,7 @@ from tests.waiting import until
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol", "setpriv")
 NODES = ("n1", "n2")
 NODE_CPUS = 4
-CONFIG = """
+CONFIG = r"""
 ClusterName=tests
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={port}
@@ -46,7 +46,9 @@ MinJobAge=300
 KillWait=10
 MessageTimeout=3
 MpiDefault=none
-NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs={cpus} RealMemory=4000 Weight=1
+GresTypes=gpu
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={first} CPUs={cpus} RealMemory=4000 Weight=1 \
+    Feature=fast Gres=gpu:1
 NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={last} CPUs={cpus} RealMemory=4000 Weight=2
 PartitionName=low Nodes=n[1-2] Default=YES MaxTime=60 PriorityTier=1 PreemptMode=CANCEL
 PartitionName=high Nodes=n[1-2] MaxTime=60 PriorityTier=10 PreemptMode=OFF
@@ -101,6 +103,7 @@ class SlurmCluster:
             cpus=NODE_CPUS,
         )
         (directory / "slurm.conf").write_text(text)
+        (directory / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/zero\n")
         (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
     def start(self) -> None:

@@ -27,6 +27,7 @@ REQUIRED = {
     "aws_raw_ecs": {"ecs_subnets": '["subnet-1"]'},
     "ssh": {"hosts": '["ann@far.example:2222"]'},
     "orb_aws_ec2": {"orb_template": '"scaler"'},
+    "slurm": {"slurm_time_minutes": "60"},
     "symphony": {"service_name": '"Service"'},
 }
 TYPES = sorted(WORKER_MANAGERS.built_in)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shlex
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,21 +28,32 @@ from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
-from tests.integration.clouds_rig import IMAGE, account, ec2_config, ecs_client, ecs_config, hpc_config, symphony_config
+from scaler.worker_manager.slurm.backend import SlurmBackend
+from tests.integration.clouds_rig import (
+    IMAGE,
+    account,
+    ec2_config,
+    ecs_client,
+    ecs_config,
+    hpc_config,
+    slurm_config,
+    symphony_config,
+)
 from tests.integration.hpc_rig import BUCKET
+from tests.integration.queue_stand_in import install
 from tests.integration.settings_rig import Command, has_uvloop, io_threads
 from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
 from tests.unit.testing.soamapi_rig import use
 from tests.waiting import within
 
-KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "symphony")
+KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony")
 """worker and offload are the modes of aws_hpc."""
-IN_A_CLOUD = ("aws_raw_ecs", "aws_ec2", "worker")
-"""Their units are workers on other machines."""
 WAIT_SECONDS = 15.0
-OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
-MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3}
-"""Of the task and job definitions."""
+OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds", "signals_reach_all"}
+ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
+"""Their units are on other machines, with processors of their own."""
+MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}
+"""Of the task and job definitions, and of jobs."""
 
 
 @pytest.fixture
@@ -54,6 +67,13 @@ def grid(monkeypatch: pytest.MonkeyPatch) -> None:
     use(StandIn(users={"ann": "secret"}, applications=("app",)), monkeypatch)
 
 
+@pytest.fixture(autouse=True)
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the commands of PBS, and what they submit."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return install(tmp_path)
+
+
 @contextmanager
 def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     """Yield the backend that a manager of this kind has."""
@@ -62,6 +82,8 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
         backend = EcsBackend(ecs_config(aws_endpoint_url=aws.endpoint_url, **values))
     elif kind == "aws_ec2":
         backend = Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, **values))
+    elif kind == "slurm":
+        backend = SlurmBackend(slurm_config(Path(os.environ["PATH"].partition(os.pathsep)[0]), **values))
     elif kind == "symphony":
         backend = symphony.make_backend(symphony_config(**values))
     else:
@@ -82,6 +104,12 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
     if isinstance(backend, BatchBackend):
         [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
         variables = job["container"]["environment"]
+    elif isinstance(backend, SlurmBackend):
+        script = shutil.which("qsub")
+        assert script is not None
+        words = shlex.split((Path(script).parent / f"{unit_id}.sh").read_text())
+        [text] = [word for word in words if word.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
+        return text.partition("=")[2]
     else:
         with ecs_client(aws) as client:
             [task] = client.call("DescribeTasks", cluster="scaler-cluster", tasks=[unit_id])["tasks"]
@@ -119,7 +147,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         "logging_paths": (str(tmp_path / "log"),),
         "logging_config_file": str(logging),
     }
-    if kind in IN_A_CLOUD:
+    if kind in ELSEWHERE:
         values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
         values["store_spill_directory"] = str(tmp_path)
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
@@ -128,7 +156,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         backend.stop([unit_id])
     told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
     expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2"}
-    if kind in IN_A_CLOUD:  # files of the manager's machine are none of a container's
+    if kind in ELSEWHERE:  # files of the manager's machine are none of a container's
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:
         expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_SETTINGS}
@@ -144,6 +172,8 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
         return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
     if kind == "aws_ec2":
         return ("aws_ec2", "--ec2-image", IMAGE, "--ec2-instance-types", "m5.large", "--ec2-slots", "1", *endpoint)
+    if kind == "slurm":
+        return ("slurm", "--slurm-system", "pbs", "--slurm-time-minutes", "9", "--slurm-memory", "2G")
     if kind == "symphony":
         return ("symphony", "--service-name", "app")
     place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)
@@ -162,7 +192,9 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
         slots = 3 if kind in ("offload", "symphony") else 1
         offers = {"linux": None, "gpu": 2.0}
         memory = MEMORY_BYTES.get(kind, 0)
-        assert details == ManagerDetails("mine", flags_of(kind, aws)[0], 3, slots, offers, False, memory)
+        assert details == ManagerDetails(
+            "mine", flags_of(kind, aws)[0], 3, slots, offers, False, memory, kind == "slurm"
+        )
         assert has_uvloop(running.pid)
         assert within(5, lambda: io_threads(running.pid) == 3)
         assert running.output() == ""

@@ -28,6 +28,7 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
+from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -50,6 +51,7 @@ KUBERNETES = "integration/test_settings_kubernetes.py::"
 ORB = "integration/test_orb_backend.py::"
 HPC_SETUP = "integration/test_hpc_setup.py::"
 ECS_SETUP = "integration/test_ecs_setup.py::"
+SLURM = "integration/test_slurm.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
 SSH = "integration/test_ssh_backend.py::"
@@ -335,6 +337,18 @@ EFFECTS: dict[type, dict[str, str]] = {
             ORB + "test_tasks_run_on_a_machine_which_shuts_down_when_its_worker_has_exited", "orb_setup orb_python"
         ),
     },
+    SlurmConfig: {
+        **OF_CLOUD_MANAGERS,
+        "credentials": SLURM + "test_work_takes_it_from_no_jobs_up_and_down_to_none_and_nobody_sees_the_credential",
+        **seen_by(
+            SLURM + "test_a_job_is_what_the_settings_ask_for",
+            "slurm_partition slurm_account slurm_qos slurm_constraint slurm_cpus slurm_memory slurm_gpus "
+            "slurm_time_minutes slurm_setup slurm_log_directory slurm_options slurm_prefix "
+            "slurm_backlog max_task_concurrency",
+        ),
+        "slurm_python": SLURM + "test_a_job_whose_worker_does_not_start_shows_the_last_line_of_its_output",
+        "slurm_system": "integration/test_batch_systems.py::test_jobs_ask_for_what_the_settings_say",
+    },
     SymphonyConfig: {
         **OF_CLOUD_MANAGERS,
         "credentials": PROVES_ITSELF,
@@ -385,6 +399,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
         "gpus": "integration/test_task_resources.py::"
         "test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice",
+        "signals_reach_all": SLURM + "test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so",
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {
@@ -431,6 +446,7 @@ ALIASES = {
     (AwsEc2Config, "num_of_workers"): RUNS_AS_TOLD,
     (OrbAwsEc2Config, "num_of_workers"): "unit/config/test_config_commands.py::"
     "test_the_number_of_workers_has_its_names_everywhere",
+    (SlurmConfig, "num_of_workers"): RUNS_AS_TOLD,
     (SymphonyConfig, "num_of_workers"): RUNS_AS_TOLD,
     (KubernetesConfig, "num_of_workers"): KUBERNETES + "test_a_manager_says_who_it_is_and_runs_as_it_was_told",
     (WebUiConfig, "gui_address"): MONITORS + "test_the_older_address_of_the_page_is_its_host_and_port",

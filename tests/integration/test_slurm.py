@@ -268,7 +268,7 @@ def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
     ("key", "value", "text"),
     [
         ("slurm_constraint", "nope", "Invalid feature specification"),
-        ("slurm_gpus", 1, "Invalid generic resource"),
+        ("slurm_gpus", 2, "node configuration is not available"),
         ("slurm_cpus", 900, "More processors requested than permitted"),
         ("slurm_memory", "900G", "node configuration is not available"),
         ("slurm_time_minutes", 600, "Requested time limit is invalid"),
@@ -282,6 +282,44 @@ def test_settings_that_slurm_refuses_are_refused_with_its_reason(
 ) -> None:
     with pytest.raises(UsageError, match=text):
         SlurmBackend(slurm_config(tmp_path, **{key: value}))
+
+
+def test_a_job_is_what_the_settings_ask_for(slurm: SlurmCluster, tmp_path: Path) -> None:
+    login = tmp_path / "login"
+    login.write_text(f'#!/bin/sh\necho "$1" >>{tmp_path}/commands\nexec sh -c "$1"\n')
+    login.chmod(0o755)
+    config = slurm_config(
+        tmp_path,
+        slurm_partition="high",
+        slurm_account="our-project",
+        slurm_qos="normal",
+        slurm_constraint="fast",
+        slurm_cpus=2,
+        slurm_memory="100M",
+        slurm_gpus=1,
+        slurm_time_minutes=7,
+        slurm_options=("--comment=by hand",),
+        slurm_setup=f"touch {tmp_path}/set-up\nexec sleep 60",
+        slurm_log_directory=str(tmp_path / "with blank"),
+        slurm_prefix=f"env A=b {login}",
+        slurm_backlog=3,
+    )
+    backend = SlurmBackend(config)
+    capacity = backend.capacity
+    assert (capacity.unit_slots, capacity.max_units, capacity.backlog) == (2, 4, 3)
+    assert config.per_worker_capabilities == {"gpu": 1.0}
+    [unit_id] = backend.start(1)
+    [unit] = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.RUNNING], WAIT_SECONDS)
+    assert 0 < unit.remaining_seconds <= 7 * 60
+    job = slurm.run("scontrol", "show", "job", "-d", unit_id)
+    asked = "Partition=high Account=our-project Features=fast TimeLimit=00:07:00 CPUs/Task=2 MinMemoryNode=100M"
+    assert [part for part in (*asked.split(), "Comment=by hand", "Requeue=0", "gres/gpu=1") if part not in job] == []
+    assert f"StdOut={tmp_path}/with blank/slurm-{unit_id}.out" in job
+    assert "--qos=normal" in (tmp_path / "commands").read_text()
+    assert until((tmp_path / "set-up").exists)
+    backend.stop([unit_id])
+    until(lambda: all(unit.state is UnitState.STOPPED for unit in backend.list()), WAIT_SECONDS)
+    backend.close()
 
 
 def test_a_job_whose_worker_does_not_start_shows_the_last_line_of_its_output(

@@ -78,13 +78,11 @@ class SlurmConfig(WorkerManagerConfig):
     that the commands run on.
     """
     slurm_options: Annotated[Names, Setting(default_text="none", metavar="OPTION")] = ()
-    """More options of the command that submits, such as --exclusive. They come last, so they win."""
+    """More options of the command that submits, each an item of the list. They come last, so they win."""
     slurm_prefix: Annotated[Text, Setting(default_text="none", metavar="COMMAND")] = ""
     """Runs the commands elsewhere, such as ssh login: a command whose last argument is the line of a shell."""
     slurm_backlog: Annotated[CountOrNone, Setting(metavar="COUNT")] = 1
     """Jobs that stay in the queue when fewer units are wanted: they have waited long, and new ones would wait again."""
-    slurm_unit_price: Annotated[float, Range(ge=0, le=1e9), Setting(default_text="0, free", metavar="PRICE")] = 0.0
-    """What one job costs in an hour, in the currency of the scaling policy's ceiling."""
 
     def __post_init__(self) -> None:
         self.default("slurm_python", sys.executable)

@@ -62,7 +62,7 @@ class SlurmBackend(PolledBackend):
             service=self._system.title,
             noun="jobs",
             stop_by_hand=self._system.stop_by_hand,
-            capacity=replace(capacity, backlog=config.slurm_backlog, unit_price=config.slurm_unit_price),
+            capacity=replace(capacity, backlog=config.slurm_backlog),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.WAITING,
         )
@@ -191,7 +191,9 @@ class SlurmBackend(PolledBackend):
             unit_id_from=f"env:{UNIT_ID_VARIABLE}",
             stop_grace_seconds=self._system.stop_grace_seconds,
         )
-        document = replace(config, signals_reach_all=True).to_json()
+        # The output of a job is its log: files of this machine are none of a node's.
+        logging_here = {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
+        document = replace(config, signals_reach_all=True, **logging_here).to_json()
         file = f"{directory}/{self._credential_name}" if credential else ""
         self._script = job_script(self._config, self._system, document, file)
         self._directory = directory

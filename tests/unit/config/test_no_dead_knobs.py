@@ -22,6 +22,7 @@ from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
 from scaler.worker_manager.baremetal_native import BaremetalNativeConfig
 from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
+from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.ssh import SshConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 
@@ -40,6 +41,7 @@ READERS: dict[type, tuple[str, ...]] = {
     KubernetesConfig: ("worker_manager/kubernetes/",),
     AwsEc2Config: ("worker_manager/aws_ec2/",),
     OrbAwsEc2Config: ("worker_manager/orb_aws_ec2/",),
+    SlurmConfig: ("worker_manager/slurm/",),
     SymphonyConfig: ("worker_manager/symphony/",),
     WorkerConfig: ("worker/", *LOGGING),
     LauncherConfig: ("cluster/",),
