@@ -196,7 +196,7 @@ class SlurmCluster:
 
 
 def is_step(process: psutil.Process, job_id: str) -> bool:
-    return process.info["cmdline"] == [f"slurmstepd: [{job_id}.batch]"]
+    return bool(process.info["cmdline"] == [f"slurmstepd: [{job_id}.batch]"])
 
 
 def processes_of(unit_id: str) -> list[psutil.Process]:

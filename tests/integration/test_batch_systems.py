@@ -34,7 +34,11 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def backend_of(system: str, directory: Path, **changed: object) -> SlurmBackend:
-    values = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "m", "slurm_system": system}
+    values: dict[str, object] = {
+        "scheduler_address": "tcp://127.0.0.1:1",
+        "worker_manager_id": "m",
+        "slurm_system": system,
+    }
     values |= {"slurm_log_directory": str(directory), "heartbeat_interval_seconds": 0.01, "slurm_time_minutes": 90}
     return SlurmBackend(model_of(SlurmConfig, {**values, **changed}))
 

@@ -313,7 +313,7 @@ def test_a_job_is_what_the_settings_ask_for(slurm: SlurmCluster, tmp_path: Path)
     assert 0 < unit.remaining_seconds <= 7 * 60
     job = slurm.run("scontrol", "show", "job", "-d", unit_id)
     asked = "Partition=high Account=our-project Features=fast TimeLimit=00:07:00 CPUs/Task=2 MinMemoryNode=100M"
-    assert [part for part in (*asked.split(), "Comment=by hand", "Requeue=0", "gres/gpu=1") if part not in job] == []
+    assert [part for part in (*asked.split(), "Comment=by hand", "Requeue=0", "gpu:1") if part not in job] == []
     assert f"StdOut={tmp_path}/with blank/slurm-{unit_id}.out" in job
     assert "--qos=normal" in (tmp_path / "commands").read_text()
     assert until((tmp_path / "set-up").exists)

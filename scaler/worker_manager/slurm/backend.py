@@ -192,8 +192,8 @@ class SlurmBackend(PolledBackend):
             stop_grace_seconds=self._system.stop_grace_seconds,
         )
         # The output of a job is its log: files of this machine are none of a node's.
-        logging_here = {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
-        document = replace(config, signals_reach_all=True, **logging_here).to_json()
+        config = replace(config, logging_paths=("/dev/stdout",), logging_config_file=None, signals_reach_all=True)
+        document = config.to_json()
         file = f"{directory}/{self._credential_name}" if credential else ""
         self._script = job_script(self._config, self._system, document, file)
         self._directory = directory
