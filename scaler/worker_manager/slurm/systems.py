@@ -1,7 +1,4 @@
-"""The batch systems as tables: the command lines of each, and what their answers mean. Pure.
-
-Every answer that becomes a reason is the same for the same cause: job ids are cut out of it.
-"""
+"""The batch systems as tables: the command lines of each, and what their answers mean. Pure."""
 
 from __future__ import annotations
 
