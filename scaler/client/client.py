@@ -210,6 +210,7 @@ class Client(ArgumentOnly):
         gpu: float | None = None,
         cache: bool = False,
         replicas: int = 1,
+        expected_seconds: float = 0.0,
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
@@ -221,7 +222,9 @@ class Client(ArgumentOnly):
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
         function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
         is as in `submit`, and by the tag `futures` finds the task. cache: as `cache` does. replicas: on how many hosts
-        a large result is kept, 1 to 16, as far as there are so many. Raises UsageError for options that cannot be.
+        a large result is kept, 1 to 16, as far as there are so many. expected_seconds: about how long such a task runs;
+        workers are started by it until one has ended; 0: as long as most tasks of the cluster did. Raises UsageError
+        for options that cannot be.
         """
         options = Options(
             priority=priority,
@@ -231,6 +234,7 @@ class Client(ArgumentOnly):
             stream_output=self._options.stream_output if stream_output is None else stream_output,
             name="" if name is None else name,
             replicas=replicas,
+            expected_seconds=expected_seconds,
         )
         options = checked_options(options, capabilities, retry_on, memory, cpus, gpu)
         check_call(args, kwargs)

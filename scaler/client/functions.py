@@ -66,6 +66,7 @@ class Options(NamedTuple):
     deliver: bool = True
     name: str = ""
     replicas: int = 1
+    expected_seconds: float = 0.0
     owner: object = None
     """The executor that submits the tasks."""
     is_plain: bool = False
@@ -87,6 +88,9 @@ def checked_options(
     check_integer("replicas", options.replicas, 1, MAX_REPLICAS)
     if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit")
+    hint = options.expected_seconds
+    if isinstance(hint, bool) or not isinstance(hint, int | float) or not 0 <= hint <= MAX_SECONDS:
+        raise UsageError(f"expected_seconds is {hint!r}, and must be from 0 to {MAX_SECONDS:g}; 0 says nothing")
     if capabilities is not None and not isinstance(capabilities, Mapping):
         raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
     if not isinstance(options.name, str):
@@ -98,6 +102,7 @@ def checked_options(
         needs=task_needs(capabilities, memory, cpus, gpu).items,
         retry_on=dump_retry_on(types),
         timeout_seconds=float(seconds),
+        expected_seconds=float(hint),
     )
 
 

@@ -14,6 +14,8 @@ from scaler.policy.view import ManagerView
 
 ASSUMED_STARTUP_SECONDS = 4.0
 """Start-up time of a manager's units until one of them has connected."""
+QUEUE_SHARE = 0.25
+"""A queue costs time, and no money: of the wait, this share counts as cost of a unit that was stopped too early."""
 PENDING_STEPS = 10
 """Pending units are distinguished by tenths of the start-up time."""
 TIME_EXPONENT = 2.0
@@ -92,10 +94,15 @@ def best_seconds(
 
 
 def startup_seconds(manager: ManagerView) -> float:
-    """Return how long a unit of this manager takes to start, as far as it is known."""
+    """Return how long a unit of this manager takes from the call that starts it to its worker, as far as it is known.
+
+    Measured: the wait in a queue, and the start. Before that, what its type says, and what pending units show.
+    """
+    queued = max(0.0, manager.queue_seconds or 0.0)
     if manager.startup_seconds is not None:
-        return max(0.0, manager.startup_seconds)
-    return max(ASSUMED_STARTUP_SECONDS, *manager.pending_ages, 0.0)
+        return queued + max(0.0, manager.startup_seconds)
+    usual = manager.usual_startup_seconds or ASSUMED_STARTUP_SECONDS
+    return max(queued + usual, *manager.pending_ages, 0.0)
 
 
 @dataclass(slots=True)
@@ -117,8 +124,12 @@ class CapacityPlan:
     ) -> None:
         self.manager = manager
         self.startup = startup_seconds(manager)
+        self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
+        """What it costs to get a unit back that was stopped, as a time that it may be idle instead."""
         self.used = 0
         """Existing slots that have work."""
+        self.worth = 0
+        """Slots that are worth keeping for a while: less than those that have work, where they end it very soon."""
         self.grown = 0
         """Units to start."""
         self.useful = 0

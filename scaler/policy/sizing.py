@@ -25,26 +25,28 @@ from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 8
 """Slots for work of unknown length at its beginning."""
-TOLERANCE = 1.15
+TOLERANCE = 1.03
 """Nothing is started while the existing units take at most this many times the best completion time."""
 KEEP_SHARE = 0.9
 """While this share of the units is needed, none of them stops."""
 
-RAMP_UP_SECONDS = 2.0
-RAMP_UP_SHARE = 0.05
-"""Slots of unmeasured work double each time it has run for this long, or for this share of a start-up time."""
-MAX_DOUBLINGS = 24
-MAX_STEP_SECONDS = 5.0
-"""The most that one plan adds to a ramp-up: a stalled scheduler learns nothing while it stalls."""
+ASSUMED_SECONDS = 0.5
+"""Of a task of a cluster where none has ended yet."""
+SLOT_SECONDS = 5.5
+"""No more slots than have work for this long."""
+LATER = 1.05
+"""Work may end this many times later than as soon as possible, on fewer units."""
 MAX_FUNCTIONS_NAMED = 2
 
-MIN_COOLDOWN_SECONDS = 20.0
-MAX_COOLDOWN_SECONDS = 120.0
+MIN_COOLDOWN_SECONDS = 3.0
+LULL_SECONDS = 3.0
+LULLS = 1.5
+"""After a shortage, the cooldown is at least this many times the lull before it."""
+LEAST_BUSY = 0.01
+MAX_COOLDOWN_SECONDS = 1800.0
+RETURN_SHARE = 0.68
 """Bounds of a cooldown that follows from the start-up time."""
-MAX_DOUBLED_SECONDS = 600.0
-QUARTERS = 4
-REMAINING_THIRDS = (3, 3, 2, 1, 0)
-"""The part of a need that remains, by the quarters of the cooldown that have passed since."""
+MAX_DOUBLED_SECONDS = 3600.0
 SHORTAGE_SECONDS = 900.0
 """How long a shortage of units keeps the cooldown doubled."""
 IDLE_SHARE = 0.75
@@ -77,17 +79,20 @@ class Constraints:
 
     def cooldown(self, plan: CapacityPlan) -> float:
         seconds = self.get("idle_seconds", plan.manager.manager_id)
-        return cooldown_seconds(plan.startup) if seconds is None else seconds
+        return cooldown_seconds(plan.back_seconds) if seconds is None else seconds
 
 
 class Sizing:
     """Plans for the whole cluster. Keeps the ramp-up of unmeasured work, and recent needs and answers."""
 
     def __init__(self) -> None:
-        self._planned_at: float | None = None
-        self._ran: dict[tuple[Needs, str], float] = {}
-        """How long the tasks of functions without a measurement have run, by needs and function."""
         self._cooldowns: dict[str, Cooldown] = {}
+        self._planned_at: float | None = None
+        self._busy: dict[Needs, float] = {}
+        """Slots kept busy on average over a start-up time."""
+        self._found: dict[str, int] = {}
+        """How many units ran when the present work came, by manager id."""
+        self._lulls: dict[str, Cooldown] = {}
         self._wanted: dict[str, int] = {}
         self._seen: dict[str, int] = {}
 
@@ -142,10 +147,21 @@ class Sizing:
         before = min(plan.committed_units, self._wanted.get(key, manager.units))
         usual = constraints.cooldown(plan)
         needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
-        if plan.grown or manager.units > max(before, self._seen.get(key, 0)):
+        is_given = constraints.get("idle_seconds", key) is not None
+        worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
+        if manager.units > max(before, self._seen.get(key, 0)):
             # Unrequested units existed before the first plan saw them, for example after a restart.
+            needed = worth = manager.units + plan.grown
+        elif plan.grown:
             needed = manager.units + plan.grown
-        level = max(cooldown.level(needed, usual, now), int(constraints.get("minimum_units", key) or 0))
+        if not needed:
+            self._found.pop(key, None)
+        elif self._found.setdefault(key, manager.units_running) <= needed:
+            # Work that came again, and uses all units that waited for it, is worth as many the next time.
+            worth = max(worth, self._found[key])
+        lately = self._lulls.setdefault(key, Cooldown(0, now)).level(needed, LULL_SECONDS, now, has_work=needed > 0)
+        least = max(lately, int(constraints.get("minimum_units", key) or 0))
+        level = max(cooldown.level(worth, usual, now, has_work=needed > 0), least)
         if plan.used and KEEP_SHARE * before < level < before:
             level = before
         # Units that were lost or could not be started yet stay wanted while they were needed recently.
@@ -166,10 +182,7 @@ class Sizing:
     def _works(
         self, view: ClusterView, first_slots: int, fitting: Mapping[Needs, Sequence[CapacityPlan]]
     ) -> list[Work]:
-        """Return all work. first_slots: for work of unknown length at its beginning. Call once per plan."""
-        elapsed = 0.0 if self._planned_at is None else min(MAX_STEP_SECONDS, max(0.0, view.now - self._planned_at))
-        self._planned_at = view.now
-        ran: dict[tuple[Needs, str], float] = {}
+        """Return all work. first_slots: for work of unknown length, whatever little it is assumed to be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
             tasks = row.queued + row.running
@@ -185,17 +198,26 @@ class Sizing:
             work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
-                work.measured_tasks += tasks
-                # A running task is half done on average.
-                work.seconds += (row.queued + row.running / 2) * row.task_seconds
+                # A running task is half done on average, unless more is known.
+                left = row.running / 2 * row.task_seconds if row.running_seconds is None else row.running_seconds
+                work.seconds += row.queued * row.task_seconds + left
             else:
-                key = (row.needs, row.function)
-                ran[key] = self._ran.get(key, 0.0) + (elapsed if row.running else 0.0)
-                startup = min((plan.startup for plan in fitting[row.needs]), default=0.0)
-                doublings = int(ran[key] / max(RAMP_UP_SECONDS, RAMP_UP_SHARE * startup))
-                slots = math.ceil(tasks * work.slots_each)
-                work.ramp_up_slots += min(slots, first_slots << min(MAX_DOUBLINGS, doublings))
-        self._ran = ran
+                work.unmeasured_tasks += tasks
+                assumed = ASSUMED_SECONDS if row.expected_seconds is None else row.expected_seconds
+                work.seconds += tasks * max(assumed, row.longest_seconds)
+                work.first_slots += min(tasks, first_slots)
+        elapsed = 0.0 if self._planned_at is None else max(0.0, view.now - self._planned_at)
+        self._planned_at = view.now
+        busy: dict[Needs, float] = {}
+        for needs in works.keys() | self._busy.keys():
+            startup = min((plan.startup for plan in fitting.get(needs, ())), default=0.0)
+            share = -math.expm1(-elapsed / max(1.0, startup))
+            now = works[needs].busy_slots if needs in works else 0.0
+            before = self._busy.get(needs, 0.0)
+            busy[needs] = before + share * (now - before)
+            if needs in works:
+                works[needs].usually_busy = busy[needs]
+        self._busy = {needs: slots for needs, slots in busy.items() if slots >= LEAST_BUSY}
         return list(works.values())
 
 
@@ -205,54 +227,86 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
     to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
     used = {id(plan): plan.used for plan in plans}
-    missing = work.ramp_up_slots
-    for plan in plans:
-        missing -= plan.use(missing)
-    for plan in to_grow:
-        if missing and (taken := plan.grow(missing)):
-            missing -= taken
-            plan.reasons.append(f"{text}, beginning on up to {counted(work.ramp_up_slots, 'slot')}")
-    if work.measured_tasks:
-        _assign_measured(work, plans, to_grow, constraints)
+    if work.tasks:
+        _assign_present(work, plans, to_grow, constraints)
     # Tasks that come and end between two plans need the slots that they have kept busy.
     missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
     for plan in plans:
-        missing -= plan.use(max(0, missing))
+        taken = plan.use(max(0, missing))
+        plan.worth += min(taken, math.ceil(work.usually_busy - _ROUNDING))
+        missing -= taken
         if plan.used == used[id(plan)]:
             plan.idle_reason = f"other units are enough for {text}"
         elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 
 
-def _assign_measured(
+def _assign_present(
     work: Work, plans: Sequence[CapacityPlan], to_grow: Sequence[CapacityPlan], constraints: Constraints
 ) -> None:
-    tasks, task_seconds = math.ceil(work.measured_tasks * work.slots_each), work.task_seconds
+    tasks, task_seconds = math.ceil(work.tasks * work.slots_each), work.task_seconds
     existing = [batch for plan in plans for batch in plan.free]
+    present = sum(batch.slots for batch in existing)
     addable: list[SlotBatch] = []
     reserved = 0.0
-    for plan in to_grow:
-        addable.append(plan.growth(tasks, reserved))
-        reserved += plan.cost(addable[-1])
     finish_seconds = constraints.get("finish_seconds")
-    if finish_seconds is None:
-        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed]
-        within = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
-    else:
-        within = max(finish_seconds, soonest_seconds([*existing, *addable], tasks, task_seconds))
-    if math.isinf(within):
+    most = tasks if finish_seconds is not None else work.most_slots(tasks)
+    room = max(0, most - present)
+    for plan in to_grow:
+        addable.append(plan.growth(room, reserved))
+        reserved += plan.cost(addable[-1])
+    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
+    if math.isinf(soonest):
         return
-    is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
+    if finish_seconds is not None:
+        within = max(finish_seconds, soonest)
+        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
+    elif work.unmeasured_tasks:
+        within = soonest
+        is_enough = not room
+    else:
+        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed]
+        best = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
+        within = min(best, LATER * soonest)
+        is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
+    if not work.unmeasured_tasks:
+        _note_worth(tasks, task_seconds, present + sum(batch.slots for batch in addable), plans)
+    if is_enough:
+        # Whatever exists and helps is used: pending units have waited, and may come later than it is known.
+        within = max(finish_seconds or 0.0, soonest_seconds(existing, tasks, task_seconds))
+    capacity = list(existing)
+    left = tasks
     for plan in plans:
-        tasks -= plan.run(tasks, task_seconds, within)
+        before = plan.used
+        is_guess = bool(work.unmeasured_tasks)
+        helpful = sum(batch.slots for batch in plan.free if is_guess or batch.tasks_each(task_seconds, within))
+        left -= plan.run(left, task_seconds, within)
+        if finish_seconds is None:
+            most -= plan.used - before
+            most -= plan.use(max(0, min(most, helpful - (plan.used - before))))
     for plan in to_grow:
         each = plan.growth(1).tasks_each(task_seconds, within)
-        slots = math.ceil(tasks / each) if each and tasks > 0 else 0
+        slots = min(room, math.ceil(left / each)) if each and left > 0 else 0
+        if work.unmeasured_tasks and finish_seconds is None and not is_enough:
+            # How long it takes is a guess: all that have something to do, unless it ends before they are there.
+            slots = room if tasks_done(capacity, task_seconds, plan.startup) < tasks else 0
         taken = plan.note_useful(slots) if is_enough else plan.grow(slots)
-        tasks -= each * taken
+        room -= taken
+        capacity.append(SlotBatch(taken, plan.startup))
+        left -= each * taken
         if taken and not is_enough:
             start = f"{seconds_text(plan.startup)} to start a unit"
             plan.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
+
+
+def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:
+    """Note how many units are worth keeping: as many as end this work as soon as ones would that are still to start."""
+    for plan in plans:
+        fresh = soonest_seconds([SlotBatch(most_slots, plan.startup)], tasks, task_seconds)
+        batch = SlotBatch(sum(each.slots for each in plan.free), 0.0)
+        slots = batch.slots_for(tasks, task_seconds, fresh)
+        plan.worth += slots
+        tasks -= slots * batch.tasks_each(task_seconds, fresh)
 
 
 @dataclass(slots=True)
@@ -263,18 +317,24 @@ class Work:
     slots_each: float = 1.0
     """Slots of a unit that one of the tasks leaves to no other: it counts as that many tasks."""
     tasks: int = 0
-    measured_tasks: int = 0
+    unmeasured_tasks: int = 0
     seconds: float = 0.0
-    """Remaining time of the measured tasks on one slot."""
-    ramp_up_slots: int = 0
-    """Slots for the others."""
+    """Remaining time of the tasks on one slot, as far as it is known."""
+    first_slots: int = 0
+    """Slots for unmeasured tasks, whatever little they are assumed to be."""
     busy_slots: float = 0.0
+    usually_busy: float = 0.0
+    """The average of busy_slots over a start-up time."""
     ended_per_second: float = 0.0
     functions: list[str] = field(default_factory=list)
 
     @property
     def task_seconds(self) -> float:
-        return max(1e-6, self.seconds / self.measured_tasks)
+        return max(1e-6, self.seconds / self.tasks)
+
+    def most_slots(self, tasks: int) -> int:
+        """Return how many slots have something to do: each has work for a while."""
+        return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
 
     def __str__(self) -> str:
         names = list(dict.fromkeys(self.functions))
@@ -284,10 +344,9 @@ class Work:
             # Most of them come and end between two plans.
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         tasks = f"{counted(self.tasks, 'task')} of {work}"
-        if not self.measured_tasks:
+        if self.unmeasured_tasks == self.tasks:
             return f"{tasks}, not measured yet"
-        unmeasured = self.tasks - self.measured_tasks
-        rest = f", {unmeasured:,} of them not measured yet" if unmeasured else ""
+        rest = f", {self.unmeasured_tasks:,} of them not measured yet" if self.unmeasured_tasks else ""
         return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
 
 
@@ -314,23 +373,30 @@ class Cooldown:
         self._doublings = 0
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
+        self._needed_at = now
+        self._lull = self._longest_lull = 0.0
+        """The last time without any need, and the longest of those that made units missing."""
 
     def seconds(self, usual: float) -> float:
         """Return the cooldown now. usual: the cooldown without a shortage."""
-        return max(usual, min(MAX_DOUBLED_SECONDS, usual * 2.0**self._doublings))
+        return max(usual, min(MAX_DOUBLED_SECONDS, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
 
-    def level(self, needed: int, usual: float, now: float) -> int:
+    def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
         """Return how many units should stay, given how many are needed now. Call at every plan."""
         if now - self._shortage_at > SHORTAGE_SECONDS:
-            self._doublings = 0
+            self._doublings, self._longest_lull = 0, 0.0
+        if has_work:
+            if now - self._needed_at > LULL_SECONDS:
+                self._lull = now - self._needed_at
+            self._needed_at = now
         cooldown = self.seconds(usual)
         needs = self._needs
         while needs and needs[-1][1] <= needed:
             needs.pop()
         needs.append((now, needed))
-        while needs[0][0] <= now - cooldown and len(needs) > 1:
+        while len(needs) > 1 and needs[0][0] <= now - cooldown:
             needs.popleft()
-        return max(_remaining(units, now - at, cooldown) for at, units in needs)
+        return needs[0][1]
 
     def shrunk(self, now: float) -> None:
         self._shrunk_at = now
@@ -338,17 +404,11 @@ class Cooldown:
     def grew(self, usual: float, now: float) -> None:
         if now - self._shrunk_at <= 2 * self.seconds(usual):
             self._doublings = min(self._doublings + 1, 16)
+            self._longest_lull = max(self._longest_lull, self._lull)
             self._shortage_at = now
             self._shrunk_at = -math.inf
 
 
 def cooldown_seconds(startup: float) -> float:
     """Return the default cooldown of units with this start-up time in seconds."""
-    return min(MAX_COOLDOWN_SECONDS, max(MIN_COOLDOWN_SECONDS, startup))
-
-
-def _remaining(units: int, seconds: float, cooldown: float) -> int:
-    if seconds <= 0:
-        return units
-    passed = QUARTERS if seconds >= cooldown else math.floor(seconds / cooldown * QUARTERS + _ROUNDING)
-    return math.ceil(units * REMAINING_THIRDS[passed] / REMAINING_THIRDS[0])
+    return min(MAX_COOLDOWN_SECONDS, max(MIN_COOLDOWN_SECONDS, RETURN_SHARE * startup))

@@ -27,11 +27,17 @@ class Demand:
     """Tasks that could run now and do not: waiting in the scheduler, or prefetched by a worker."""
     running: int
     task_seconds: float | None
-    """Measured time of one task; None until one of them has ended."""
+    """Mean time of one task, in which those count that run unusually long; None until one of them has ended."""
     busy_slots: float = 0.0
     """Slots that tasks which have ended since the last view kept busy until now, on average."""
     ended_per_second: float = 0.0
     """Rate of these tasks: at a high rate, few of them are queued or running at the moment of a view."""
+    expected_seconds: float | None = None
+    """Of a task, while task_seconds is None: the user's hint, else the median of all tasks of this cluster."""
+    longest_seconds: float = 0.0
+    """How long one of the running tasks has run, at least: the longest such time that is known."""
+    running_seconds: float | None = None
+    """How long the running tasks will run on, together, by the times of those that took longer; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,12 @@ class ManagerView:
     idle_seconds: tuple[float, ...] = ()
     """For every running unit that has nothing to do: for how long."""
     startup_seconds: float | None = None
-    """Measured time from the start of a unit to its connected worker; None until one has connected."""
+    """Measured time from the start of a unit to its connected worker, without the time in a queue; None until one has
+    connected."""
+    queue_seconds: float | None = None
+    """Measured time that a unit waits in a queue before it starts; None until one has left the queue."""
+    usual_startup_seconds: float = 0.0
+    """What its type says of its start-up time before it was measured; 0: nothing."""
     trouble: str = ""
     """Why it cannot start units now; empty when all is well."""
     fixed: bool = False

@@ -279,6 +279,7 @@ class ManagerDetails:
     backlog_units: f.Count32 = 0  # units that stay in a queue although fewer are wanted
     unit_price: f.Price = 0.0  # of one unit and hour; 0: nothing, or not known
     unit_minimum_seconds: f.Seconds = 0.0  # a unit that lives for less is paid for so long
+    usual_startup_seconds: f.Seconds = 0.0  # of a unit, without a queue, before it was measured; 0: not known
 
 
 @dataclass(slots=True)
@@ -395,6 +396,7 @@ class Spec:
     name: f.Display = ""  # display text: the function's qualified name, unless the user gave one
     parent: f.OptionalId = b""  # task that submitted these, or empty
     replicas: f.Count32 = 1  # stores that are to have a copy of each large result; 0 says the same as 1
+    expected_seconds: f.Seconds = 0.0  # the user's hint until a task of the function was measured; 0: none
 
 
 @dataclass(slots=True)

@@ -210,6 +210,7 @@ struct ManagerDetails {
   backlogUnits @7 :UInt32;       # units that stay in a queue although fewer are wanted
   unitPrice @8 :Float64;         # of one unit and hour; 0: nothing, or not known
   unitMinimumSeconds @9 :Float64;  # a unit that lives for less is paid for so long
+  usualStartupSeconds @10 :Float64;  # of a unit, without a queue, before it was measured; 0: not known
 }
 
 struct StoreDetails {
@@ -306,6 +307,7 @@ struct Spec {
   name @10 :Text;                # display text: the function's qualified name, unless the user gave one
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
   replicas @12 :UInt32;          # stores that are to have a copy of each large result; 0 says the same as 1
+  expectedSeconds @13 :Float64;  # the user's hint until a task of the function was measured; 0: none
 }
 
 struct TaskGroup {

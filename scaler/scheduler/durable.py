@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from scaler.grammar import counted
 from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
+from scaler.scheduler.core.durations import BUCKETS
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
 _AT_ONCE = SendAnswer, AskPolicy
@@ -34,6 +36,7 @@ class DurableSteps:
         """
         self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change)
         self._path = path
+        self._task_times = path.parent / "task_times.json"
         self._perform = perform
         self._on_failure = on_failure
         self._failure = "", False
@@ -61,6 +64,26 @@ class DurableSteps:
                 self._path,
             )
         return [ledger.gone(), *found]
+
+    def read_task_times(self) -> list[float]:
+        """Return the durations of the cluster's tasks as they were written last; none when there is no such file."""
+        try:
+            counts = json.loads(self._task_times.read_text())
+            return [max(0.0, float(count)) for count in counts][:BUCKETS]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError) as error:
+            _log.warning("%s is not used: %s", self._task_times, error)
+            return []
+
+    def write_task_times(self, counts: Sequence[float]) -> None:
+        """Write the durations of the cluster's tasks. They are an estimate: a failure costs no more than that."""
+        temporary = self._task_times.with_suffix(".new")
+        try:
+            temporary.write_text(json.dumps([round(count, 3) for count in counts]))
+            temporary.replace(self._task_times)
+        except OSError as error:
+            _log.warning("cannot write %s: %s", self._task_times, error)
 
     @property
     def size_bytes(self) -> int:

@@ -218,6 +218,7 @@ class SchedulerServer:
 
     def _recover(self, durable: DurableSteps) -> None:
         self._spending = SpendingFile(_journal_directory(self._config), self._core.state, self._loop)
+        self._core.task_times.restore(durable.read_task_times())
         self._step(durable.recover())
 
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
@@ -329,6 +330,8 @@ class SchedulerServer:
         if self._access.keys is not None:
             self._audit.add_keys(self._access.keys.entries(), time.time())
         self._record(is_due=True)
+        if self._durable is not None:
+            self._durable.write_task_times(self._core.task_times.counts)
         self._record_timer = self._loop.call_later(COUNT_SECONDS, self._record_counts)
 
     # -- steps

@@ -66,6 +66,8 @@ class Capacity:
     their queue when fewer units are wanted: they have waited long, and new ones would wait again. unit_price: what one
     unit costs in an hour, in the currency of spend_limit; 0 where it costs nothing, or the price is unknown; the
     setting unit_price replaces it. unit_minimum_seconds: a unit that lives for less is paid for as long.
+    usual_startup_seconds: how long a unit usually takes from its start, without a queue, to its worker: policies know
+    it before the first one has been measured; 0: nothing is known.
     """
 
     unit_slots: int
@@ -79,6 +81,7 @@ class Capacity:
     backlog: int = 0
     unit_price: float = 0.0
     unit_minimum_seconds: float = 0.0
+    usual_startup_seconds: float = 0.0
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:

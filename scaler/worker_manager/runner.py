@@ -194,6 +194,7 @@ class Runner:
             capacity.backlog,
             capacity.unit_price if config.unit_price is None else config.unit_price,
             capacity.unit_minimum_seconds,
+            capacity.usual_startup_seconds,
         )
         self._connect = partial(connect, details, self._on_events)
         self._connector = self._connect()

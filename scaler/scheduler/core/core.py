@@ -42,6 +42,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.data.stores import Stores
+from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
@@ -112,6 +113,11 @@ class SchedulerCore:
         """Clients that were given up, and when the storage forgets their objects."""
         self._gone: dict[bytes, None] = {}
         """Clients that left last: the objects of these may still be in a store that was out of contact."""
+
+    @property
+    def task_times(self) -> TaskTimes:
+        """Durations of all tasks of the cluster, which a scheduler with a state_directory keeps over restarts."""
+        return self._elastic.task_times
 
     def step(self, inputs: Sequence[Input], now: float) -> list[Command]:
         """Apply a batch of inputs at monotonic time `now` (seconds) and return what is to be done, in order."""

@@ -18,6 +18,7 @@ from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
+from scaler.scheduler.core.durations import TaskTimes, forecast
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.lifetimes import ending, ends_of
 from scaler.scheduler.core.orphans import Orphans
@@ -33,7 +34,6 @@ SLOW_POLICY_SECONDS = 1.0
 """A policy that has not answered for longer is reported."""
 REPORT_AGAIN_SECONDS = 60.0
 """A slow policy is reported again after this time."""
-STARTUP_WEIGHT = 0.3
 RETURN_SECONDS = 3.0
 """After a restart, the scheduler stops no units this long: they may have work of before, and come back one by one."""
 ORPHANS_SECONDS = 5.0
@@ -60,6 +60,7 @@ class Elastic:
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
+        self.task_times = TaskTimes()
 
     # -- managers and their workers
 
@@ -85,6 +86,7 @@ class Elastic:
             self._outbox.publish(peer_incident("degraded", record, status.degraded_reason))
         record.status = status
         record.status_at = now
+        record.note_queued()
         record.ends = ends_of(status.units, record.ends, now)
         record.left_units &= {unit.unit_id for unit in status.units}
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in ALIVE}
@@ -100,9 +102,7 @@ class Elastic:
         record.joined_units.add(unit_id)
         for unit in record.units:
             if unit.unit_id == unit_id and not worker.is_reporting:
-                took = unit.age_seconds + (now - record.status_at)
-                old = record.startup_seconds
-                record.startup_seconds = took if old is None else old + STARTUP_WEIGHT * (took - old)
+                record.measure(unit, unit.age_seconds + (now - record.status_at))
         if unit_id in record.unwanted_units:
             self.drain(worker, "it is not needed any more")
 
@@ -212,10 +212,17 @@ class Elastic:
 
     def _demand(self, now: float) -> tuple[Demand, ...]:
         assigned = running = 0
+        elapsed: dict[Function, list[tuple[float, int]]] = {}
         for worker in self._state.workers.values():
+            begun = min(worker.busy, worker.slots)
             assigned += len(worker.tasks)
-            if worker.has_begun:  # otherwise it may be starting, and nothing of its runs
-                running += min(worker.busy, worker.slots) + len(worker.blocked)
+            if not worker.has_begun:
+                continue  # it may be starting, and nothing of its runs
+            running += begun + len(worker.blocked)
+            if begun > 0:
+                # Its oldest task stands for all that it runs.
+                first = next(task for task in worker.tasks.values() if task.id not in worker.blocked)
+                elapsed.setdefault(first.group.function, []).append((max(0.0, now - worker.progressed_at), begun))
         started = running / assigned if assigned else 1.0
         # The first view has nothing to measure from.
         seconds = now - self._view.now if self._view is not None else 0.0
@@ -230,16 +237,31 @@ class Elastic:
             ended, wall_us = function.submitted - sum([group.live for group in groups]), function.wall_us
             new, new_us = ended - function.viewed[0], wall_us - function.viewed[1]
             function.viewed = ended, wall_us
+            if new_us:
+                self.task_times.add(new_us // new, new)
             here = [group for group in groups if not group.client.terminated]
             ready = sum(group.ready for group in here)
             sent = sum(group.assigned for group in here)
-            begun = round(sent * started)
-            mean = new_us * 1e-6 / new if new_us else None
-            task_seconds = max((group.timing.seconds for group in here if group.timing.measured), default=mean)
             # Of a task that ended, no more than the time since the last view counts.
             rate, busy = (new / seconds, min(new, new_us * 1e-6 / seconds)) if seconds else (0.0, 0.0)
             if ready or sent or rate:
-                row = Demand(function.needs, function.name, ready + sent - begun, begun, task_seconds, busy, rate)
+                begun = round(sent * started)
+                known = forecast(
+                    {group.timing for group in here}, elapsed.get(function, ()), new_us * 1e-6 / new if new_us else None
+                )
+                hints = [group.spec.expected_seconds for group in here if group.spec.expected_seconds]
+                row = Demand(
+                    function.needs,
+                    function.name,
+                    ready + sent - begun,
+                    begun,
+                    known.task_seconds,
+                    busy,
+                    rate,
+                    expected_seconds=max(hints) if hints else self.task_times.median_seconds,
+                    longest_seconds=known.longest_seconds,
+                    running_seconds=known.running_seconds,
+                )
                 demand.append(row)
         return tuple(demand)
 
@@ -305,6 +327,8 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         pending_ages=tuple(unit.age_seconds + now - record.status_at for unit in record.pending_units),
         idle_seconds=tuple(now - worker.idle_since for worker in staying if not worker.tasks),
         startup_seconds=record.startup_seconds,
+        queue_seconds=record.queue_seconds,
+        usual_startup_seconds=details.usual_startup_seconds,
         trouble=record.trouble,
         fixed=details.fixed,
         unit_price=details.unit_price,

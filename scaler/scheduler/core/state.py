@@ -43,12 +43,11 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.durable import DurableSession
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
 
-UNKNOWN_DURATION_SECONDS = 0.05
-"""Assumed duration of a task whose function was never measured."""
-DURATION_WEIGHT = 0.2
-"""Weight of a new measurement in the moving average of a function's duration."""
+STARTUP_WEIGHT = 0.3
+"""Weight of a new measurement in the moving average of a manager's start-up time, and of its queue."""
 PREFETCH_SECONDS = 0.05
 """Work that a slot of a worker has waiting, at least."""
 PREFETCH_ROUND_TRIPS = 1.5
@@ -62,21 +61,6 @@ ARRIVAL_SECONDS = 0.1
 """Resolution of the times at which the tasks of a group arrived."""
 MAX_ARRIVALS = 1_000
 """Such times that a group keeps; beyond it, every second one is dropped."""
-
-
-@dataclass(slots=True, eq=False)
-class Timing:
-    """Measured duration of one function: an exponential moving average."""
-
-    seconds: float = UNKNOWN_DURATION_SECONDS
-    measured: int = 0
-
-    def observe(self, seconds: float) -> None:
-        if self.measured:
-            self.seconds += DURATION_WEIGHT * (seconds - self.seconds)
-        else:
-            self.seconds = seconds
-        self.measured += 1
 
 
 @dataclass(slots=True, eq=False)
@@ -781,6 +765,11 @@ class ManagerRecord(PeerRecord):
     decision: ScalingDecided | None = None
     """The last one that was published."""
     startup_seconds: float | None = None
+    """Moving average of the time from the start of a unit to its worker, without the time in a queue."""
+    queue_seconds: float | None = None
+    """The same of the time in a queue; None until a unit has left one."""
+    queued: dict[str, float] = field(default_factory=dict)
+    """The age at which each pending unit was seen in a queue last."""
     running_units: dict[str, Worker] = field(default_factory=dict)
     ends: dict[str, UnitEnd] = field(default_factory=dict)
     """Of units whose end is known."""
@@ -795,6 +784,19 @@ class ManagerRecord(PeerRecord):
     def __post_init__(self) -> None:
         details = self.details
         self.offers = Offers.of(details.capabilities, details.unit_slots, details.unit_memory_bytes or math.inf)
+
+    def note_queued(self) -> None:
+        """Note how long units of the last status have waited in a queue."""
+        waiting = {unit.unit_id: unit.age_seconds for unit in self.units if unit.state is UnitState.WAITING}
+        listed = {unit.unit_id for unit in self.units}
+        self.queued = {key: age for key, age in self.queued.items() if key in listed} | waiting
+
+    def measure(self, unit: UnitStatus, took: float) -> None:
+        """Note that the worker of a unit has come this long after the unit was started."""
+        queued = self.queued.get(unit.unit_id, 0.0)
+        if queued or self.queue_seconds is not None:
+            self.queue_seconds = _averaged(self.queue_seconds, queued)
+        self.startup_seconds = _averaged(self.startup_seconds, max(0.0, took - queued))
 
     def learn(self, worker: Worker) -> None:
         """Note what one of its workers really offers of the resources that every worker has."""
@@ -835,3 +837,7 @@ class ManagerRecord(PeerRecord):
         Those out of contact may be lost. Then their manager replaces them, and they must not count twice.
         """
         return [worker for worker in self.running_units.values() if worker.is_willing]
+
+
+def _averaged(average: float | None, seconds: float) -> float:
+    return seconds if average is None else average + STARTUP_WEIGHT * (seconds - average)

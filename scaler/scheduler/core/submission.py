@@ -10,11 +10,12 @@ from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Subm
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durable import DurableSession, note_label
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
-from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, RetainedResult, Task, Timing
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, RetainedResult, Task
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_WRONG = 100
@@ -204,6 +205,8 @@ class Submission:
 
     def _new_group(self, client: ClientRecord, spec: Spec) -> Group:
         timing = self._timings.pop(spec.function, None) or Timing()
+        if spec.expected_seconds and not timing.measured:
+            timing.seconds = spec.expected_seconds
         self._timings[spec.function] = timing
         if len(self._timings) > MAX_TIMINGS:
             del self._timings[next(iter(self._timings))]

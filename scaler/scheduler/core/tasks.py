@@ -41,6 +41,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
@@ -287,6 +288,7 @@ class Tasks:
         peak_bytes = message.peak_bytes
         inputs_us = message.inputs_us
         healthy = False
+        measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
         if ran is not None and self._outbox.is_watched:
             self._outbox.publish(SlotsWorked(worker.name, ran))
@@ -315,7 +317,7 @@ class Tasks:
             if outcome <= _RAN:
                 healthy = True
                 own_us = max(0, duration_us - inputs_us[index]) if inputs_us else duration_us
-                group.timing.observe(own_us * 1e-6)
+                measured[group.timing.add(own_us)] = None
             if outcome in _FINAL:
                 self._end_one(
                     task,
@@ -330,6 +332,8 @@ class Tasks:
             else:
                 costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
+        for timing in measured:
+            timing.refresh()
         self._batch = NO_BATCH
         self.settle(batch)
         worker.note_progress(now, healthy)

@@ -8,14 +8,17 @@ counted: makespan, unit-seconds paid, overshoot, changes of direction, tasks los
     print(simulate(WORKLOADS[0], SimplePolicy(""), startup_seconds=60.0))
 """
 
-from scaler.testing.scaling.comparison import AllFromTheStart, OnePerHeartbeat
-from scaler.testing.scaling.workloads import WORKLOADS, Arrival, UnitPool, Workload
+from scaler.testing.scaling.competitors import AllFromTheStart, DaskAdaptive, HyperQueueAllocation, OnePerHeartbeat
+from scaler.testing.scaling.workloads import MORE_WORKLOADS, WORKLOADS, Arrival, UnitPool, Workload
 from scaler.testing.scaling.world import ScalingOutcome, simulate
 
 __all__ = [
+    "MORE_WORKLOADS",
     "WORKLOADS",
     "AllFromTheStart",
     "Arrival",
+    "DaskAdaptive",
+    "HyperQueueAllocation",
     "OnePerHeartbeat",
     "ScalingOutcome",
     "UnitPool",

@@ -10,61 +10,17 @@ from typing import cast
 
 from scaler.policy.simple import SimplePolicy
 from scaler.policy.target import TargetPolicy
-from scaler.policy.view import Allocation, ClusterView, ManagerView, ScalingPolicy, Wanted
+from scaler.policy.view import ScalingPolicy
 from scaler.policy.waterfall import WaterfallPolicy
-from scaler.testing.scaling.workloads import WORKLOADS, Workload
+from scaler.testing.scaling.competitors import AllFromTheStart, DaskAdaptive, HyperQueueAllocation, OnePerHeartbeat
+from scaler.testing.scaling.workloads import MORE_WORKLOADS, WORKLOADS, Workload
 from scaler.testing.scaling.world import ScalingOutcome, simulate
 
-STARTUP_SECONDS = (1.0, 60.0, 180.0)
 FORMULA = "formula"
-HEARTBEAT_SECONDS = 2.0
-GROW_ABOVE = 10
-SHRINK_BELOW = 1
-
-
-class AllFromTheStart:
-    """All permitted units from the start. A comparison with it stops them with the last task."""
-
-    allocation = Allocation()
-
-    def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        return {
-            manager.manager_id: Wanted(manager.units if manager.max_units is None else manager.max_units, "all")
-            for manager in view.managers
-        }
-
-
-class OnePerHeartbeat:
-    """One more unit per heartbeat when tasks / workers > 10, one less when it is below 1; the first for any task.
-
-    Workers are connected ones, as usual in such formulas: pending units are not counted. Each manager is treated
-    separately, with the tasks that it could run.
-    """
-
-    allocation = Allocation()
-
-    def __init__(self) -> None:
-        self._next = -math.inf
-        self._wanted: dict[str, int] = {}
-
-    def plan(self, view: ClusterView) -> dict[str, Wanted]:
-        if view.now >= self._next:
-            self._next = view.now + HEARTBEAT_SECONDS
-            self._wanted = {manager.manager_id: self._beat(manager, view) for manager in view.managers}
-        return {
-            manager.manager_id: Wanted(self._wanted.get(manager.manager_id, manager.units), "tasks / workers")
-            for manager in view.managers
-        }
-
-    @staticmethod
-    def _beat(manager: ManagerView, view: ClusterView) -> int:
-        tasks = sum(row.queued + row.running for row in view.demand if row.needs.fits(manager.offers))
-        workers = manager.units_running
-        share = tasks / workers if workers else math.inf if tasks else 0.0
-        if share > GROW_ABOVE:
-            limit = math.inf if manager.max_units is None else manager.max_units
-            return int(min(manager.units + 1, limit))
-        return max(0, manager.units - 1) if share < SHRINK_BELOW else manager.units
+DASK = "Dask"
+HYPERQUEUE = "HyperQueue"
+DEFAULT = "simple, vanilla"
+"""The policy of a scheduler without settings."""
 
 
 def _ladder(workload: Workload) -> ScalingPolicy:
@@ -79,6 +35,8 @@ CONTESTANTS: Mapping[str, Callable[[Workload], ScalingPolicy]] = {
     "simple, vanilla": lambda _: SimplePolicy("allocate=even_load; scaling=vanilla"),
     "simple, capability": lambda _: SimplePolicy("allocate=capability; scaling=capability"),
     "waterfall_v1": _ladder,
+    DASK: lambda _: cast("ScalingPolicy", DaskAdaptive()),
+    HYPERQUEUE: lambda _: cast("ScalingPolicy", HyperQueueAllocation()),
     FORMULA: lambda _: cast("ScalingPolicy", OnePerHeartbeat()),
 }
 """By name, how each is made for a workload, with its defaults."""
@@ -106,7 +64,7 @@ class Cell:
 
     @property
     def cost(self) -> float:
-        return self.outcome.unit_seconds / self.reference.unit_seconds
+        return _paid(self.outcome) / _paid(self.reference)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +80,8 @@ class Summary:
     """Mean, in units."""
     flaps: int
     """The most in any cell."""
-    cells_that_flap: int
-    """In how many cells it changes direction more than once between two bursts."""
+    restarts: int
+    """Units that it started within a start-up time after it had stopped one."""
     scaled_down: int
     lost: int
 
@@ -141,7 +99,7 @@ def cell(contestant: str, workload: Workload, startup_seconds: float) -> Cell:
 
 
 def table(contestant: str, workloads: Sequence[Workload] = WORKLOADS) -> list[Cell]:
-    return [cell(contestant, workload, startup) for workload in workloads for startup in STARTUP_SECONDS]
+    return [cell(contestant, workload, startup) for workload in workloads for startup in workload.startups]
 
 
 def summary(cells: Sequence[Cell]) -> Summary:
@@ -154,10 +112,45 @@ def summary(cells: Sequence[Cell]) -> Summary:
         cost_of_sums=sum(each.unit_seconds for each in ours) / sum(each.unit_seconds for each in theirs),
         overshoot=sum(each.overshoot for each in ours) / len(ours),
         flaps=max(each.flaps for each in ours),
-        cells_that_flap=sum(each.flaps > 1 for each in ours),
+        restarts=sum(each.restarts for each in ours),
         scaled_down=sum(each.scaled_down for each in ours),
         lost=sum(each.lost for each in ours),
     )
+
+
+LEAST_PAID_SECONDS = 60.0
+"""Where next to nothing is paid for, a ratio of costs says nothing: a minute of one unit is the least."""
+
+
+def _paid(outcome: ScalingOutcome) -> float:
+    return max(LEAST_PAID_SECONDS, outcome.unit_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """One policy beside another in one cell. Makespan and cost are multiples of the other's."""
+
+    workload: Workload
+    startup_seconds: float
+    makespan: float
+    cost: float
+    restarts: int
+    """Of the first one: how often it started a unit within a start-up time after it had stopped one."""
+
+
+def duel(contestant: str, rival: str, workload: Workload, startup_seconds: float) -> Duel:
+    ours, theirs = (cell(name, workload, startup_seconds).outcome for name in (contestant, rival))
+    makespan = ours.makespan_seconds / theirs.makespan_seconds
+    return Duel(workload, startup_seconds, makespan, _paid(ours) / _paid(theirs), ours.restarts)
+
+
+def duels(contestant: str, rival: str, workloads: Sequence[Workload] = WORKLOADS + MORE_WORKLOADS) -> list[Duel]:
+    return [duel(contestant, rival, workload, startup) for workload in workloads for startup in workload.startups]
+
+
+def mean_cost(found: Sequence[Duel]) -> float:
+    """Return the geometric mean, in which every cell counts alike."""
+    return _mean([each.cost for each in found])
 
 
 def _mean(ratios: Sequence[float]) -> float:

@@ -25,7 +25,10 @@ class UnitPool:
 
     startup_seconds: from start to the connected worker; None for what the simulation is run with. dies_starting: the
     share of units that end half way through their start. life_seconds: after how long on average a unit is lost.
-    reclaimed_at: when every second running unit is lost, all at once.
+    reclaimed_at: when every second running unit is lost, all at once. queue_seconds: the shortest and the longest time
+    that a unit waits in a shared queue before it starts, which costs nothing. minimum_seconds: each unit is paid for
+    at least this long. price: what a second of a unit counts. known_startup: the manager's type says how long its units
+    usually take to start.
     """
 
     manager_id: str
@@ -35,16 +38,23 @@ class UnitPool:
     dies_starting: float = 0.0
     life_seconds: float | None = None
     reclaimed_at: float | None = None
+    queue_seconds: tuple[float, float] | None = None
+    minimum_seconds: float = 0.0
+    price: float = 1.0
+    known_startup: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Tasks, and the units that they may run on. bursts: when something new begins; flaps are counted in between."""
+    """Tasks, and the units that they may run on. bursts: when something new begins; changes of direction are counted in
+    between. startups: the start-up times that it is run with.
+    """
 
     name: str
     arrivals: tuple[Arrival, ...]
     pools: tuple[UnitPool, ...]
     bursts: tuple[float, ...] = (0.0,)
+    startups: tuple[float, ...] = (1.0, 60.0, 180.0)
     tasks: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +73,19 @@ def _long_tail(count: int, seed: int) -> tuple[float, ...]:
     return tuple(
         random.uniform(10.0, 120.0) if random.random() < 0.04 else random.uniform(0.5, 1.5) for _ in range(count)
     )
+
+
+def _pareto(shortest: float, count: int, seed: int) -> tuple[float, ...]:
+    """A few tasks are much longer than the others: shape 1.3, at most 300 times the shortest."""
+    random = Random(seed)  # noqa: S311
+    return tuple(min(300 * shortest, shortest * random.paretovariate(1.3)) for _ in range(count))
+
+
+def _mixed(counts: dict[float, int], seed: int) -> tuple[float, ...]:
+    """Tasks of one function with these durations, in a random order."""
+    seconds = [each for each, count in counts.items() for _ in range(count)]
+    Random(seed).shuffle(seconds)  # noqa: S311
+    return tuple(seconds)
 
 
 def _rise_and_fall(seconds: float, every: float, most: int) -> tuple[Arrival, ...]:
@@ -102,3 +125,57 @@ WORKLOADS = (
     ),
     Workload("rise and fall", _rise_and_fall(900.0, 10.0, 60), ANY),
 )
+
+SHORT = (1.0, 60.0)
+EVERY_90 = tuple(90.0 * number for number in range(8))
+MORE_WORKLOADS = (
+    Workload("Pareto tail", (Arrival(0.0, "work", _pareto(0.5, 800, 11)),), ANY, startups=SHORT),
+    Workload(
+        "a burst each 90 s",
+        tuple(Arrival(at, "work", _around(2.0, 200, 100 + int(at))) for at in EVERY_90),
+        ANY,
+        bursts=EVERY_90,
+        startups=SHORT,
+    ),
+    Workload("0.01 s and 60 s", (Arrival(0.0, "work", _mixed({0.01: 2000, 60.0: 40}, 12)),), ANY, startups=SHORT),
+    Workload("one long task", (Arrival(0.0, "work", (600.0,)),), ANY, startups=SHORT),
+    Workload(
+        "a fifth fails",
+        (Arrival(0.0, "work", _around(5.0, 800, 13)),),
+        (UnitPool("cloud", 32, dies_starting=0.2),),
+        startups=SHORT,
+    ),
+    Workload(
+        "half is reclaimed",
+        (Arrival(0.0, "work", _around(5.0, 1200, 14)),),
+        (UnitPool("cloud", 32, reclaimed_at=120.0),),
+        startups=SHORT,
+    ),
+    Workload(
+        "laptop and cloud",
+        tuple(Arrival(at, "work", _around(1.0, count, 15)) for at, count in ((0.0, 60), (120.0, 1500))),
+        (UnitPool("laptop", 4, startup_seconds=1.0, price=0.0), UnitPool("cloud", 28, known_startup=True)),
+        bursts=(0.0, 120.0),
+        startups=SHORT,
+    ),
+    Workload(
+        "paid for a minute",
+        tuple(Arrival(at, "work", _around(1.0, 150, 200 + int(at))) for at in (0.0, 240.0, 480.0)),
+        (UnitPool("cloud", 32, minimum_seconds=60.0),),
+        bursts=(0.0, 240.0, 480.0),
+        startups=SHORT,
+    ),
+    Workload(
+        "minutes in a queue",
+        (Arrival(0.0, "work", _around(20.0, 400, 16)),),
+        (UnitPool("queue", 32, queue_seconds=(60.0, 600.0)),),
+        startups=SHORT,
+    ),
+    Workload(
+        "hours in a queue",
+        (Arrival(0.0, "work", _around(120.0, 300, 17)),),
+        (UnitPool("queue", 32, queue_seconds=(600.0, 7200.0)),),
+        startups=SHORT,
+    ),
+)
+"""Each as it breaks a simple rule: long tails, recurrence, mixtures, failures, prices, queues."""

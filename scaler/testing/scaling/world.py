@@ -31,6 +31,7 @@ from scaler.protocol.messages import (
     WorkerDetails,
 )
 from scaler.scheduler.core.commands import AskPolicy, Command, PolicyAnswered, Send
+from scaler.testing.scaling.competitors import TaskWatcher, flaps_of
 from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
 from scaler.testing.simulation.actors import CALM, ActorWorld, SimulatedWorker
 from scaler.testing.simulation.stepping import SteppedCore, hello
@@ -47,7 +48,7 @@ from scaler.worker_manager.reconcile import (
 
 STEP_SECONDS = 0.005
 """One iteration of the scheduler: inputs within it are one batch."""
-LIMIT_SECONDS = 7200.0
+LIMIT_SECONDS = 200_000.0
 HEARTBEAT_SECONDS = 2.0
 ROUND_GAP_SECONDS = 0.05
 LISTED_AFTER_END_SECONDS = 60.0
@@ -68,12 +69,14 @@ class ScalingOutcome:
     response_seconds: float
     """The same for each burst alone, summed."""
     unit_seconds: float
-    """Paid time: from the start of each unit to its end."""
+    """Paid time: from the start of each unit, which a queue delays, to its end, times its price."""
     most_units: int
     most_busy: int
     """The most units that had work at the same time."""
     flaps: int
     """The most changes of direction, up or down, of the wanted units of a manager between two bursts."""
+    restarts: int
+    """How often a manager was to start a unit within a start-up time after it was to stop one."""
     scaled_down: int
     """Tasks that were lost or had to run again because their unit was stopped."""
     lost: int
@@ -96,7 +99,7 @@ def simulate(
     """Run a workload. startup_seconds: for the unit pools without one of their own.
 
     ends_at_once: units end with the last task, regardless of the policy. check_every: interval in steps at which all
-    invariants of the core are checked; 0 for never. Raises AssertionError when tasks still wait after two hours.
+    invariants of the core are checked; 0 for never. Raises AssertionError when tasks still wait after two days.
     """
     return ScalingWorld(workload, policy, startup_seconds, check_every).run(ends_at_once)
 
@@ -132,6 +135,8 @@ class ScalingWorld(SteppedCore):
     def __init__(self, workload: Workload, policy: ScalingPolicy, startup_seconds: float, check_every: int) -> None:
         self._workload = workload
         self._guard = GuardedPolicy(policy)
+        self._watcher = policy if isinstance(policy, TaskWatcher) else None
+        self._function_of: dict[bytes, str] = {}
         self._wanted: dict[str, list[tuple[float, int]]] = {}
         config = SchedulerConfig(
             bind_address="tcp://127.0.0.1:0",
@@ -173,6 +178,10 @@ class ScalingWorld(SteppedCore):
             most_units=self._most_units,
             most_busy=self._most_busy,
             flaps=max((_flaps(series, bursts) for series in self._wanted.values()), default=0),
+            restarts=sum(
+                flaps_of(self._wanted.get(manager.name, ()), manager.reach_seconds)
+                for manager in self._managers.values()
+            ),
             scaled_down=self._scaled_down,
             lost=self._failed,
         )
@@ -210,6 +219,7 @@ class ScalingWorld(SteppedCore):
         self._durations.update(zip(ids, arrival.seconds, strict=True))
         burst = sum(begin <= arrival.at for begin in self._workload.bursts) - 1
         self._burst_of.update(dict.fromkeys(ids, burst))
+        self._function_of.update(dict.fromkeys(ids, arrival.function))
         spec = Spec(function, name=arrival.function, needs=arrival.needs)
         group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), [])
         self._arrive(Received(CLIENT, Submit([(function, code)], [group], 0)))
@@ -219,6 +229,8 @@ class ScalingWorld(SteppedCore):
             return
         for task, result in zip(message.ids, message.outcomes, strict=True):
             self._ended += 1
+            if self._watcher is not None:
+                self._watcher.task_ended(self._function_of[task], task, self.now)
             self._failed += result != messages.Outcome.SUCCESS
             self._burst_ends[self._burst_of[task]] = self.now
         self._arrive(Received(CLIENT, AcknowledgeResults(message.number)))
@@ -230,7 +242,8 @@ class ScalingWorld(SteppedCore):
 
     def started(self, task: bytes) -> None:
         """Count the busy workers: a task has started."""
-        del task
+        if self._watcher is not None:
+            self._watcher.task_started(self._function_of[task], task, self.now)
         self._most_busy = max(self._most_busy, sum(worker.running > 0 for worker in self._workers.values()))
 
     def killed(self, task: bytes) -> None:
@@ -263,10 +276,16 @@ class ScalingWorld(SteppedCore):
 
 @dataclass(slots=True)
 class _Unit:
+    """began: when its payment begins, which is later than its birth where it waits in a queue."""
+
     worker: bytes
     born: float
+    began: float
     state: UnitState = UnitState.PENDING
     ended: float = math.inf
+
+    def has_begun(self, now: float) -> bool:
+        return self.began < min(self.ended, now)
 
 
 class SimulatedManager:
@@ -275,10 +294,17 @@ class SimulatedManager:
     def __init__(self, peer: bytes, pool: UnitPool, startup_seconds: float, world: ScalingWorld) -> None:
         self.peer = peer
         self.details = ManagerDetails(
-            pool.manager_id, "simulated", pool.max_units, 1, dict(pool.capabilities), fixed=False
+            pool.manager_id,
+            "simulated",
+            pool.max_units,
+            1,
+            dict(pool.capabilities),
+            unit_price=pool.price,
         )
         self._pool = pool
         self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds
+        if pool.known_startup:
+            self.details.usual_startup_seconds = self._startup_seconds
         self._world = world
         self._random = Random(pool.manager_id)  # noqa: S311 (a simulation must repeat itself)
         self._reconciler = Reconciler(pool.max_units)
@@ -288,9 +314,23 @@ class SimulatedManager:
         if pool.reclaimed_at is not None:
             world.later(pool.reclaimed_at, self._reclaim)
 
+    @property
+    def name(self) -> str:
+        return self._pool.manager_id
+
+    @property
+    def reach_seconds(self) -> float:
+        """How long a unit takes from the call that starts it to its worker, on average."""
+        shortest, longest = self._pool.queue_seconds or (0.0, 0.0)
+        return self._startup_seconds + (shortest + longest) / 2
+
     def paid_seconds(self, now: float) -> float:
-        """Return the total lifetime of all units until now."""
-        return sum(min(unit.ended, now) - unit.born for unit in self._units.values())
+        """Return what all units cost until now."""
+        least = self._pool.minimum_seconds
+        paid = sum(
+            max(least, min(unit.ended, now) - unit.began) for unit in self._units.values() if unit.has_begun(now)
+        )
+        return self._pool.price * paid
 
     def hear(self, message: Desired) -> None:
         wanted = message.units + message.draining
@@ -331,18 +371,27 @@ class SimulatedManager:
         self._round_at(now + max(ROUND_GAP_SECONDS, again))
 
     def _start(self) -> str:
-        world = self._world
-        name = f"{self._pool.manager_id}-{len(self._units) + 1}"
-        self._units[name] = _Unit(world.unit_started(), world.now)
+        world, pool = self._world, self._pool
+        name = f"{pool.manager_id}-{len(self._units) + 1}"
+        queued = 0.0 if pool.queue_seconds is None else self._random.uniform(*pool.queue_seconds)
+        unit = self._units[name] = _Unit(world.unit_started(), world.now, world.now + queued)
+        if queued:
+            unit.state = UnitState.WAITING
+            world.later(unit.began, lambda: self._leave_queue(unit))
         startup = self._startup_seconds * self._random.uniform(1 - SPREAD, 1 + SPREAD)
-        if self._random.random() < self._pool.dies_starting:
-            world.later(world.now + startup / 2, lambda: self._end(name, UnitState.FAILED))
+        if self._random.random() < pool.dies_starting:
+            world.later(unit.began + startup / 2, lambda: self._end(name, UnitState.FAILED))
             return name
-        world.later(world.now + startup, lambda: self._joined(name))
-        if self._pool.life_seconds is not None:
-            life = self._random.expovariate(1 / self._pool.life_seconds)
-            world.later(world.now + startup + life, lambda: self._end(name, UnitState.FAILED))
+        world.later(unit.began + startup, lambda: self._joined(name))
+        if pool.life_seconds is not None:
+            life = self._random.expovariate(1 / pool.life_seconds)
+            world.later(unit.began + startup + life, lambda: self._end(name, UnitState.FAILED))
         return name
+
+    def _leave_queue(self, unit: _Unit) -> None:
+        if unit.state is UnitState.WAITING:
+            unit.state = UnitState.PENDING
+            self._round_at(self._world.now + ROUND_GAP_SECONDS)
 
     def _joined(self, name: str) -> None:
         unit = self._units[name]

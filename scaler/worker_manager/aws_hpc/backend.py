@@ -29,6 +29,8 @@ STOP_GRACE_SECONDS = 25.0
 """How long running tasks of a worker that is stopped may take: Batch kills its container 30 s after SIGTERM."""
 UNANSWERED_SECONDS = 20.0
 """A SubmitJob that was not answered and is not listed after this time counts as failed."""
+USUAL_STARTUP_SECONDS = 45.0
+"""From SubmitJob to the connected worker on Fargate, and on hosts that run already."""
 STUCK_SECONDS = 120.0
 """A job that is RUNNABLE for longer shows a reason even if Batch gives none."""
 _STATES = {"RUNNING": UnitState.RUNNING, "SUCCEEDED": UnitState.STOPPED, "FAILED": UnitState.FAILED}
@@ -63,8 +65,9 @@ class BatchBackend(PolledBackend):
             noun="jobs",
             stop_by_hand=f"end each with `aws batch terminate-job --region {config.aws_region} "
             "--reason left --job-id JOB`",
-            capacity=_priced(
-                Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes), config, definition
+            capacity=replace(
+                _priced(Capacity.of_units(slots, units, unit_memory_bytes=definition.memory_bytes), config, definition),
+                usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
             first_state=UnitState.PENDING,

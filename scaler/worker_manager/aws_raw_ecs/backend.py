@@ -24,6 +24,8 @@ from scaler.worker_manager.aws_raw_ecs.definition import SETUP, check, ensure_de
 from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
 
+USUAL_STARTUP_SECONDS = 45.0
+"""From RunTask to the connected worker on Fargate."""
 MAX_STARTED = 10
 """Tasks of one RunTask."""
 LAUNCHES_AT_ONCE, LAUNCHES_PER_SECOND = 90, 18
@@ -58,6 +60,7 @@ class EcsBackend(PolledBackend):
                 Capacity.of_units(cpus, units, unit_memory_bytes=memory_gb * 1024**3),
                 unit_price=fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0,
                 unit_minimum_seconds=FARGATE_MINIMUM_SECONDS,
+                usual_startup_seconds=USUAL_STARTUP_SECONDS,
             ),
             heartbeat_seconds=config.heartbeat_interval_seconds,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,26 +12,28 @@ USUAL = 40.0
 
 
 def levels(cooldown: Cooldown, needed: int, *times: float) -> list[int]:
-    return [cooldown.level(needed, USUAL, now) for now in times]
+    return [cooldown.level(needed, USUAL, now, has_work=needed > 0) for now in times]
 
 
-def test_what_was_needed_stays_for_half_of_the_cooldown_and_then_goes_in_thirds() -> None:
-    assert levels(Cooldown(9, 0.0), 0, 0, 19.9, 20, 29.9, 30, 39.9, 40) == [9, 9, 6, 6, 3, 3, 0]
+def test_what_was_needed_stays_for_the_cooldown_and_then_goes() -> None:
+    assert levels(Cooldown(9, 0.0), 0, 0, 20, 39.9, 40) == [9, 9, 9, 0]
 
 
-def test_the_last_one_stays_until_the_end() -> None:
-    assert levels(Cooldown(1, 0.0), 0, 0, 39.9, 40) == [1, 1, 0]
+def test_a_need_that_sinks_lets_units_go_one_after_another() -> None:
+    cooldown = Cooldown(0, 0.0)
+    assert [levels(cooldown, needed, at) for at, needed in ((0, 3), (10, 2), (20, 1))] == [[3], [3], [3]]
+    assert levels(cooldown, 0, 30, 40, 50, 60) == [3, 2, 1, 0]
 
 
 def test_without_cooldown_only_what_is_needed_now_stays() -> None:
     cooldown = Cooldown(9, 0.0)
-    assert [cooldown.level(3, 0.0, 1.0), cooldown.level(0, 0.0, 1.5)] == [3, 0]
+    assert [cooldown.level(needed, 0.0, now, has_work=True) for needed, now in ((3, 1.0), (0, 1.5))] == [3, 0]
 
 
 def test_a_lower_need_that_came_later_is_remembered_for_as_long() -> None:
     cooldown = Cooldown(8, 0.0)
-    assert levels(cooldown, 3, 30) == [3]
-    assert levels(cooldown, 0, 40, 49.9, 50, 60, 70) == [3, 3, 2, 1, 0]
+    assert levels(cooldown, 3, 30, 40) == [8, 3]
+    assert levels(cooldown, 0, 79.9, 80) == [3, 0]
 
 
 def test_a_need_that_comes_and_goes_keeps_its_units() -> None:
@@ -51,8 +54,18 @@ def test_units_that_are_missed_soon_after_others_left_double_the_cooldown_for_a_
     cooldown.grew(USUAL, 280.0)
     cooldown.grew(USUAL, 281.0)
     assert cooldown.seconds(USUAL) == 2 * USUAL
-    cooldown.level(0, USUAL, 281.0 + SHORTAGE_SECONDS)
+    levels(cooldown, 0, 281.0 + SHORTAGE_SECONDS)
     assert cooldown.seconds(USUAL) == USUAL
+
+
+def test_after_a_shortage_units_stay_for_longer_than_the_lull_before_it() -> None:
+    cooldown = Cooldown(0, 0.0)
+    levels(cooldown, 2, 0, 10)
+    levels(cooldown, 0, 60)
+    cooldown.shrunk(60.0)
+    levels(cooldown, 2, 130)
+    cooldown.grew(USUAL, 130.0)
+    assert cooldown.seconds(USUAL) == 1.5 * (130 - 10)
 
 
 def test_cooldown_is_bounded_unless_it_was_asked_to_be_longer() -> None:
@@ -65,7 +78,7 @@ def test_cooldown_is_bounded_unless_it_was_asked_to_be_longer() -> None:
 
 
 def test_units_that_start_slowly_are_kept_for_longer() -> None:
-    assert [cooldown_seconds(startup) for startup in (0.3, 60.0, 900.0)] == [20.0, 60.0, 120.0]
+    assert [cooldown_seconds(startup) for startup in (0.3, 60.0, 9000.0)] == [3.0, pytest.approx(40.8), 1800.0]
 
 
 @given(
@@ -80,7 +93,7 @@ def test_the_level_rises_only_with_need_and_is_gone_after_the_cooldown(
     now, before = 0.0, units
     for seconds, needed in steps:
         now += seconds
-        level = cooldown.level(needed, usual, now)
+        level = cooldown.level(needed, usual, now, has_work=False)
         assert needed <= level <= max(before, needed)
         before = level
-    assert cooldown.level(0, usual, now + usual + 1e-6) == 0
+    assert cooldown.level(0, usual, now + usual + 1e-6, has_work=False) == 0

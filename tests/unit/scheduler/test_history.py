@@ -9,8 +9,9 @@ import pytest
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core import facts as module
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
-from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated, Timing
+from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
 from tests.unit.scheduler.driver import Cluster
 
 GROUP = Group(

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 from scaler.needs import Needs
 from scaler.protocol.messages import Spec
+from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.ready import ReadyQueue, ReadyQueues
-from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task, Timing
+from scaler.scheduler.core.state import TERMINATED, ClientRecord, Function, Group, Task
 
 PLAIN = Needs()
 GPU = Needs.of({"gpu": 1})

@@ -1,0 +1,125 @@
+"""Measured durations of tasks: a histogram with buckets that double, so that it is bounded and says what tails there
+are. Pure.
+
+Laws: an update costs O(1); old durations lose weight, so that a function which changes is known by its present.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from operator import attrgetter
+
+UNKNOWN_DURATION_SECONDS = 0.05
+"""Assumed duration of a task whose function was never measured, where it is to be placed."""
+BUCKETS = 65
+"""Microseconds of 64 bits, by their number of binary digits."""
+MOST_TASKS = 100_000
+MOST_WEIGHT = 512
+"""Tasks that a histogram holds at most; then all that it holds count half."""
+
+
+@dataclass(slots=True, eq=False)
+class Timing:
+    """Durations of one function's tasks. seconds: the mean, or what is assumed before the first has ended.
+
+    Durations of a batch are added one by one, and then taken in with `refresh`.
+    """
+
+    seconds: float = UNKNOWN_DURATION_SECONDS
+    counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
+    """Tasks by the number of binary digits of their microseconds."""
+    total_us: float = 0
+    measured: float = 0
+    """The sum of all counts."""
+
+    def add(self, microseconds: int) -> Timing:
+        """Add a duration, and return this."""
+        self.counts[microseconds.bit_length()] += 1
+        self.total_us += microseconds
+        self.measured += 1
+        return self
+
+    def refresh(self) -> None:
+        self.seconds = self.total_us * 1e-6 / self.measured
+        if self.measured >= MOST_WEIGHT:
+            self.counts = [count / 2 for count in self.counts]
+            self.total_us /= 2
+            self.measured /= 2
+
+    def remaining_seconds(self, elapsed: Iterable[float]) -> list[float]:
+        """Return how long tasks will run on that have run this long, in seconds.
+
+        Of those that took longer the mean tells. Where none has, a task is half done. O(buckets and tasks).
+        """
+        counts = self.counts
+        sums = [count * middle_seconds(digits) for digits, count in enumerate(counts)]
+        longer = list(accumulate(reversed(counts)))[::-1]
+        longer_seconds = list(accumulate(reversed(sums)))[::-1]
+        found = []
+        for seconds in elapsed:
+            above = min(BUCKETS - 1, int(seconds * 1e6).bit_length() + 1)
+            mean = longer_seconds[above] / longer[above] if longer[above] > 0 else 2 * seconds
+            found.append(max(mean - seconds, 0.0))
+        return found
+
+
+@dataclass(slots=True, eq=False)
+class TaskTimes:
+    """Durations of all tasks of the cluster, of whatever function: what a function is assumed to be before it ran."""
+
+    counts: list[float] = field(default_factory=lambda: [0] * BUCKETS)
+
+    def restore(self, counts: Sequence[float]) -> None:
+        """Begin with what an earlier scheduler has measured."""
+        self.counts = [*counts[:BUCKETS], *([0.0] * (BUCKETS - len(counts)))]
+
+    def add(self, mean_us: int, tasks: int) -> None:
+        """Add tasks that took this long on average, in microseconds."""
+        self.counts[min(BUCKETS - 1, mean_us.bit_length())] += tasks
+        if sum(self.counts) >= MOST_TASKS:
+            self.counts = [count / 2 for count in self.counts]
+
+    @property
+    def median_seconds(self) -> float | None:
+        """The median, as the middle of its bucket; None before the first task has ended."""
+        half = sum(self.counts) / 2
+        for digits, total in enumerate(accumulate(self.counts)):
+            if total >= half > 0:
+                return middle_seconds(digits)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the policy knows of one function's tasks; `Demand` says what each means."""
+
+    task_seconds: float | None
+    longest_seconds: float
+    running_seconds: float | None
+
+
+def forecast(timings: Iterable[Timing], elapsed: Collection[tuple[float, int]], recent: float | None) -> Forecast:
+    """Return what is known of a function. elapsed: for how many running tasks each time has passed since they began.
+
+    recent: the mean of the tasks that have ended lately, where no timing has been measured. Tasks that run more than
+    twice the mean count in it as if they had ended: of a mixture, the short tasks alone end at first.
+    """
+    longest = max((seconds for seconds, _ in elapsed), default=0.0)
+    timing = max((each for each in timings if each.measured), default=None, key=attrgetter("seconds"))
+    if timing is None:
+        return Forecast(recent, longest, None)
+    remaining = timing.remaining_seconds([seconds for seconds, _ in elapsed])
+    tasks, total = timing.measured, timing.measured * timing.seconds
+    for (seconds, count), left in zip(elapsed, remaining, strict=True):
+        if seconds > 2 * timing.seconds:
+            tasks += count
+            total += count * (seconds + left)
+    left = sum(count * left for (_, count), left in zip(elapsed, remaining, strict=True))
+    return Forecast(total / tasks, longest, left)
+
+
+def middle_seconds(digits: int) -> float:
+    """Return the middle of a bucket, whose microseconds are from 2 ** (digits - 1) up."""
+    return 0.75e-6 * (1 << digits)

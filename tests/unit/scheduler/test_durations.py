@@ -1,0 +1,62 @@
+"""Measured durations of tasks, and what they say of those that run."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.scheduler.core.durations import MOST_WEIGHT, TaskTimes, Timing, forecast
+
+
+def timing(*seconds: float) -> Timing:
+    made = Timing()
+    for each in seconds:
+        made.add(int(each * 1e6)).refresh()
+    return made
+
+
+def test_the_mean_of_a_function_is_that_of_its_tasks() -> None:
+    assert timing(1.0, 2.0, 6.0).seconds == pytest.approx(3.0)
+
+
+def test_a_function_that_changes_is_soon_known_by_its_present() -> None:
+    changed = timing(*[0.01] * 2_000, *[1.0] * (2 * MOST_WEIGHT))
+    assert changed.seconds > 0.85
+    assert changed.measured < MOST_WEIGHT
+
+
+def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones() -> None:
+    mixed = timing(*[0.01] * 95, *[60.0] * 5)
+    fresh, old, oldest = mixed.remaining_seconds([0.0, 1.0, 500.0])
+    assert fresh == pytest.approx(mixed.seconds, rel=0.5)
+    assert 30 < old < 90
+    assert oldest == 500.0, "none took longer: it is half done"
+
+
+def test_tasks_that_run_unusually_long_count_before_they_end() -> None:
+    known = forecast([timing(*[0.01] * 100)], [(20.0, 8)], None)
+    assert known.task_seconds == pytest.approx((100 * 0.01 + 8 * 40.0) / 108)
+    assert (known.longest_seconds, known.running_seconds) == (20.0, 160.0)
+
+
+def test_before_a_task_has_ended_only_its_age_is_known() -> None:
+    known = forecast([Timing()], [(3.0, 2), (5.0, 1)], None)
+    assert (known.task_seconds, known.longest_seconds, known.running_seconds) == (None, 5.0, None)
+
+
+def test_the_median_of_the_cluster_is_that_of_most_tasks() -> None:
+    times = TaskTimes()
+    assert times.median_seconds is None
+    times.add(2_000_000, 900)
+    times.add(300, 200)
+    assert times.median_seconds == pytest.approx(2.0, rel=0.5)
+    later = TaskTimes()
+    later.restore(times.counts)
+    assert later.median_seconds == times.median_seconds
+
+
+def test_the_cluster_forgets_what_was_long_ago() -> None:
+    times = TaskTimes()
+    times.add(1_000, 1_000_000)
+    for _ in range(20):
+        times.add(8_000_000, 100_000)
+    assert times.median_seconds == pytest.approx(8.0, rel=0.5)
