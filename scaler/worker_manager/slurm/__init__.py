@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from scaler.config.setting import Setting
-from scaler.config.values import Check, Count, CountOrNone, Names, Range
+from scaler.config.values import Check, Count, CountOrNone, Names
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.needs import GPU
 from scaler.plugins import WorkerManagerType
