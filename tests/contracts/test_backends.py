@@ -183,9 +183,7 @@ def kubernetes_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[B
             each.close()
 
 
-@pytest.fixture(
-    params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_ec2", "aws_hpc", "kubernetes"]
-)
+@contextmanager
 def queue_case(system: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     """Yield the backend of slurm with commands that a queue in a directory stands in for."""
     commands = install(script.parent)
@@ -213,7 +211,10 @@ def queue_case(system: str, script: Path, monkeypatch: pytest.MonkeyPatch) -> It
     end_all(commands)
 
 
-@pytest.fixture(params=["memory", "baremetal_native", "offload", "symphony", "aws_raw_ecs", "aws_hpc", "pbs", "lsf"])
+TYPES = "memory baremetal_native offload symphony aws_raw_ecs aws_ec2 aws_hpc kubernetes pbs lsf"
+
+
+@pytest.fixture(params=TYPES.split())
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendCase]:
     script = tmp_path / "agent.py"
     script.write_text(AGENT)

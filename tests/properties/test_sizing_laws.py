@@ -37,8 +37,8 @@ def managers(draw: st.DrawFn, index: int) -> ManagerView:
         tuple(draw(st.lists(SECONDS, max_size=limit - running))),
         tuple(draw(st.lists(SECONDS, max_size=running))),
         draw(st.one_of(st.none(), st.floats(0.1, 300))),
-        draw(st.sampled_from(["", "no quota"])),
-        draw(st.booleans()),
+        trouble=draw(st.sampled_from(["", "no quota"])),
+        fixed=draw(st.booleans()),
     )
 
 

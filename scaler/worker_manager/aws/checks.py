@@ -72,7 +72,9 @@ class Checks:
                 self._way_out(subnet, public_ip=public_ip, public_key=public_key)
             free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
             if units is not None and units > free:
-                self.problem(f"the subnets have {free} free addresses, and {units} units need one each: add subnets")
+                self.problem(
+                    f"free addresses of the subnets: {free}, of which each unit needs one, up to {units}: add subnets"
+                )
 
     def _way_out(self, subnet: Fields, *, public_ip: bool, public_key: str) -> None:
         name = f"subnet {subnet['SubnetId']}"

@@ -9,11 +9,11 @@ from functools import partial
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.credential import CredentialParameter
+from scaler.worker_manager.aws.instance_profile import InstanceProfile
 from scaler.worker_manager.aws.setup import (
     Account,
     Change,
     IamRole,
-    InstanceProfile,
     Resource,
     backend_statements,
     run,

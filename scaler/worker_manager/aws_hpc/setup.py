@@ -13,6 +13,7 @@ from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import platform_of
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
+from scaler.worker_manager.aws.instance_profile import InstanceProfile
 from scaler.worker_manager.aws.package import (
     BASE_IMAGE,
     CACHE,
@@ -33,7 +34,6 @@ from scaler.worker_manager.aws.setup import (
     DefinitionResource,
     IamResource,
     IamRole,
-    InstanceProfile,
     LogGroup,
     Resource,
     backend_statements,

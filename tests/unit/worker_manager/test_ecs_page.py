@@ -16,7 +16,7 @@ from scaler.config.files import read_file
 from scaler.config.setting import describe
 from scaler.worker_manager.aws.setup import execution_statements
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig
-from scaler.worker_manager.aws_raw_ecs.definition import WORKER_COMMAND
+from scaler.worker_manager.containers import WORKER_COMMAND
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = (ROOT / "docs/aws_raw_ecs.md").read_text()
