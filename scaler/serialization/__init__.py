@@ -54,12 +54,12 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
     except _PLAIN_PICKLE_ERRORS:
         data = b"__main__"  # as if it had named it: cloudpickle decides
     if b"__main__" in data or modules_by_value():
-        import cloudpickle  # noqa: PLC0415 (most processes never need it)
+        from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
 
         if on_retry is not None:
             on_retry()
         buffers.clear()
-        data = cloudpickle.dumps(value, 5, buffer_callback=keep)
+        data = dumps(value, keep)
     return [data, *(buffer.raw() for buffer in buffers)] if buffers else [data]
 
 
