@@ -90,6 +90,7 @@ class SchedulerClusterCombo:
         status_report_interval_seconds: float = 1.0,
         policy_engine_type: str = "simple",
         policy_content: str = "allocate=even_load; scaling=vanilla",
+        spend_limit: str = "",
         audit_path: str = "",
         state_directory: str = "",
         spill_directory: str = "",

@@ -80,7 +80,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         (f'{SCHEDULER}{MANAGER}preload = "os:system(print)"\n'.encode(), "'print' is not a literal"),
         (
             f'{SCHEDULER}[[worker_manager]]\ntype = "quantum"\n'.encode(),
-            "known are aws_hpc, aws_raw_ecs, baremetal_native",
+            "known are aws_ec2, aws_hpc, aws_raw_ecs, baremetal_native",
         ),
     ],
     ids=lambda value: value if isinstance(value, str) else "",

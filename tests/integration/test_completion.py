@@ -34,8 +34,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def bash(bash_script: str, program: str, folder: Path) -> list[str]:
-    command = ["bash", "--norc", "--noprofile", "-u", "-c", f"{bash_script}\n{program}"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, check=False, timeout=20)
+    # Longer than an argument may be.
+    command = ["bash", "--norc", "--noprofile", "-u", "-s"]
+    given = f"{bash_script}\n{program}\n"
+    done = subprocess.run(command, input=given, capture_output=True, text=True, cwd=folder, check=False, timeout=20)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -56,8 +58,8 @@ def completed(bash_script: str, line: str, folder: Path) -> list[str]:
         ("scaler c", ["cloud.toml", "completion"]),
         ("scaler m", ["more", "my cluster.toml"]),
         ("scaler n", []),  # notes.txt is no file of settings
-        ("/usr/bin/scaler init a", ["aws_hpc", "aws_raw_ecs"]),
-        ("scaler init aws_hpc s", ["symphony"]),
+        ("/usr/bin/scaler init a", ["aws_ec2", "aws_hpc", "aws_raw_ecs"]),
+        ("scaler init aws_hpc s", ["slurm", "ssh", "symphony"]),
         ("scaler init aws_hpc --out", ["--output"]),
         ("scaler init -o n", ["notes.txt"]),
         ("scaler completion ", ["--help", "--version", "-h", "bash", "fish", "zsh"]),
@@ -112,8 +114,9 @@ def test_the_scripts_of_all_shells_have_the_same_words() -> None:
 )
 def test_fish_completes(line: str, offered: list[str], folder: Path) -> None:
     fish = shutil.which("fish") or pytest.skip("fish is not installed")
-    program = f"{script('fish')}\ncomplete -C {shlex.quote(line)}"
-    done = subprocess.run([fish, "--no-config", "-c", program], capture_output=True, text=True, cwd=folder, check=True)
+    program = f"{script('fish')}\ncomplete -C {shlex.quote(line)}\n"
+    command = [fish, "--no-config"]
+    done = subprocess.run(command, input=program, capture_output=True, text=True, cwd=folder, check=True)
     assert sorted(each.partition("\t")[0] for each in done.stdout.split("\n") if each) == offered
 
 

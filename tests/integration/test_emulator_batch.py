@@ -357,6 +357,6 @@ def test_a_service_that_is_not_emulated_says_so_to_boto3(aws: AwsEmulator, servi
     )
     with pytest.raises(
         ClientError,
-        match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch, S3, IAM, CloudWatch Logs, Systems",
+        match=r"\(NotEmulated\).* operation: the emulator has ECS, Batch, Service Quotas, S3, IAM",
     ):
         getattr(client, operation)()

@@ -191,10 +191,9 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
         (details,) = scheduler.managers.values()
         slots = 3 if kind in ("offload", "symphony") else 1
         offers = {"linux": None, "gpu": 2.0}
-        memory = MEMORY_BYTES.get(kind, 0)
-        assert details == ManagerDetails(
-            "mine", flags_of(kind, aws)[0], 3, slots, offers, False, memory, kind == "slurm"
-        )
+        of_the_type = details.unit_price, details.unit_minimum_seconds, details.usual_startup_seconds
+        expected = "mine", flags_of(kind, aws)[0], 3, slots, offers, False, MEMORY_BYTES.get(kind, 0), kind == "slurm"
+        assert details == ManagerDetails(*expected, *of_the_type)
         assert has_uvloop(running.pid)
         assert within(5, lambda: io_threads(running.pid) == 3)
         assert running.output() == ""

@@ -39,10 +39,13 @@ def test_an_installed_wheel_has_every_file_of_the_running_package_and_its_comman
 
     assert run_with(site, "-c", "import scaler; print(scaler.__file__)").strip() == f"{site}/scaler/__init__.py"
     assert run_with(site, "bin/scaler", "--version") == run_with(site, "-m", "scaler", "--version")
-    kept = [path for path in PACKAGE.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
-    assert {path.relative_to(PACKAGE): path.read_bytes() for path in kept} == {
-        path.relative_to(site / "scaler"): path.read_bytes() for path in (site / "scaler").rglob("*") if path.is_file()
-    }
+    assert contents(PACKAGE) == contents(site / "scaler")
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    """Return all files below a folder, without what Python makes of them when they are imported."""
+    kept = [path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
+    return {path.relative_to(folder): path.read_bytes() for path in kept}
 
 
 def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
