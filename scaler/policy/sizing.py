@@ -2,8 +2,8 @@
 
 Growing. For measured work the completion time with more units is known (`capacity.py`), and is weighed against their
 cost. Existing units are used first, pending ones included. No unit is started for work that is done before it could
-help, or little later without it. Work of unknown length starts on a few slots, which double whenever its tasks have run
-for a while and none has ended: long tasks soon get all slots they can use, and tiny ones are measured early.
+help, or little later without it. Work of unknown length is sized by its count and an assumed time of a task, which is
+at least what its longest running task has taken: long tasks soon get all slots they can use.
 
 Shrinking. Units that the work has not needed during their cooldown stop: pending ones first, then idle ones.
 
@@ -83,7 +83,7 @@ class Constraints:
 
 
 class Sizing:
-    """Plans for the whole cluster. Keeps the ramp-up of unmeasured work, and recent needs and answers."""
+    """Plans for the whole cluster. Keeps recent needs and answers."""
 
     def __init__(self) -> None:
         self._cooldowns: dict[str, Cooldown] = {}
