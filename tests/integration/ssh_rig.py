@@ -86,6 +86,11 @@ class Sshd:
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
+    def client(self) -> int:
+        """Return the process id of the ssh that this process has connected to it."""
+        children = psutil.Process().children()
+        return next(child.pid for child in children if child.name() == "ssh" and str(self.port) in child.cmdline())
+
     def sessions(self) -> list[psutil.Process]:
         """Return the processes of its connections."""
         if self._process is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
@@ -21,6 +22,7 @@ from scaler.protocol.messages import UnitState
 from scaler.testing.backends import CHECKS, BackendCase, alive
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.ssh.backend import SshBackend
+from scaler.worker_manager.ssh.connection import HostConnection
 from tests.contracts.test_backends import AGENT
 from tests.integration.ssh_rig import WAIT_SECONDS, Hosts, make_key, needs_sshd, running_hosts, until_gone
 from tests.waiting import until
@@ -87,6 +89,8 @@ def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_th
     cores = len(os.sched_getaffinity(0))
     path = hosts.directory / "list"
     path.write_text(f"# ours\n{second}  # as many as it has cores\n")
+    profile = Path(hosts.all[1].variables["HOME"]) / ".bashrc"
+    profile.write_text("printf 'welcome, without a line end'\n")
     with hosts.backend(f"{first} slots=3", f"@{path}", slots_per_host=0, ssh_python=python) as backend:
         assert (backend.capacity.unit_slots, backend.capacity.max_units) == (1, 3 + cores)
         backend.start(4 + cores)
@@ -96,6 +100,7 @@ def test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_th
         running = next(unit for unit in units if unit.state is UnitState.RUNNING)
         backend.stop([running.unit_id])
         until_listed(backend, lambda units: waiting.unit_id in {unit.unit_id for unit in units if not unit.reason})
+    profile.unlink()
     with hosts.backend(f"{first} slots=3", second, max_task_concurrency=4) as backend:
         assert backend.capacity.max_units == 4
 
@@ -112,7 +117,7 @@ def test_a_host_that_is_down_delays_no_unit_that_another_has_room_for(hosts: Hos
         backend.stop([first])
         until_listed(backend, lambda units: third in {unit.unit_id for unit in units if not unit.reason})
         # When the host that works is lost as well, nothing waits for ever.
-        os.kill(backend.pid_of_connection(up), signal.SIGKILL)
+        os.kill(hosts.all[0].client(), signal.SIGKILL)
         units = until_listed(backend, lambda units: not alive(units))
         assert {unit.state for unit in units if unit.unit_id in {second, third}} == {UnitState.FAILED}
 
@@ -124,7 +129,10 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     old, other = tmp_path / "old-python", tmp_path / "other-python"
     old.write_text("#!/bin/sh\necho 3.8\n")
-    other.write_text(f'#!/bin/sh\nif test "$1" = -c; then echo {here}; else echo hello; echo scaler-ssh units x; fi\n')
+    wrong = '{"units": [], "started": null}'
+    other.write_text(
+        f"#!/bin/sh\nif test \"$1\" = -c; then echo {here}; else echo hello; echo 'scaler-ssh units {wrong}'; fi\n"
+    )
     for path in (old, other):
         path.chmod(0o755)
     match case:
@@ -145,7 +153,7 @@ def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], s
         case "no uv":
             return {"ssh_python": ""}, "uv is not installed there: install it, or name a Python with ssh_python"
         case "other scaler":
-            return {"ssh_python": str(other)}, "an unknown answer, 'units x': is another scaler there?"
+            return {"ssh_python": str(other)}, f"an unknown answer, 'units {wrong}': is another scaler there?"
         case _:
             return {"ssh_options": ("-F", str(hosts.options_file), "-o", "Unknown=1")}, "Bad configuration option"
 
@@ -178,7 +186,7 @@ def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
         backend.start(2)
         before = {unit.unit_id for unit in until_listed(backend, in_state(UnitState.RUNNING, 2))}
         if fault == "ssh":
-            os.kill(backend.pid_of_connection(str(first)), signal.SIGKILL)
+            os.kill(first.client(), signal.SIGKILL)
         else:
             for session in first.sessions():
                 session.kill()
@@ -202,9 +210,9 @@ def test_nothing_stays_on_a_host_that_has_not_heard_of_its_manager_for_the_death
         backend.start(1)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
         # The connection stays, and nothing comes through it: as if a laptop sleeps, or a cable was pulled.
-        os.kill(backend.pid_of_connection(str(host)), signal.SIGSTOP)
+        os.kill(host.client(), signal.SIGSTOP)
         assert not until_gone(host)
-        os.kill(backend.pid_of_connection(str(host)), signal.SIGCONT)
+        os.kill(host.client(), signal.SIGCONT)
         until_listed(backend, lambda units: not alive(units))
 
 
@@ -216,7 +224,7 @@ def test_a_new_connection_ends_what_an_earlier_one_has_left(hosts: Hosts, python
         stopped = host.unit(left), next(pid for pid, line in host.remote().items() if "watcher" in line)
         for pid in stopped:  # it does not see the end of its connection
             os.kill(pid, signal.SIGSTOP)
-        os.kill(backend.pid_of_connection(str(host)), signal.SIGKILL)
+        os.kill(host.client(), signal.SIGKILL)
         until_listed(backend, in_state(UnitState.FAILED, 1))
         until(lambda: stopped[0] not in host.remote() or _tried(backend), WAIT_SECONDS)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
@@ -290,9 +298,9 @@ def test_a_full_disk_is_the_reason(hosts: Hosts, tmp_path: Path) -> None:
         shell.unlink()
 
 
-def test_units_are_told_all_that_their_manager_was_told(hosts: Hosts, python: str) -> None:
+def test_units_get_all_settings_of_their_manager(hosts: Hosts, python: str) -> None:
     host = hosts.all[0]
-    told: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "worker_scheduler_address": "tcp://127.0.0.1:2",
         "object_storage_address": "tcp://127.0.0.1:3",
         "per_worker_capabilities": {"gpu": 2.0},
@@ -301,17 +309,41 @@ def test_units_are_told_all_that_their_manager_was_told(hosts: Hosts, python: st
         "preload": "os:getpid()",
         "compression": "off",
     }
-    with hosts.backend(str(host), ssh_python=python, **told) as backend:
+    with hosts.backend(str(host), ssh_python=python, **settings) as backend:
         [unit_id] = backend.start(1)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
         variables = Path(f"/proc/{host.unit(unit_id)}/environ").read_bytes().decode().split("\0")
         [text] = [each.partition("=")[2] for each in variables if each.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
     document = WorkerConfig.from_json(text)
-    config = hosts.config(str(host), **told)
+    config = hosts.config(str(host), **settings)
     assert (document.unit_id, document.slots, document.worker_manager_id) == (unit_id, 1, "far")
     assert (document.scheduler_address, document.compression) == ("tcp://127.0.0.1:2", "off")
     names = {item.name for item in fields(WorkerSettings)}
     assert {name: getattr(document, name) for name in names} == {name: getattr(config, name) for name in names}
+
+
+def test_a_host_that_prints_without_end_does_not_hold_the_manager_up() -> None:
+    with select.epoll() as watched:
+        connection = HostConnection(("sh", "-c", "echo scaler-ssh ready; exec yes >&2"), watched)
+        until(lambda: connection.receive() == ["ready"], WAIT_SECONDS)
+        until(lambda: not connection.receive() and len(connection.last_lines) > 1, WAIT_SECONDS)
+        connection.close()
+        assert connection.how_ended == "ssh ended: killed by signal 9 (SIGKILL)"
+
+
+def test_a_watcher_that_cannot_write_ends_all_the_same_when_nothing_arrives_any_more() -> None:
+    readable, writable = os.pipe()
+    try:
+        os.write(writable, bytes(fcntl.fcntl(writable, fcntl.F_GETPIPE_SZ)))  # the pipe is full, and nothing reads it
+        command = (sys.executable, "-m", "scaler.worker_manager.ssh.watcher", "0.1")
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=writable) as watcher:
+            try:
+                assert watcher.wait(WAIT_SECONDS) == 0
+            finally:
+                watcher.kill()
+    finally:
+        os.close(readable)
+        os.close(writable)
 
 
 def test_files_of_hosts_that_cannot_be_read_are_refused_with_the_place(hosts: Hosts) -> None:

@@ -1,8 +1,8 @@
 """The backend of the type ssh: connects to hosts, and places units on those that are ready.
 
 A unit waits until a host that is ready has a free slot, so a host that is down or slow delays no unit that another
-host has room for. While units wait, all hosts are connected to, those that have failed less and less often. When none
-is left that may become ready, the units that wait fail with the reason of each host.
+host has room for. While units wait, the backend connects to all hosts, with growing pauses to those that have failed.
+When no host may become ready, the units that wait fail with the reason of each host.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.config.addresses import is_loopback, local_address
@@ -36,9 +37,9 @@ from scaler.worker_manager.ssh.hosts import Host, all_hosts
 from scaler.worker_manager.wheel import build_wheel
 
 CLOSE_SECONDS = 2.0
-"""Connections that have not ended this long after their input has are killed: their hosts see that."""
+"""Connections that are still open this long after the end of their input are killed."""
 CORES_SECONDS = 5.0
-"""How long a manager waits when it starts for hosts to say how many cores they have."""
+"""How long a manager that starts waits for hosts to report their cores."""
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
 STEADY_SECONDS = 60.0
 """A connection that has lasted for this long is tried again at once."""
@@ -58,20 +59,20 @@ class _Unit:
 
 @dataclass(slots=True)
 class _Link:
-    """A host as it is now."""
+    """Current state of a host."""
 
     host: Host
     slots: int
-    """0: not known yet."""
+    """0: unknown, until the host reports its cores."""
     connection: HostConnection | None = None
     ready_at: float | None = None
-    sent: int = 0
-    """Units that were started through this connection."""
-    said_at: float = 0.0
+    starts: int = 0
+    """Requests to start a unit that were sent through this connection."""
+    sent_at: float = 0.0
     failures: int = 0
     retry_at: float = 0.0
     problem: str = ""
-    """Why the last connection ended; empty while all is well."""
+    """Why the last connection ended; empty once the next one is ready."""
     units: dict[str, _Unit] = field(default_factory=dict)
 
     @property
@@ -92,17 +93,18 @@ class SshBackend:
         self._watched = select.epoll()
         self._environment = config.ssh_python or _wheel_for(config)
         self._credential = units_credential(config)
-        self._keys: Sequence[FoundKeys] = ()
         self._forwards: list[str] = []
         self._is_checked = False
-        """The servers are there, and the workers have keys for them."""
+        """The servers answer, and the workers have keys for them."""
         if config.tunnel:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
+        self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)
+        """Those of a run of each of them; None where it has configured ones, or none."""
         self._learn_cores()
         known = [link.slots for link in self._links if link.slots]
-        # A host that does not answer yet is taken to be like the others.
+        # A host that has not answered yet counts as much as the largest other one.
         slots = sum(link.slots or max(known, default=1) for link in self._links)
         limit = config.max_task_concurrency
         self.capacity = Capacity.of_units(1, slots if limit < 0 else min(slots, limit))
@@ -130,12 +132,12 @@ class SshBackend:
                 unit = link.units.get(unit_id)
                 if unit is not None and not unit.is_stopping:
                     unit.is_stopping = True
-                    self._say(link, {"stop": unit_id}, now)
+                    self._send(link, {"stop": unit_id}, now)
 
     def list(self) -> list[Unit]:
         now = time.monotonic()
         for link in self._links:
-            self._hear(link, now)
+            self._receive(link, now)
         self._refresh(now)
         self._place(now)
         alive = [
@@ -157,14 +159,10 @@ class SshBackend:
             connection.close(max(0.0, until - time.monotonic()))
         self._watched.close()
 
-    def pid_of_connection(self, host: str) -> int:
-        """Return the process id of the ssh that is connected to a host. Raises KeyError."""
-        return {str(each.host): each.connection.pid for each in self._links if each.connection is not None}[host]
-
     # -- hosts
 
     def _learn_cores(self) -> None:
-        """Connect to the hosts whose slots are unknown, and wait for some time for them to tell."""
+        """Connect to the hosts whose slots are unknown, and wait CORES_SECONDS for them to report."""
         until = time.monotonic() + CORES_SECONDS
         asked = [link for link in self._links if not link.slots]
         for link in asked:
@@ -174,36 +172,36 @@ class SshBackend:
                 break
             self._watched.poll(left)
             for link in asked:
-                self._hear(link, time.monotonic())
+                self._receive(link, time.monotonic())
 
     def _connect(self, link: _Link, now: float) -> None:
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
         forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
-        link.ready_at, link.sent = None, 0
+        link.ready_at, link.starts = None, 0
         try:
             command = ssh_command(link.host, self._config.ssh_options, forwards, script)
             link.connection = HostConnection(command, self._watched)
         except OSError as error:
             self._failed(link, f"{link.host}: cannot start ssh: {error}", now)
 
-    def _hear(self, link: _Link, now: float) -> None:
+    def _receive(self, link: _Link, now: float) -> None:
         connection = link.connection
         if connection is None:
             return
         for line in connection.receive():
             try:
-                self._take(link, connection, line, now)
-            except (ValueError, TypeError, KeyError):
+                self._handle(link, connection, line, now)
+            except (ValueError, TypeError, KeyError, RecursionError):
                 connection.close()
                 self._failed(link, f"{link.host}: an unknown answer, {line[:80]!r}: is another scaler there?", now)
                 return
         if connection.how_ended:
             # At the end of a connection that was good, ssh writes one line.
-            words = list(connection.words) if link.ready_at is None else list(connection.words)[-1:]
-            self._failed(link, problem_text(link.host, words, connection.how_ended), now)
+            lines = list(connection.last_lines)[0 if link.ready_at is None else -1 :]
+            self._failed(link, problem_text(link.host, lines, connection.how_ended), now)
 
-    def _take(self, link: _Link, connection: HostConnection, line: str, now: float) -> None:
+    def _handle(self, link: _Link, connection: HostConnection, line: str, now: float) -> None:
         verb, _, rest = line.partition(" ")
         match verb:
             case "cores":
@@ -211,7 +209,7 @@ class SshBackend:
             case "wheel" if isinstance(self._environment, Wheel):
                 _log.info("installing an environment on %s", link.host)
                 connection.send(self._environment.data)
-            case "ready":
+            case "ready" if link.slots > 0:
                 link.ready_at, link.problem = now, ""
                 connection.passes_on = True
                 _log.info("connected to %s, slots=%d", link.host, link.slots)
@@ -247,14 +245,14 @@ class SshBackend:
             link = max(ready, key=lambda each: each.free)
             unit_id = next(iter(self._waiting))
             unit = self._waiting.pop(unit_id)
-            link.sent += 1
-            unit.number, unit.state, unit.reason = link.sent, UnitState.PENDING, ""
+            link.starts += 1
+            unit.number, unit.state, unit.reason = link.starts, UnitState.PENDING, ""
             link.units[unit_id] = unit
             config = self._config.worker_config(unit_id, 1)
             if self._forwards:
                 scheduler, storage = self._addresses(link)
                 config = replace(config, scheduler_address=scheduler, object_storage_address=storage)
-            self._say(link, {"start": config.to_json(), "unit_id": unit_id, "credential": self._credential}, now)
+            self._send(link, {"start": config.to_json(), "unit_id": unit_id, "credential": self._credential}, now)
         if not self._waiting:
             return
         for link in self._links:
@@ -277,12 +275,10 @@ class SshBackend:
         connection = link.connection
         return link.ready_at is not None and connection is not None and len(connection.ports) >= len(self._forwards)
 
-    def _note(self, link: _Link, listed: dict[str, object], now: float) -> None:
-        """Note what a host says of its units. It lists those that have ended for a while only."""
-        rows, started = listed["units"], listed["started"]
-        assert isinstance(rows, list)
-        assert isinstance(started, int)
-        seen = {unit_id: (UnitState(state), reason) for unit_id, state, reason in rows}
+    def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
+        """Note what a host lists, which has units that ended for a while only. Raises what a wrong list leads to."""
+        seen = {str(unit_id): (UnitState(state), str(reason)) for unit_id, state, reason in listed["units"]}
+        started = int(listed["started"])
         for unit_id, unit in tuple(link.units.items()):
             if unit_id in seen:
                 unit.state, unit.reason = seen[unit_id]
@@ -296,35 +292,34 @@ class SshBackend:
         is_asked = unit.is_stopping or state is UnitState.STOPPED
         self._ended.add(Unit(unit_id, UnitState.STOPPED if is_asked else state, 1, now - unit.started_at, reason), now)
 
-    # -- what is sent
+    # -- messages
 
-    def _say(self, link: _Link, message: dict[str, object], now: float) -> None:
+    def _send(self, link: _Link, message: dict[str, object], now: float) -> None:
         if link.connection is not None and self._is_usable(link):
-            link.said_at = now
-            rows = zip(self._keys, self._addresses(link), strict=False)
-            keys = [{"addresses": [address], "server": each.server, "own": each.own} for each, address in rows]
+            link.sent_at = now
+            found = zip(self._keys, self._addresses(link), strict=False)
+            keys = [{"addresses": [at], "server": each.server, "own": each.own} for each, at in found if each]
             link.connection.send(json.dumps({**message, "keys": keys}).encode() + b"\n")
 
     def _refresh(self, now: float) -> None:
-        """Show the hosts that the manager lives, with the keys of the scheduler, which a restarted one has new."""
-        due = [link for link in self._links if now - link.said_at >= self._config.heartbeat_interval_seconds]
+        """Send heartbeats to the hosts, with the current keys: a restarted scheduler has new ones."""
+        due = [link for link in self._links if now - link.sent_at >= self._config.heartbeat_interval_seconds]
         if any(link.ready_at is not None for link in due):
-            self._keys = self._found_keys() or self._keys
+            # A server that is away now keeps those that it had.
+            self._keys = [new or old for new, old in zip(self._found_keys(), self._keys, strict=True)]
             for link in due:
-                self._say(link, {}, now)
+                self._send(link, {}, now)
 
     def _addresses(self, link: _Link) -> Sequence[str]:
         """Return where the workers of a host find scheduler and object storage through the tunnel; nothing without."""
         ports = [] if link.connection is None else link.connection.ports
         return [f"tcp://127.0.0.1:{port}" for port in ports]
 
-    def _found_keys(self) -> Sequence[FoundKeys]:
-        """Return the keys that processes of this user find on this machine, of servers without configured ones."""
-        if self._config.insecure_no_auth or self._credential:
-            return []
-        with suppress(UsageError):
-            return [keys for address in self._forwards if (keys := find(address)) is not None]
-        return []
+    def _found_keys(self) -> Sequence[FoundKeys | None]:
+        if not (self._config.insecure_no_auth or self._credential):
+            with suppress(UsageError):
+                return [find(address) for address in self._forwards]
+        return [None] * len(self._forwards)
 
     def _check(self) -> None:
         """Raise BackendError when workers could not reach the servers, or not prove themselves there."""
@@ -332,7 +327,7 @@ class SshBackend:
             return
         scheduler, storage = self._forwards
         self._keys = self._found_keys()
-        if not (self._keys or self._config.insecure_no_auth or self._credential):
+        if not (self._keys[0] or self._config.insecure_no_auth or self._credential):
             raise BackendError(
                 f"the workers have no key for the scheduler at {scheduler}: give this manager credentials, as "
                 "`scaler keys add NAME --role manager` writes them"

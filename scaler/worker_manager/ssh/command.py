@@ -77,7 +77,7 @@ def watch_script(mark: str, silence_seconds: float, python_version: str, environ
     return "; ".join(
         (
             f"export {UNITS_VARIABLE}={quote(mark)}",
-            f'echo "{MARK}cores $(nproc)"',
+            f'echo; echo "{MARK}cores $(nproc)"',  # a profile may have printed something without a line end
             *prepare,
             'V=$("$P" -c "import sys; print(str(sys.version_info[0]) + chr(46) + str(sys.version_info[1]))") || exit 1',
             f'test "$V" = {python_version} || {{ echo "$P is Python $V, {wrong}" >&2; exit 1; }}',
@@ -120,7 +120,7 @@ def forwarded_port(line: str) -> int | None:
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
     """Return why a connection ended, on one line. lines: what ssh and the host wrote. how: its end in other words."""
-    told = [text for line in lines if (text := line.strip()) and not _NOISE.match(text)][-PROBLEM_LINES:]
-    text = "; ".join(told)[:MAX_PROBLEM_CHARACTERS] or how
+    parts = [text for line in lines if (text := line.strip()) and not _NOISE.match(text)][-PROBLEM_LINES:]
+    text = "; ".join(parts)[:MAX_PROBLEM_CHARACTERS] or how
     hint = next((hint for part, hint in _HINTS.items() if part in text), "")
     return f"{host}: {text}" + (f": {hint.format(host.destination)}" if hint else "")

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 
 from scaler.processes import describe_exit
 from scaler.worker_manager.ssh.command import MARK, forwarded_port
@@ -21,6 +22,10 @@ from scaler.worker_manager.ssh.command import MARK, forwarded_port
 PIPE_BYTES = 1024 * 1024
 """A pipe of this size takes a wheel at once; the system may allow less."""
 READ_BYTES = 64 * 1024
+READS = 16
+"""Of one call: a task that prints without end must not hold the manager up. A pipe has less when ssh has ended."""
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""Longer lines are cut."""
 KEPT_LINES = 20
 
 
@@ -29,6 +34,7 @@ class HostConnection:
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
         """Start it. Raises OSError when the system refuses."""
+        self._watched = watched
         self._process = subprocess.Popen(
             command,
             bufsize=0,
@@ -37,25 +43,27 @@ class HostConnection:
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C in a terminal is for the manager, which ends it in order
         )
-        pipes = (self._process.stdin, self._process.stdout, self._process.stderr)
-        self._stdin, self._stdout, self._stderr = (os.dup(pipe.fileno()) for pipe in pipes if pipe is not None)
-        for pipe in pipes:
-            assert pipe is not None
-            pipe.close()
+        try:
+            self._ended = os.pidfd_open(self._process.pid)
+        except OSError:
+            with self._process:  # closes its pipes, and awaits its end
+                self._process.kill()
+            raise
+        pipes = [pipe for pipe in (self._process.stdin, self._process.stdout, self._process.stderr) if pipe is not None]
+        self._stdin, self._stdout, self._stderr = (pipe.fileno() for pipe in pipes)
+        self._open = {pipe.fileno(): pipe.close for pipe in pipes} | {self._ended: partial(os.close, self._ended)}
+        """What closes each open descriptor."""
         for descriptor in (self._stdin, self._stdout, self._stderr):
             os.set_blocking(descriptor, False)
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._watched = watched
-        self._ended = os.pidfd_open(self._process.pid)
         for descriptor in (self._stdout, self._stderr, self._ended):
             watched.register(descriptor, select.EPOLLIN)
         watched.register(self._stdin, 0)
-        self._open = {self._stdin, self._stdout, self._stderr, self._ended}
         self._outgoing = bytearray()
         self._partial = {self._stdout: b"", self._stderr: b""}
-        self.words: deque[str] = deque(maxlen=KEPT_LINES)
-        """The last lines of stderr."""
+        self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
+        """Of stderr."""
         self.ports: list[int] = []
         """On the host, in the order of the forwards."""
         self.passes_on = False
@@ -73,7 +81,7 @@ class HostConnection:
         self._flush()
 
     def receive(self) -> list[str]:
-        """Return the lines that have come for the manager, without `MARK`. Afterwards, `how_ended` is up to date."""
+        """Return the lines for the manager that have arrived, without `MARK`. Afterwards, `how_ended` is up to date."""
         self._flush()
         has_ended = self._ended in self._open and self._process.poll() is not None
         lines = [line.removeprefix(MARK) for line in self._lines(self._stdout) if line.startswith(MARK)]
@@ -84,7 +92,7 @@ class HostConnection:
         return lines
 
     def end_input(self) -> None:
-        """Have the program on the host see the end of its input, at which it ends."""
+        """Close the input of the program on the host, which ends then."""
         self._drop(self._stdin)
 
     def close(self, seconds: float = 0.0) -> None:
@@ -98,17 +106,20 @@ class HostConnection:
         self.receive()
 
     def _note(self, line: str) -> None:
-        self.words.append(line)
+        self.last_lines.append(line)
         port = forwarded_port(line)
         if port is not None:
             self.ports.append(port)
         elif self.passes_on:
-            sys.stderr.write(f"{line}\n")
-            sys.stderr.flush()
+            with contextlib.suppress(OSError):  # nothing reads it any more
+                sys.stderr.write(f"{line}\n")
+                sys.stderr.flush()
 
     def _lines(self, descriptor: int) -> list[str]:
         data = self._partial[descriptor]
-        while descriptor in self._open:
+        for _ in range(READS):
+            if descriptor not in self._open:
+                break
             try:
                 more = os.read(descriptor, READ_BYTES)
             except BlockingIOError:
@@ -117,7 +128,10 @@ class HostConnection:
             if not more:
                 data += b"" if data.endswith(b"\n") or not data else b"\n"
                 self._drop(descriptor)
-        *whole, self._partial[descriptor] = data.split(b"\n")
+        *whole, rest = data.split(b"\n")
+        if len(rest) > MAX_LINE_BYTES:
+            whole, rest = [*whole, rest], b""
+        self._partial[descriptor] = rest
         return [line.decode("utf-8", "replace") for line in whole]
 
     def _flush(self) -> None:
@@ -135,9 +149,8 @@ class HostConnection:
 
     def _drop(self, descriptor: int) -> None:
         if descriptor in self._open:
-            self._open.remove(descriptor)
             self._watched.unregister(descriptor)
-            os.close(descriptor)
+            self._open.pop(descriptor)()
 
     def _close(self) -> None:
         self.how_ended = f"ssh ended: {describe_exit(self._process.returncode)}"

@@ -1,8 +1,8 @@
 """Runs on a host for as long as its manager's connection lives: starts, stops and lists the units there.
 
 It reads a JSON object per line: the keys of the servers, and maybe `"start": document, "unit_id": id, "credential":
-text` or `"stop": id`. Each also shows that the manager lives. When its input ends, or nothing comes for some time, it
-stops all units and ends. Agents end with it, however it ends.
+text` or `"stop": id`. Each is a heartbeat of the manager as well. When its input ends, or nothing arrives for some
+time, it stops all units and ends. Agents end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 
 
 class HostWatcher:
-    """The units of one host. stdout: where it writes. silence_seconds: it ends when nothing comes for this long."""
+    """The units of one host. stdout: where it writes. silence_seconds: it ends when nothing arrives for this long."""
 
     def __init__(self, stdout: int, silence_seconds: float) -> None:
         self._stdout = stdout
@@ -42,12 +42,15 @@ class HostWatcher:
         self._document: WorkerConfig | None = None
         self._credential = ""
         self._started = 0
-        """Requests to start a unit so far: a manager that has sent more does not miss units of a list yet."""
+        """Requests to start a unit so far. The manager has sent later ones if a unit of it is not listed."""
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
         self._keys: list[int] = []
         """Open files: the keys are found for as long as they are."""
         self._written = ""
+        """The last line."""
+        self._outgoing = b""
+        """The end of it that the pipe had no room for."""
         self._agents = LocalAgents(
             Capacity(1, -1, None), "ssh", COMMAND, self._document_of, credential=lambda: self._credential
         )
@@ -58,17 +61,17 @@ class HostWatcher:
         poller = select.poll()
         poller.register(STDIN, select.POLLIN)
         poller.register(self._agents.fileno(), select.POLLIN)
-        heard_at = time.monotonic()
+        received_at = time.monotonic()
         while True:
             if any(descriptor == STDIN for descriptor, _ in poller.poll(POLL_SECONDS * 1000)):
                 data = os.read(STDIN, READ_BYTES)
-                heard_at = time.monotonic()
+                received_at = time.monotonic()
                 if data:
                     self._take(data)
                 else:
                     poller.unregister(STDIN)
                     self._end()
-            if time.monotonic() - heard_at > self._silence_seconds:
+            if time.monotonic() - received_at > self._silence_seconds:
                 self._end()
             units = self._agents.list()
             rows = [(unit.unit_id, unit.state.value, unit.reason) for unit in units] + list(self._refused)
@@ -101,7 +104,7 @@ class HostWatcher:
         return self._document
 
     def _publish(self, rows: list[dict[str, Any]]) -> None:
-        """Let the units find the keys of servers that have no configured ones, as processes beside them do."""
+        """Let the units find the keys of servers without configured ones, as processes on the servers' machine do."""
         if rows != self._published:
             self._published = rows
             made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]
@@ -115,20 +118,25 @@ class HostWatcher:
             self._agents.stop([unit.unit_id for unit in self._agents.list()])
 
     def _write(self, text: str) -> None:
-        if text != self._written:
-            self._written = text
-            try:
-                os.write(self._stdout, f"{MARK}{text}\n".encode())
-            except ConnectionError:
-                self._end()
+        """Write a line that differs from the last one, later if the pipe is full: `run` must go on when it stays so."""
+        if text != self._written and not self._outgoing:
+            self._written, self._outgoing = text, f"{MARK}{text}\n".encode()
+        try:
+            while self._outgoing:
+                self._outgoing = self._outgoing[os.write(self._stdout, self._outgoing) :]
+        except BlockingIOError:
+            pass
+        except ConnectionError:
+            self._end()
 
 
 def main() -> int:
     """Watch until the connection ends. Returns the exit code."""
-    # A connection that broke may not have ended here yet.
+    # The watcher of an earlier connection may not have noticed its end.
     end_others_born_with(UNITS_VARIABLE)
     stdout = os.dup(STDOUT)
-    os.dup2(STDERR, STDOUT)  # what units print is no line for the manager
+    os.set_blocking(stdout, False)
+    os.dup2(STDERR, STDOUT)  # output of units is not for the manager
     HostWatcher(stdout, float(sys.argv[1])).run()
     return 0
 
