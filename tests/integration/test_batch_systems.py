@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from scaler import Client
 from scaler.config.load import model_of
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.backend import BackendError
+from scaler.worker_manager import polled
+from scaler.worker_manager.backend import ENDED, BackendError
 from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.slurm import backend as slurm_backend
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.integration.burst_tasks import nap
 from tests.integration.queue_stand_in import end_all, install, jobs_in
@@ -128,6 +132,43 @@ def test_jobs_ask_for_what_the_settings_say(system: str, tmp_path: Path, queue: 
     assert asked.endswith(expected)
     backend.stop([unit_id])
     backend.close()
+
+
+def test_a_stop_that_the_system_does_not_answer_is_one_command(
+    tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.0)
+    login = tmp_path / "login"
+    login.write_text(
+        f'#!/bin/sh\necho "$1" >>{tmp_path}/lines\n'
+        'case "$1" in qdel*) echo "qdel: cannot connect to server" >&2; exit 1;; esac\nexec sh -c "$1"\n'
+    )
+    login.chmod(0o755)
+    backend = backend_of("pbs", tmp_path, slurm_options=("held",), slurm_prefix=str(login))
+    started = backend.start(3)
+    with pytest.raises(BackendError, match="cannot connect to server"):
+        backend.stop(started)
+    assert [line for line in (tmp_path / "lines").read_text().splitlines() if line.startswith("qdel")] == [
+        f"qdel {' '.join(started)}"
+    ]
+    assert queue.is_dir()
+    # It was accepted all the same: then nothing has failed.
+    subprocess.run(["qdel", *started], check=True)
+    units = until(lambda: [unit for unit in backend.list() if unit.state in ENDED])
+    assert {unit.state for unit in units} == {UnitState.STOPPED}
+
+
+def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
+    tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slurm_backend, "COMMAND_SECONDS", 0.5)
+    login = tmp_path / "login"
+    seconds = f"1{os.getpid()}"  # by which its process is found
+    login.write_text(f"#!/bin/sh\nsleep {seconds}\n")
+    login.chmod(0o755)
+    backend_of("pbs", tmp_path, slurm_prefix=str(login)).close()
+    assert queue.is_dir()
+    until(lambda: ["sleep", seconds] not in [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])])
 
 
 def test_a_quality_of_service_is_refused_where_the_system_has_none() -> None:

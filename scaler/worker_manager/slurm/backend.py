@@ -11,16 +11,18 @@ import logging
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from shlex import quote
 
 from scaler.errors import ScalerError, UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm.systems import SYSTEMS, UNIT_ID_VARIABLE, job_script, quoted
+from scaler.worker_manager.slurm.systems import SYSTEMS, UNIT_ID_VARIABLE, job_script
 
 COMMAND_SECONDS = 30.0
 CANCELLED_AT_ONCE = 500
@@ -78,7 +80,6 @@ class SlurmBackend(PolledBackend):
         """As they were listed last."""
         self._is_unanswered = False
         """A submission was not answered, and may have been accepted."""
-        self._cancelled: set[str] = set()
         self._check()
 
     def start_some(self, count: int) -> list[str]:
@@ -108,26 +109,27 @@ class SlurmBackend(PolledBackend):
         self._is_unanswered = False
         return found
 
-    def stop(self, unit_ids: Sequence[str]) -> None:
-        known = [unit_id for unit_id in unit_ids if unit_id in self._alive and not self._alive[unit_id].is_stopping]
-        self._cancelled.clear()
-        for at in range(0, len(known), CANCELLED_AT_ONCE):
-            some = known[at : at + CANCELLED_AT_ONCE]
+    def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
+        outcomes: dict[str, Stopped | BackendError] = {}
+        for at in range(0, len(unit_ids), CANCELLED_AT_ONCE):
+            some = unit_ids[at : at + CANCELLED_AT_ONCE]
             try:
                 self._call(self._system.cancel(some))
-            except CommandError:
-                continue  # one after the other, then: each may have a reason of its own
-            self._cancelled.update(some)
-        super().stop(unit_ids)
+            except CommandError as error:
+                if error.is_temporary:
+                    return outcomes | dict.fromkeys(unit_ids[at:], error)
+                outcomes |= super().stop_some(some)  # each may have failed for a reason of its own
+            else:
+                outcomes |= dict.fromkeys(some, "stopping")
+        return outcomes
 
     def stop_one(self, unit_id: str) -> Stopped:
-        if unit_id not in self._cancelled:
-            try:
-                self._call(self._system.cancel([unit_id]))
-            except CommandError as error:
-                if error.is_temporary or not _ENDED.search(str(error)):
-                    raise
-        return "stopping"  # one that has ended is listed as ended, or not at all
+        try:
+            self._call(self._system.cancel([unit_id]))
+        except CommandError as error:
+            if error.is_temporary or not _ENDED.search(str(error)):
+                raise
+        return "stopping"  # a job that has ended is listed as ended, or not at all
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search
@@ -141,7 +143,7 @@ class SlurmBackend(PolledBackend):
         seen = {unit_id: self._jobs[unit_id] for unit_id in unit_ids if unit_id in self._jobs}
         failed = [unit_id for unit_id, job in seen.items() if job.state is UnitState.FAILED and unit_id in self._alive]
         for unit_id in failed:
-            if self._alive[unit_id].is_stopping:
+            if self._alive[unit_id].is_stopping or unit_id in self._unstopped:
                 seen[unit_id] = replace(seen[unit_id], state=UnitState.STOPPED, reason="stopped")
             elif seen[unit_id].reason.startswith("exit code") and failed.index(unit_id) < OUTPUTS_READ:
                 job = seen[unit_id]
@@ -152,9 +154,15 @@ class SlurmBackend(PolledBackend):
         """Remove the credential when no job needs it any more: those that stop have read it, or never will."""
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
-                self._shell(f"rm -f {quoted(f'{self._directory}/{self._credential_name}')}")
+                self._shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
             except CommandError as error:
                 _log.warning("the credential of the jobs may be left in %s: %s", self._directory, error)
+
+    @property
+    def _log_directory(self) -> str:
+        """As a word of a shell, on the machine that the commands run on."""
+        given = self._config.slurm_log_directory
+        return f'"$HOME"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
 
     @property
     def _credential_name(self) -> str:
@@ -180,9 +188,7 @@ class SlurmBackend(PolledBackend):
             credential = units_credential(self._config)
         except ScalerError as error:
             raise BackendError(str(error)) from error
-        given = self._config.slurm_log_directory
-        path = f'"$HOME"/{quoted(given[2:])}' if given.startswith("~/") else quoted(given)
-        name = quoted(self._credential_name)
+        path, name = self._log_directory, quote(self._credential_name)
         keep = f"rm -f {name}.new && cat >{name}.new && mv {name}.new {name}" if credential else ":"
         directory = self._shell(f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential).strip()
         config = self._config.worker_config(
@@ -206,12 +212,12 @@ class SlurmBackend(PolledBackend):
             raise BackendError(f"the list of jobs of {self._service_name} cannot be read: {error}") from error
 
     def _last_line(self, unit_id: str) -> str:
-        file = f"{self._directory}/{self._system.output_form.replace('UNIT', unit_id)}"
+        name = self._system.output_form.replace("UNIT", unit_id)
         try:
-            lines = self._shell(f"tail -n 1 {quoted(file)}").strip() if self._directory else ""
+            line = self._shell(f"tail -n 1 {self._log_directory}/{quote(name)}").strip()
         except CommandError:
-            lines = ""
-        return lines[:MAX_TEXT] or f"see {file}"
+            line = ""
+        return line[:MAX_TEXT] or f"see {self._config.slurm_log_directory}/{name}"
 
     def _shell(self, line: str, given: str = "") -> str:
         return self._call(["sh", "-c", line], given)
@@ -222,28 +228,30 @@ class SlurmBackend(PolledBackend):
         whole = [*prefix, shlex.join(command)] if prefix else command
         name = command[0]
         try:
-            # In a session of its own: Ctrl-C must not cut off a submission.
-            ran = subprocess.run(
+            process = subprocess.Popen(
                 whole,
-                input=given,
                 env=self._environment,
-                capture_output=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
                 text=True,
                 errors="replace",
-                timeout=COMMAND_SECONDS,
-                start_new_session=True,
-                check=False,
+                start_new_session=True,  # Ctrl-C must not cut off a submission
             )
-        except subprocess.TimeoutExpired:
-            raise CommandError(f"{name} did not answer within {COMMAND_SECONDS:g} s", is_temporary=True) from None
         except OSError as error:
             raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
-        if ran.returncode:
-            lines = [line.strip() for line in ran.stderr.splitlines() if line.strip()]
-            text = "; ".join(lines)[:MAX_TEXT] or f"exit code {ran.returncode}"
-            is_away = _AWAY.search(text) is not None or (bool(prefix) and ran.returncode == SSH_FAILED)
+        with process:
+            try:
+                output, errors = process.communicate(given, COMMAND_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)  # also what a script of slurm_prefix has started, such as ssh
+                raise CommandError(f"{name} did not answer within {COMMAND_SECONDS:g} s", is_temporary=True) from None
+        if process.returncode:
+            lines = [line.strip() for line in errors.splitlines() if line.strip()]
+            text = "; ".join(lines)[:MAX_TEXT] or f"exit code {process.returncode}"
+            is_away = _AWAY.search(text) is not None or (bool(prefix) and process.returncode == SSH_FAILED)
             raise CommandError(text if name in text else f"{name}: {text}", is_temporary=is_away)
-        return ran.stdout
+        return output
 
 
 class CommandError(BackendError):

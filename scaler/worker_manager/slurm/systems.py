@@ -6,6 +6,7 @@ import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.processes import describe_exit
@@ -283,21 +284,18 @@ SYSTEMS: Mapping[str, BatchSystem] = {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf
 
 def job_script(config: SlurmConfig, system: BatchSystem, document: str, credential_file: str) -> str:
     """Return the script of all jobs of a manager. It has no secret: users may be shown the scripts of others."""
-    credential = f'exec 9<"{credential_file}" || exit 1\nexport SCALER_CREDENTIAL_FD=9\n' if credential_file else ""
+    credential = (
+        f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
+    )
     return (
         "#!/bin/sh\n"
         f"{config.slurm_setup}\n"
         f'export {UNIT_ID_VARIABLE}="{system.unit_id}"\n'
-        f"export {WORKER_CONFIG_VARIABLE}={quoted(document)}\n"
+        f"export {WORKER_CONFIG_VARIABLE}={quote(document)}\n"
         f"{credential}"
         # The agent takes the shell's place, so that it gets the signals of the batch system.
-        f"exec {quoted(config.slurm_python)} -P -m scaler.worker\n"
+        f"exec {quote(config.slurm_python)} -P -m scaler.worker\n"
     )
-
-
-def quoted(text: str) -> str:
-    """Return a text as one word of a shell."""
-    return "'" + text.replace("'", "'\\''") + "'"
 
 
 def seconds_of(text: str) -> float:

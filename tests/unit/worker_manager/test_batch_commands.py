@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.slurm.systems import SYSTEMS, describe_wait, quoted, seconds_of
+from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.slurm.systems import SYSTEMS, job_script, seconds_of
 
 SLURM, PBS, LSF = (SYSTEMS[name] for name in ("slurm", "pbs", "lsf"))
 
@@ -93,6 +95,11 @@ def test_what_a_site_prints_around_the_id_does_not_matter() -> None:
     assert LSF.submitted("Job <77> is submitted to default queue <normal>.\n", 1) == ["77"]
 
 
-def test_texts_are_one_word_of_a_shell() -> None:
-    assert quoted("it's $HOME") == "'it'\\''s $HOME'"
-    assert describe_wait(0x0100) == "exit code 1"
+def test_directories_and_documents_are_one_word_of_the_shell_of_a_job() -> None:
+    config = SlurmConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", slurm_time_minutes=1, slurm_python="my python"
+    )
+    lines = [shlex.split(line) for line in job_script(config, SLURM, "it's $HOME", '/a "b" $c').splitlines()[2:]]
+    assert ["export", "SCALER_WORKER_CONFIG=it's $HOME"] in lines
+    assert ["exec", '9</a "b" $c', "||", "exit", "1"] in lines
+    assert lines[-1] == ["exec", "my python", "-P", "-m", "scaler.worker"]
