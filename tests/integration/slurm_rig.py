@@ -59,7 +59,7 @@ def missing_programs() -> str:
     """Return why there can be no Slurm on this machine; empty when there can."""
     if os.getuid():
         return "only root starts a munged and a slurmd"
-    # sbin is not on the search path of everyone.
+    # The search path of a user may lack sbin.
     return ", ".join(name for name in PROGRAMS if not shutil.which(name, path=search_path()))
 
 
@@ -118,7 +118,7 @@ class SlurmCluster:
         self.start_controller()
         for node in NODES:
             self.start_node(node)
-        until(lambda: self.said("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * len(NODES))
+        until(lambda: self.output_of("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * len(NODES))
 
     def start_controller(self) -> None:
         self._run("slurmctld", ["slurmctld", "-D"])
@@ -139,7 +139,7 @@ class SlurmCluster:
         self.run("scontrol", "update", f"jobid={unit_id}", f"comment={mark}")
         until(lambda: file.exists() and mark.encode() in file.read_bytes())
 
-    def said(self, *command: str) -> str:
+    def output_of(self, *command: str) -> str:
         """Return what a command of Slurm prints; empty when it fails."""
         return self._call(*command).stdout
 
@@ -175,8 +175,8 @@ class SlurmCluster:
         if "slurmctld" not in self._started:
             self.start_controller()
         if self.jobs():
-            self.said("scancel", "-s", "KILL", "-b", "-u", "root")
-            self.said("scancel", "-u", "root")
+            self.output_of("scancel", "-s", "KILL", "-b", "-u", "root")
+            self.output_of("scancel", "-u", "root")
             until(lambda: not self.jobs())
         for process in reversed(self._started.values()):
             process.kill()

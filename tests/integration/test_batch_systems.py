@@ -53,8 +53,8 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none(system: str, tmp_path: P
     with command("scaler_scheduler", "tcp://127.0.0.1:0", *quick, directory=tmp_path) as running:
         address = running.addresses()["scheduler"]
         place = ("--slurm-system", system, "--slurm-time-minutes", "90", "--slurm-log-directory", str(tmp_path))
-        told = ("slurm", address, "-wmi", "batch", "-mtc", "4", "--slurm-cpus", "2", "-his", "0.25", *place)
-        with command("scaler_worker_manager", *told, directory=tmp_path) as batch, Client(address) as client:
+        arguments = ("slurm", address, "-wmi", "batch", "-mtc", "4", "--slurm-cpus", "2", "-his", "0.25", *place)
+        with command("scaler_worker_manager", *arguments, directory=tmp_path) as batch, Client(address) as client:
             assert client.map(nap, range(40), [0.02] * 40) == list(range(40))
             until(lambda: "ended after" in batch.output(), WAIT_SECONDS)
     jobs = jobs_in(queue)

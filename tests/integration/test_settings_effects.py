@@ -339,7 +339,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     SlurmConfig: {
         **OF_CLOUD_MANAGERS,
-        "credentials": SLURM + "test_work_takes_it_from_no_jobs_up_and_down_to_none_and_nobody_sees_the_credential",
+        "credentials": SLURM + "test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays_secret",
         **seen_by(
             SLURM + "test_a_job_is_what_the_settings_ask_for",
             "slurm_partition slurm_account slurm_qos slurm_constraint slurm_cpus slurm_memory slurm_gpus "
@@ -369,11 +369,10 @@ EFFECTS: dict[type, dict[str, str]] = {
         "type": OVER_SSH,
         "unit_price": WHO_THEY_ARE,
         **seen_by(
-            SSH + "test_units_are_told_all_that_their_manager_was_told",
+            SSH + "test_units_get_all_settings_of_their_manager",
             "scheduler_address worker_scheduler_address object_storage_address worker_manager_id compression",
         ),
-        "death_timeout_seconds": SSH
-        + "test_nothing_stays_on_a_host_that_has_not_heard_of_its_manager_for_the_death_timeout",
+        "death_timeout_seconds": SSH + "test_nothing_stays_on_a_host_without_a_heartbeat_for_the_death_timeout",
         **seen_by(
             SSH + "test_slots_are_those_given_or_the_cores_of_each_host_and_no_unit_is_above_them",
             "hosts slots_per_host max_task_concurrency",

@@ -57,8 +57,8 @@ def uncertain_manager(
 ) -> Iterator[Command]:
     """Start a manager that may end in any way."""
     place = ("--slurm-log-directory", str(directory / "jobs"), "--slurm-time-minutes", str(minutes))
-    told = ("slurm", address, "-wmi", name, "-mtc", str(slots), "-his", "0.25", *place, *flags)
-    started = Command("scaler_worker_manager", told, {}, directory)
+    arguments = ("slurm", address, "-wmi", name, "-mtc", str(slots), "-his", "0.25", *place, *flags)
+    started = Command("scaler_worker_manager", arguments, {}, directory)
     try:
         yield started
     finally:
@@ -101,7 +101,7 @@ def at_the_limit(slurm: SlurmCluster) -> Iterator[tuple[list[ScalerFuture], str]
 # -- from zero up and down to zero
 
 
-def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_nobody_sees_the_credential(
+def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays_secret(
     tmp_path: Path, slurm: SlurmCluster, at_the_limit: object
 ) -> None:
     keys = KeysDirectory.create(tmp_path / "keys", "test")
@@ -241,8 +241,7 @@ def test_a_controller_that_is_away_stops_no_work_and_is_the_reason_that_is_shown
         text = "cannot list units: squeue: "
         assert within(WAIT_SECONDS, lambda: text in batch.output())
         with manager(tmp_path, address, 2, "--per-worker-capabilities", "late", name="late") as late:
-            told = "cannot tell whether Slurm will accept jobs: "
-            assert told in late.output()
+            assert "cannot tell whether Slurm will accept jobs: " in late.output()
             gate.touch()
             assert values(futures) == [0]
             wanted = client.submit_verbose(nap, (5,), capabilities={"late": None})

@@ -123,7 +123,7 @@ def test_a_host_that_is_down_delays_no_unit_that_another_has_room_for(hosts: Hos
 
 
 def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], str]:
-    """Return settings with which the first host cannot be used, and what the reason says."""
+    """Return settings with which the first host cannot be used, and a part of the reason."""
     options = tmp_path / "ssh_config"
     text = hosts.options_file.read_text()
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -202,14 +202,12 @@ def test_units_of_a_connection_that_breaks_fail_end_there_and_are_started_again(
     assert not until_gone(second)
 
 
-def test_nothing_stays_on_a_host_that_has_not_heard_of_its_manager_for_the_death_timeout(
-    hosts: Hosts, python: str
-) -> None:
+def test_nothing_stays_on_a_host_without_a_heartbeat_for_the_death_timeout(hosts: Hosts, python: str) -> None:
     host = hosts.all[0]
     with hosts.backend(str(host), ssh_python=python, death_timeout_seconds=1.0) as backend:
         backend.start(1)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
-        # The connection stays, and nothing comes through it: as if a laptop sleeps, or a cable was pulled.
+        # The connection stays, and nothing passes through it: as if a laptop sleeps, or a cable was pulled.
         os.kill(host.client(), signal.SIGSTOP)
         assert not until_gone(host)
         os.kill(host.client(), signal.SIGCONT)

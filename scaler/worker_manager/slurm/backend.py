@@ -1,7 +1,7 @@
 """The backend of the type slurm: submits, lists and cancels jobs with the commands of their batch system.
 
 The queue is the only record: one listing by name per poll has all jobs of this manager, those of an earlier process
-and of a submission without an answer included. A job that was listed and is not any more has ended.
+and of a submission without an answer included. A job that is no longer listed has ended.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _WRONG = re.compile(
 _ENDED = re.compile(
     "invalid job id|already|has finished|is finished|unknown job|no matching job|not found", re.IGNORECASE
 )
-"""What the commands that cancel say of jobs that have ended."""
+"""Errors of cancelling commands for jobs that have ended."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,9 +75,9 @@ class SlurmBackend(PolledBackend):
         }
         self._script = ""
         self._directory = ""
-        """That of the output, as an absolute path, once it exists with the credential in it."""
+        """Absolute path of the log directory, once it exists and has the credential."""
         self._jobs: Mapping[str, SeenUnit] = {}
-        """As they were listed last."""
+        """The last listing."""
         self._is_unanswered = False
         """A submission was not answered, and may have been accepted."""
         self._check()

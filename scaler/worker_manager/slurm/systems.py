@@ -1,4 +1,4 @@
-"""The batch systems as tables: the command lines of each, and what their answers mean. Pure."""
+"""The batch systems as tables: their command lines, and the meaning of their answers. Pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BatchSystem(ABC):
     title: str
     stop_by_hand: str
     stop_grace_seconds: float
-    """Below the time that the system gives a job between SIGTERM and SIGKILL."""
+    """Less than the system's usual time between SIGTERM and SIGKILL."""
     unit_id: str
     """The unit id of a job as its shell writes it."""
     output_form: str
@@ -55,10 +55,10 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def submitted(self, output: str, count: int) -> list[str]:
-        """Return the unit ids that this output of the command means. Raises ValueError."""
+        """Return the unit ids of the submitted jobs, from the output of that command. Raises ValueError."""
 
     def dry_run(self, submit: Sequence[str]) -> list[str]:
-        """Return the command that says whether jobs would be accepted; empty where the system has none."""
+        """Return the command that checks whether jobs would be accepted; empty where the system has none."""
         del submit
         return []
 
@@ -68,7 +68,7 @@ class BatchSystem(ABC):
 
     @abstractmethod
     def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        """Return what this output of the command says. Raises ValueError."""
+        """Return the jobs in the output of that command. Raises ValueError."""
 
     @abstractmethod
     def cancel(self, unit_ids: Sequence[str]) -> list[str]:
@@ -256,7 +256,7 @@ class Lsf(BatchSystem):
         return [found[1]]
 
     def listing(self, name: str) -> list[str]:
-        # Without any job, bjobs says so on stderr and fails in some releases.
+        # Without any job, bjobs writes a message to stderr, and in some releases fails.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
     def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
@@ -313,7 +313,7 @@ def clock(minutes: int) -> str:
 
 
 def describe_wait(status: int) -> str:
-    """Return how a process ended in words, from a status as wait(2) has it."""
+    """Return how a process ended in words, from a status of wait(2)."""
     return describe_exit(-(status & 0x7F)) if status & 0x7F else describe_exit(status >> 8)
 
 

@@ -1,7 +1,7 @@
 """Workers on machines that are reached by ssh: a unit is an agent process there, with one slot.
 
-One ssh process per host is the connection to it. At its other end runs `watcher.py`, which starts and stops the units
-of that host and ends with the connection. So nothing stays behind there, and nothing needs to be adopted.
+One ssh process per host is the connection to it. On the host, `watcher.py` starts and stops the units, and ends with
+the connection. So nothing stays behind there, and nothing needs to be adopted.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class SshConfig(WorkerManagerConfig):
     type: Literal["ssh"] = "ssh"
     """What the workers run on."""
     hosts: Annotated[Names, Check(length(1, 1000)), Check(_hosts), Setting(metavar="HOST")]
-    """The machines: host, user@host or user@host:port, as ssh takes them, and maybe slots=COUNT behind a blank. @PATH:
-    a file with such a host on each line.
+    """The machines: host, user@host or user@host:port, as ssh takes them, optionally followed by slots=COUNT. @PATH: a
+    file with such a host on each line.
     """
     slots_per_host: Annotated[CountOrNone, Setting(default_text="0: its cores", metavar="COUNT")] = 0
     """Most workers of a host that has no slots=COUNT; 0: as many as it has cores."""

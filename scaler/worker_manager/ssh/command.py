@@ -1,4 +1,4 @@
-"""What runs on a host, the command line of ssh that starts it, and what their texts mean. Pure.
+"""The script that runs on a host, the ssh command that starts it, and the meaning of their output. Pure.
 
 On stdout, lines that begin with `MARK` are for the manager; others are noise of shell profiles.
 """
@@ -19,7 +19,7 @@ UNITS_VARIABLE = "SCALER_SSH_UNITS"
 WATCHER = "scaler.worker_manager.ssh.watcher"
 CONNECT_SECONDS = 10
 ALIVE_SECONDS, ALIVE_COUNT = 15, 3
-"""A connection is lost when the host has not answered this many questions, this far apart."""
+"""A connection is lost when the host leaves this many keep-alive messages unanswered, sent at this interval."""
 MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
@@ -46,7 +46,7 @@ _HINTS = {
 
 
 class Wheel(NamedTuple):
-    """What uv installs. digest: of everything that decides about the environment."""
+    """The package that uv installs. digest: of everything that the environment depends on."""
 
     name: str
     data: bytes
@@ -69,8 +69,8 @@ def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], scr
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
     """Return the shell script that prepares a host and becomes its watcher.
 
-    environment: a Python there, or what to make one of. The script is one line without characters that some login
-    shells change in quotes.
+    environment: path of a Python there, or the wheel for an environment. The script is one line without characters that
+    some login shells change in quotes.
     """
     prepare = _existing(environment) if isinstance(environment, str) else _made(environment, python_version)
     wrong = f"and the manager runs {python_version}: use the same minor version everywhere"
@@ -119,7 +119,7 @@ def forwarded_port(line: str) -> int | None:
 
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
-    """Return why a connection ended, on one line. lines: what ssh and the host wrote. how: its end in other words."""
+    """Return why a connection ended, on one line. lines: output of ssh and the host. how: used when there is none."""
     parts = [text for line in lines if (text := line.strip()) and not _NOISE.match(text)][-PROBLEM_LINES:]
     text = "; ".join(parts)[:MAX_PROBLEM_CHARACTERS] or how
     hint = next((hint for part, hint in _HINTS.items() if part in text), "")

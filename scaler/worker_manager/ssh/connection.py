@@ -1,7 +1,7 @@
 """One ssh process: lines to and from the program that it runs on a host. No call blocks.
 
-What the host writes to stderr, such as the logs of its workers, goes to that of this process, once its program is
-ready. Before, and of the very end, it is what explains why there is no connection.
+Once the program on the host is ready, stderr of the host, such as the logs of its workers, goes to stderr of this
+process. Until then, and at its end, stderr explains why there is no connection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KEPT_LINES = 20
 
 
 class HostConnection:
-    """A running ssh process. watched: an epoll that is to become readable when there is something to receive."""
+    """A running ssh process. watched: an epoll, which becomes readable when there is something to receive."""
 
     def __init__(self, command: Sequence[str], watched: select.epoll) -> None:
         """Start it. Raises OSError when the system refuses."""
@@ -67,7 +67,7 @@ class HostConnection:
         self.ports: list[int] = []
         """On the host, in the order of the forwards."""
         self.passes_on = False
-        """Lines of stderr go to that of this process."""
+        """Whether lines of stderr go to stderr of this process."""
         self.how_ended = ""
         """How ssh has ended; empty before."""
 

@@ -1,8 +1,8 @@
 """Runs on a host for as long as its manager's connection lives: starts, stops and lists the units there.
 
-It reads a JSON object per line: the keys of the servers, and maybe `"start": document, "unit_id": id, "credential":
-text` or `"stop": id`. Each is a heartbeat of the manager as well. When its input ends, or nothing arrives for some
-time, it stops all units and ends. Agents end with it, however it ends.
+It reads a JSON object per line: the keys of the servers, and optionally `"start": document, "unit_id": id,
+"credential": text` or `"stop": id`. Each is a heartbeat of the manager as well. When its input ends, or nothing arrives
+for some time, it stops all units and ends. Agents end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class HostWatcher:
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
         self._keys: list[int] = []
-        """Open files: the keys are found for as long as they are."""
+        """Files with the keys, which units find while the files are open."""
         self._written = ""
         """The last line."""
         self._outgoing = b""
