@@ -40,7 +40,7 @@ _FORWARD = re.compile(r"Allocated port ([0-9]+) for remote forward to ")
 _NOISE = re.compile(r"Allocated port |Warning: Permanently added |debug[0-9]: |@@@@")
 _HINTS = {
     "Host key verification failed": "log in once with `ssh {0}` and accept its key, or correct ~/.ssh/known_hosts",
-    "Permission denied": "`ssh {0}` must work without a password: give the host your key, or add it to your agent",
+    "Permission denied (": "`ssh {0}` must work without a password: give the host your key, or add it to your agent",
     "remote port forwarding failed": "allow AllowTcpForwarding in its sshd_config, or set tunnel = false",
 }
 

@@ -110,3 +110,6 @@ def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:
         "or correct ~/.ssh/known_hosts"
     )
     assert problem_text(Host("a"), [], "exit code 255") == "a: exit code 255"
+    # Of a file, not of the login.
+    line = "sh: 1: /p/bin/python: Permission denied"
+    assert problem_text(Host("a"), [line], "exit code 126") == f"a: {line}"
