@@ -11,17 +11,20 @@ from typing import Any
 POLL_SECONDS = 0.005
 
 
-def within(seconds: float, condition: Callable[[], Any]) -> Any:
-    """Poll a condition; return its first true value, or its last false one when the time is over."""
+def within(seconds: float, condition: Callable[[], Any], pause_seconds: float = POLL_SECONDS) -> Any:
+    """Poll a condition; return its first true value, or its last false one when the time is over.
+
+    pause_seconds: longer for conditions that cost much, such as a command.
+    """
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause_seconds)
     return found
 
 
-def until(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
+def until(condition: Callable[[], Any], seconds: float = 20.0, pause_seconds: float = POLL_SECONDS) -> Any:
     """Poll a condition; return its first true value. Raises AssertionError when there is none in time."""
-    found = within(seconds, condition)
+    found = within(seconds, condition, pause_seconds)
     assert found, f"it did not come true in {seconds} s"
     return found
 

@@ -118,11 +118,15 @@ class SlurmCluster:
         self.start_controller()
         for node in NODES:
             self.start_node(node)
-        until(lambda: self.output_of("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * len(NODES))
+        until(
+            lambda: self.output_of("sinfo", "-h", "-N", "-p", "low", "-o", "%T").split() == ["idle"] * len(NODES),
+            30.0,
+            0.1,
+        )
 
     def start_controller(self) -> None:
         self._run("slurmctld", ["slurmctld", "-D"])
-        until(lambda: self._call("scontrol", "ping").returncode == 0)
+        until(lambda: self._call("scontrol", "ping").returncode == 0, 30.0, 0.1)
 
     def start_node(self, node: str) -> None:
         self._run(node, ["slurmd", "-D", "-N", node])
@@ -177,7 +181,7 @@ class SlurmCluster:
         if self.jobs():
             self.output_of("scancel", "-s", "KILL", "-b", "-u", "root")
             self.output_of("scancel", "-u", "root")
-            until(lambda: not self.jobs())
+            until(lambda: not self.jobs(), 30.0, 0.1)
         for process in reversed(self._started.values()):
             process.kill()
             process.wait()

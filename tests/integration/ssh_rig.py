@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -144,8 +146,13 @@ class Sshd:
 
 def until_gone(host: Sshd) -> dict[int, str]:
     """Wait until a host runs nothing any more, and return what it runs after all."""
-    within(WAIT_SECONDS, lambda: not host.remote())
-    return host.remote()
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (left := host.remote()) and (seconds := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = os.pidfd_open(next(iter(left)))
+            select.select([pidfd], [], [], seconds)
+            os.close(pidfd)
+    return left
 
 
 def make_key(path: Path) -> str:

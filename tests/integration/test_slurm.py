@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +25,8 @@ from tests.integration.slurm_rig import SlurmCluster, processes_of, slurm_cluste
 from tests.waiting import until, within
 
 WAIT_SECONDS = 45.0
+PAUSE_SECONDS = 0.1
+"""Between two commands of Slurm: each is a process, and a request to the controller."""
 SLEEP = ("--wrap", "exec sleep 600")
 QUICK = ("-et", "target_v1", "-pc", "idle_seconds=1")
 
@@ -42,10 +45,8 @@ def address(slurm: SlurmCluster) -> Iterator[str]:
 
 
 @contextmanager
-def manager(
-    directory: Path, address: str, slots: int, *flags: str, minutes: int = 10, name: str = "batch"
-) -> Iterator[Command]:
-    with uncertain_manager(directory, address, slots, *flags, minutes=minutes, name=name) as running:
+def manager(directory: Path, address: str, slots: int, *flags: str, **others: Any) -> Iterator[Command]:
+    with uncertain_manager(directory, address, slots, *flags, **others) as running:
         running.addresses()
         yield running
         assert running.stop() == 0, running.errors()
@@ -53,12 +54,18 @@ def manager(
 
 @contextmanager
 def uncertain_manager(
-    directory: Path, address: str, slots: int, *flags: str, minutes: int = 10, name: str = "batch"
+    directory: Path,
+    address: str,
+    slots: int,
+    *flags: str,
+    minutes: int = 10,
+    name: str = "batch",
+    heartbeat_seconds: float = 0.25,
 ) -> Iterator[Command]:
     """Start a manager that may end in any way."""
     place = ("--slurm-log-directory", str(directory / "jobs"), "--slurm-time-minutes", str(minutes))
-    arguments = ("slurm", address, "-wmi", name, "-mtc", str(slots), "-his", "0.25", *place, *flags)
-    started = Command("scaler_worker_manager", arguments, {}, directory)
+    size = ("-mtc", str(slots), "-his", str(heartbeat_seconds))
+    started = Command("scaler_worker_manager", ("slurm", address, "-wmi", name, *size, *place, *flags), {}, directory)
     try:
         yield started
     finally:
@@ -69,6 +76,11 @@ def slurm_config(directory: Path, **changed: object) -> SlurmConfig:
     values = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": directory.name, "max_task_concurrency": 8}
     values |= {"slurm_log_directory": str(directory), "slurm_time_minutes": 10, "heartbeat_interval_seconds": 0.1}
     return model_of(SlurmConfig, {**values, **changed})
+
+
+def eventually(condition: Callable[[], Any]) -> Any:
+    """Ask Slurm until something is so, and return it."""
+    return until(condition, WAIT_SECONDS, PAUSE_SECONDS)
 
 
 def values(futures: Sequence[ScalerFuture]) -> list[object]:
@@ -87,12 +99,12 @@ def at_the_limit(slurm: SlurmCluster) -> Iterator[tuple[list[ScalerFuture], str]
     The job needs half a minute until its worker is drained: the other tests run meanwhile.
     """
     directory = slurm.directory
-    flags = ("--slurm-options=--nodelist=n2",)
+    node = "--slurm-options=--nodelist=n2"
     with command("scaler_scheduler", "tcp://127.0.0.1:0", *QUICK, directory=directory) as running:
         address = running.addresses()["scheduler"]
-        with manager(directory, address, 1, *flags, minutes=1) as batch, Client(address) as client:
+        with manager(directory, address, 1, node, minutes=1, heartbeat_seconds=1) as batch, Client(address) as client:
             futures = [client.submit_verbose(nap, (number, 0.25), retries=0) for number in range(400)]
-            until(slurm.running, WAIT_SECONDS)
+            eventually(slurm.running)
             yield futures, slurm.running()[0]
             assert "time limit" not in batch.output()
             client.clear()
@@ -122,7 +134,7 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays
         with manager(tmp_path, far, 4, *flags), Client(far, credentials=str(files["client"])) as client:
             assert set(slurm.jobs()) == other
             futures = once_only(client, tmp_path / "gate", 4)
-            started = until(lambda: len(own := set(slurm.running()) - other) == 2 and own, WAIT_SECONDS)
+            started = eventually(lambda: len(own := set(slurm.running()) - other) == 2 and own)
             arrays = {unit_id.partition("_")[0] for unit_id in started}
             assert len(arrays) == 1, "one submission for all units of a request"
             [kept] = (tmp_path / "jobs").glob("*.credential")
@@ -138,7 +150,7 @@ def test_work_takes_it_from_no_jobs_up_and_down_to_none_and_the_credential_stays
             assert not [secret for secret in secrets if secret.split()[-1].strip('"') in seen]
             (tmp_path / "gate").touch()
             assert values(futures) == list(range(4))
-            until(lambda: not set(slurm.jobs()) & started, WAIT_SECONDS)
+            eventually(lambda: not set(slurm.jobs()) & started)
         assert not list((tmp_path / "jobs").glob("*.credential"))
     ports.release()
 
@@ -153,11 +165,11 @@ def test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so(
     other = set(slurm.jobs())
     with manager(tmp_path, address, 2, "--slurm-cpus", "2") as batch, Client(address) as client:
         futures = once_only(client, gate, 2)
-        [unit_id] = until(lambda: set(slurm.running()) - other, WAIT_SECONDS)
+        [unit_id] = eventually(lambda: set(slurm.running()) - other)
         until(lambda: len([f for f in futures if f.running()]) == 2, WAIT_SECONDS)
         # It sends SIGTERM to all processes of the job, and SIGKILL after KillWait.
         slurm.run("scancel", unit_id)
-        until(lambda: slurm.jobs().get(unit_id) == "COMPLETING")
+        eventually(lambda: slurm.jobs().get(unit_id) == "COMPLETING")
         gate.touch()
         assert values(futures) == [0, 1]
         text = f"unit {unit_id} ended"
@@ -172,13 +184,13 @@ def test_a_preempted_job_is_replaced_by_one_that_waits_and_shows_the_reason_of_t
     flags = ("--slurm-cpus", "2", "--slurm-options=--nodelist=n1", "--slurm-partition", "low")
     with manager(tmp_path, address, 2, *flags) as batch, Client(address) as client:
         futures = once_only(client, gate, 2)
-        [unit_id] = until(lambda: slurm.running_on("n1"), WAIT_SECONDS)
+        [unit_id] = eventually(lambda: slurm.running_on("n1"))
         until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
         urgent = slurm.run(
             "sbatch", "--parsable", "-p", "high", "-w", "n1", "-c", "4", "-o", "/dev/null", *SLEEP
         ).strip()
         try:
-            until(lambda: slurm.jobs().get(unit_id) != "RUNNING", WAIT_SECONDS)
+            eventually(lambda: slurm.jobs().get(unit_id) != "RUNNING")
             gate.touch()
             assert values(futures) == [0, 1]
             text = f"unit {unit_id} ended"
@@ -197,7 +209,7 @@ def test_tasks_of_a_node_that_is_lost_run_on_the_other_one(
     gate = tmp_path / "gate"
     with manager(tmp_path, address, 3, "--slurm-cpus", "3") as batch, Client(address) as client:
         futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(3)]
-        [unit_id] = until(lambda: slurm.running_on("n1"), WAIT_SECONDS)
+        [unit_id] = eventually(lambda: slurm.running_on("n1"))
         until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
         slurm.lose("n1")
         gate.touch()
@@ -219,7 +231,7 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
     with Client(address) as client:
         with uncertain_manager(tmp_path, address, 2) as first:
             futures = once_only(client, gate, 2)
-            fleet = until(lambda: set(slurm.running()) - other, WAIT_SECONDS)
+            fleet = eventually(lambda: set(slurm.running()) - other)
             until(futures[0].running, WAIT_SECONDS)
             first.process.kill()
             first.process.wait(WAIT_SECONDS)
@@ -359,7 +371,7 @@ def test_a_worker_is_drained_before_its_job_ends_so_that_no_task_is_cut_off(
     slurm: SlurmCluster, at_the_limit: tuple[list[ScalerFuture], str]
 ) -> None:
     futures, unit_id = at_the_limit
-    until(lambda: slurm.jobs("all").get(unit_id) not in ("RUNNING", "COMPLETING"), WAIT_SECONDS)
+    eventually(lambda: slurm.jobs("all").get(unit_id) not in ("RUNNING", "COMPLETING"))
     assert slurm.jobs("all")[unit_id] == "COMPLETED"
     done = [future for future in futures if future.done()]
     assert len(done) > 40

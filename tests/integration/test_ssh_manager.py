@@ -26,9 +26,9 @@ from tests.waiting import until
 pytestmark = needs_sshd
 
 
-@pytest.fixture
-def hosts(tmp_path: Path) -> Iterator[Hosts]:
-    with running_hosts(tmp_path / "hosts", 2) as hosts:
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
+    with running_hosts(tmp_path_factory.mktemp("ssh") / "hosts", 2) as hosts:
         yield hosts
 
 
