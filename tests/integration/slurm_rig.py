@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -170,7 +171,8 @@ class SlurmCluster:
             job_id = self.run("squeue", "-h", "-j", unit_id, "-o", "%A").strip()
             steps = [each for each in psutil.process_iter(["cmdline"]) if is_step(each, job_id)]
             for process in [*steps, *processes_of(unit_id)]:
-                process.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # it has ended with the one before
+                    process.kill()
         self.kill(node)
         self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=lost")
 
