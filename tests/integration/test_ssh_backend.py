@@ -21,10 +21,11 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.testing.backends import CHECKS, BackendCase, alive
 from scaler.worker_manager.backend import BackendError, Unit
+from scaler.worker_manager.ssh import backend as ssh_backend
 from scaler.worker_manager.ssh.backend import SshBackend
 from scaler.worker_manager.ssh.connection import HostConnection
 from tests.contracts.test_backends import AGENT
-from tests.integration.ssh_rig import WAIT_SECONDS, Hosts, make_key, needs_sshd, running_hosts, until_gone
+from tests.integration.ssh_rig import USER, WAIT_SECONDS, Hosts, make_key, needs_sshd, running_hosts, until_gone
 from tests.waiting import until
 
 pytestmark = needs_sshd
@@ -175,6 +176,16 @@ def test_what_keeps_a_host_from_running_units_is_their_reason(case: str, hosts: 
         with pytest.raises(BackendError) as error:
             backend.start(1)
         assert str(error.value) == f"no host can be used: {reason}"
+
+
+def test_a_host_that_does_not_answer_is_given_up(hosts: Hosts, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ssh_backend, "ANSWER_SECONDS", 0.2)
+    host = hosts.all[0]
+    options = ("-N", "-F", str(hosts.options_file))  # no command runs, as with a profile that waits
+    with hosts.backend(str(host), ssh_options=options) as backend:
+        backend.start(1)
+        [unit] = until_listed(backend, in_state(UnitState.FAILED, 1))
+        assert unit.reason == f"{host}: no answer within 0.2 s: try `ssh {USER}@127.0.0.1 nproc`"
 
 
 @pytest.mark.parametrize("fault", ["ssh", "session"])

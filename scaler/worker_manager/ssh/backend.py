@@ -40,6 +40,8 @@ CLOSE_SECONDS = 2.0
 """Connections that are still open this long after the end of their input are killed."""
 CORES_SECONDS = 5.0
 """How long a manager that starts waits for hosts to report their cores."""
+ANSWER_SECONDS = 60.0
+"""A host whose shell has not started the script this long after ssh was started cannot be used."""
 RETRY = Backoff(1.0, 60.0, jitter=0.0)
 STEADY_SECONDS = 60.0
 """A connection that has lasted for this long is tried again at once."""
@@ -65,6 +67,8 @@ class _Link:
     slots: int
     """0: unknown, until the host reports its cores."""
     connection: HostConnection | None = None
+    connected_at: float = 0.0
+    has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0
     """Requests to start a unit that were sent through this connection."""
@@ -178,7 +182,7 @@ class SshBackend:
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
         forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
-        link.ready_at, link.starts = None, 0
+        link.connected_at, link.has_answered, link.ready_at, link.starts = now, False, None, 0
         try:
             command = ssh_command(link.host, self._config.ssh_options, forwards, script)
             link.connection = HostConnection(command, self._watched)
@@ -200,11 +204,16 @@ class SshBackend:
             # At the end of a connection that was good, ssh writes one line.
             lines = list(connection.last_lines)[0 if link.ready_at is None else -1 :]
             self._failed(link, problem_text(link.host, lines, connection.how_ended), now)
+        elif not link.has_answered and now - link.connected_at >= ANSWER_SECONDS:
+            connection.close()
+            why = f"no answer within {ANSWER_SECONDS:g} s: try `ssh {link.host.destination} nproc`"
+            self._failed(link, problem_text(link.host, list(connection.last_lines), why), now)
 
     def _handle(self, link: _Link, connection: HostConnection, line: str, now: float) -> None:
         verb, _, rest = line.partition(" ")
         match verb:
             case "cores":
+                link.has_answered = True
                 link.slots = link.slots or int(rest)
             case "wheel" if isinstance(self._environment, Wheel):
                 _log.info("installing an environment on %s", link.host)
