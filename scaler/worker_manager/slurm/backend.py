@@ -24,7 +24,8 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.systems import SYSTEMS, UNIT_ID_VARIABLE, job_script
 
-COMMAND_SECONDS = 30.0
+COMMAND_SECONDS = 12.0
+"""Above the default MessageTimeout of Slurm, 10 s; a manager that ends must have the time for two commands."""
 CANCELLED_AT_ONCE = 500
 """Jobs of one command: the length of a command line is limited."""
 OUTPUTS_READ = 3
