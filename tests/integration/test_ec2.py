@@ -130,9 +130,9 @@ def test_instances_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
     assert fleet["TargetCapacitySpecification"] == {"TotalTargetCapacity": 5, "DefaultTargetCapacityType": "spot"}
     script = user_data(with_region(account.config), "")
     assert "\necho prepared\n" in script
-    assert (
-        "\n/opt/venv/bin/python -P -m scaler.worker_manager.aws_ec2.instance --slots 0 --region us-east-1\n" in script
-    )
+    agent = "exec /opt/venv/bin/python -P -m scaler.worker_manager.aws_ec2.instance --slots 0 --region us-east-1"
+    assert f"\n{agent}\n" in script
+    assert script.endswith("\nshutdown -h now\n")
     account.client.close()
 
 

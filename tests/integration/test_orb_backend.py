@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -18,7 +19,7 @@ from scaler import Client
 from scaler.config.load import model_of
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator
+from scaler.testing.aws import AwsEmulator, Error
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
@@ -33,6 +34,8 @@ needs_orb = pytest.mark.skipif(
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of ORB itself
 TEMPLATE = "scaler"
 WAIT_SECONDS = 40.0
+ORB_ATTEMPTS = 4
+"""After these, ORB gives a request up."""
 
 
 def config(**values: Any) -> OrbAwsEc2Config:
@@ -118,7 +121,9 @@ def until_listed(backend: OrbBackend, fits: Callable[[dict[str, Unit]], bool]) -
 
 
 def test_what_no_machine_could_start_with_is_refused_at_once(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"the user data of the machines has \d+ bytes, and EC2 allows 16384: shorten"):
+    with pytest.raises(
+        UsageError, match=r"the user data of the instances has \d+ bytes, and EC2 allows 16384: shorten"
+    ):
         user_data(config(orb_setup=("x" * 17_000,)))
     with pytest.raises(ValueError, match="object_storage_backend is for types whose `setup` makes roles"):
         config(object_storage_backend="s3://bucket")
@@ -153,12 +158,27 @@ def test_a_machine_that_is_lost_or_shuts_itself_down_is_seen_although_orb_does_n
     until_listed(backend, lambda units: len(units) == 3)
     site.ec2.call("TerminateInstances", InstanceIds=[lost])
     site.ec2.call("StopInstances", InstanceIds=[done])
-    units = until_listed(
-        backend, lambda units: units[lost].state is UnitState.FAILED and units[done].state is UnitState.STOPPED
-    )
+    units = until_listed(backend, lambda units: units[lost].state is units[done].state is UnitState.FAILED)
     assert units[lost].reason
+    assert units[done].reason.startswith("its worker exited: /var/log/cloud-init-output.log")
     assert units[stays].state is UnitState.RUNNING
     assert site.alive() == {stays}
+    backend.close()
+
+
+@needs_orb
+def test_machines_that_ec2_does_not_terminate_are_returned_again_although_orb_accepts_their_return(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    no_pauses = SimpleNamespace(sleep=lambda _: None)
+    monkeypatch.setattr("orb.infrastructure.resilience.retry_decorator.time", no_pauses)
+    backend = site.backend()
+    started = backend.start(2)
+    before = site.aws.faults.calls()["TerminateInstances"]
+    site.aws.faults.add("TerminateInstances", Error("UnauthorizedOperation", "not now", 403), times=ORB_ATTEMPTS)
+    backend.stop(started)
+    assert not site.alive()
+    assert site.aws.faults.calls()["TerminateInstances"] - before == ORB_ATTEMPTS + 1, "one for both"
     backend.close()
 
 
@@ -206,17 +226,14 @@ def test_tasks_run_on_a_machine_which_shuts_down_when_its_worker_has_exited(site
         )
         [machine] = backend.start(1)
         # What the machine has: its metadata, a Python with scaler, and a way to shut down, which must be none of ours.
-        answer = f'case "$*" in *token) echo token;; *instance-id) echo {machine};; *) exit 22;; esac'
-        for name, text in (
-            ("curl", answer),
-            ("site-python", f'exec {sys.executable} "$@"'),
-            ("shutdown", f'echo "$@" > {down}'),
-        ):
+        for name, text in (("site-python", f'exec {sys.executable} "$@"'), ("shutdown", f'echo "$@" > {down}')):
             (programs / name).write_text(f"#!/bin/sh\n{text}\n")
             (programs / name).chmod(0o755)
-        booted = site.aws.containers.start(
-            ["sh", "-c", site.script(machine)], {"PATH": f"{programs}:/usr/bin:/bin"}, machine
-        )
+        environment = {
+            "PATH": f"{programs}:/usr/bin:/bin",
+            "AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{site.aws.endpoint_url}/instances/{machine}",
+        }
+        booted = site.aws.containers.start(["sh", "-c", site.script(machine)], environment, machine)
         with Client(address) as client:
             assert client.map(abs, range(-20, 0)) == list(range(20, 0, -1))
             assert client.submit(_site).result(WAIT_SECONDS) == ("of its own", machine)
@@ -231,4 +248,4 @@ def test_tasks_run_on_a_machine_which_shuts_down_when_its_worker_has_exited(site
 def _site() -> tuple[str, str]:
     import os  # noqa: PLC0415 (runs on a worker)
 
-    return os.environ["SITE"], os.environ["SCALER_MACHINE"]
+    return os.environ["SITE"], os.environ["SCALER_EC2_INSTANCE_ID"]

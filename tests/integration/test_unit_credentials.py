@@ -19,10 +19,12 @@ from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.aws.service import ServiceCall
+from scaler.worker_manager.aws.calls import with_region
 from scaler.worker_manager.aws.credential import CredentialParameter, check_secrets, parameter_name, secrets_with
 from scaler.worker_manager.aws.setup import Account, run
+from scaler.worker_manager.aws_ec2.template import user_data
 from scaler.worker_manager.runner import provisioner_of
-from tests.integration.clouds_rig import IMAGE, ecs_config
+from tests.integration.clouds_rig import IMAGE, ec2_config, ecs_config
 from tests.integration.free_ports import free_addresses
 from tests.integration.hpc_rig import BUCKET, furnish
 from tests.integration.settings_rig import Command, command
@@ -239,6 +241,23 @@ def test_containers_get_their_credential_from_the_parameter_store_and_from_nowhe
     finally:
         manager.stop()
         manager.close()
+
+
+def test_a_credential_that_the_setup_of_a_machine_has_fetched_is_in_no_environment_when_its_worker_runs(
+    cluster: Cluster, cloud: Cloud
+) -> None:
+    cluster.credential("machines")
+    secret = cluster.units_secret("machines")
+    fetched = cluster.home / "fetched"
+    fetched.write_text(load_credential(cluster.home / "machines.credentials").for_units().to_text())
+    setup = f"export SCALER_CREDENTIAL=$(cat {fetched})"
+    config = ec2_config(scheduler_address=cluster.far, worker_manager_id="machines", ec2_slots=1, ec2_setup=setup)
+    script = user_data(with_region(config), "")
+    metadata = {"AWS_EC2_METADATA_SERVICE_ENDPOINT": f"{cloud.aws.endpoint_url}/instances/i-0"}
+    machine = cloud.aws.containers.start(["sh", "-c", script], metadata, "i-0")
+    with cluster.client() as client:
+        assert secret not in client.submit(seen_by_a_task).result(WAIT_SECONDS)
+    assert secret not in shown_of(machine.pid)
 
 
 def test_setup_replaces_a_credential_that_has_changed_and_removes_one_that_is_gone(cloud: Cloud) -> None:

@@ -19,7 +19,7 @@ from dataclasses import replace
 from urllib.error import HTTPError
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
-from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
+from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
 
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
 """As boto3 calls it: another address of the instance's metadata."""
@@ -78,9 +78,11 @@ def main(arguments: Sequence[str]) -> int:
     """Run the worker, and return its exit code."""
     parser = argparse.ArgumentParser(prog="instance")
     parser.add_argument("--slots", type=int, default=0)
-    parser.add_argument("--region", required=True)
+    parser.add_argument("--region", default="")
     parser.add_argument("--credential", default="")
     given = parser.parse_args(arguments)
+    take_credential()  # one that the setup of the machine has put into the environment
+    secret = credential_text() or (_credential(given.credential, given.region) if given.credential else "")
     metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
     slots = given.slots or len(os.sched_getaffinity(0))
     document = replace(WorkerConfig.from_environment(), slots=slots).to_json()
@@ -90,8 +92,8 @@ def main(arguments: Sequence[str]) -> int:
         INSTANCE_ID_VARIABLE: metadata.get("instance-id") or "",
     }
     inherited: tuple[int, ...] = ()
-    if given.credential:
-        reader = pipe_with(_credential(given.credential, given.region))
+    if secret:
+        reader = pipe_with(secret)
         environment[CREDENTIAL_FD_VARIABLE], inherited = str(reader), (reader,)
     worker = subprocess.Popen([sys.executable, "-P", "-m", "scaler.worker"], env=environment, pass_fds=inherited)
     for descriptor in inherited:

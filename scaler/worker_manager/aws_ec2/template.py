@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
+from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
 from scaler.worker_manager.aws.containers import worker_document
@@ -23,13 +24,16 @@ STOP_GRACE_SECONDS = 100.0
 """How long running tasks of a worker that is stopped may take: a spot notice comes two minutes ahead."""
 OWNER_TAG = "scaler:owner"
 MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
-_SCRIPT = """\
-#!/bin/sh
-# Runs a worker of scaler, and ends this instance when it has exited.
-trap 'shutdown -h now' EXIT
+_WORKER = """\
 set -e
 {setup}export {variable}={document}
-{python} -P -m scaler.worker_manager.aws_ec2.instance --slots {slots} --region {region}{credential}
+exec {python} -P -m scaler.worker_manager.aws_ec2.instance {arguments}
+"""
+_SCRIPT = """\
+#!/bin/sh
+# Runs a worker of scaler, and shuts this machine down when it has exited, whatever goes wrong before.
+sh -c {worker}
+shutdown -h now
 """
 
 
@@ -43,22 +47,32 @@ def user_data(config: AwsEc2Config, credential: str) -> str:
 
     Raises UsageError when it is longer than EC2 allows.
     """
-    document = worker_document(
-        config, 1, unit_id_from=f"env:{INSTANCE_ID_VARIABLE}", stop_grace_seconds=STOP_GRACE_SECONDS
-    )
-    text = _SCRIPT.format(
-        setup=f"{config.ec2_setup.strip()}\n" if config.ec2_setup.strip() else "",
+    parameter = f"--credential {shlex.quote(credential)}" if credential else ""
+    arguments = f"--slots {config.ec2_slots} --region {config.aws_region} {parameter}".rstrip()
+    return boot_script(config, "ec2_setup", config.ec2_setup, config.ec2_python, arguments)
+
+
+def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, python: str, arguments: str) -> str:
+    """Return a script that runs `instance` with these arguments, and shuts the machine down when that has ended.
+
+    setup: commands that come first. setup_key: names their setting. Raises UsageError when the script is longer than
+    EC2 allows.
+    """
+    unit_id_from = f"env:{INSTANCE_ID_VARIABLE}"
+    worker = _WORKER.format(
+        setup=f"{setup.strip()}\n" if setup.strip() else "",
         variable=WORKER_CONFIG_VARIABLE,
-        document=shlex.quote(document),
-        python=shlex.quote(config.ec2_python),
-        slots=config.ec2_slots,
-        region=config.aws_region,
-        credential=f" --credential {shlex.quote(credential)}" if credential else "",
+        document=shlex.quote(
+            worker_document(config, 1, unit_id_from=unit_id_from, stop_grace_seconds=STOP_GRACE_SECONDS)
+        ),
+        python=shlex.quote(python),
+        arguments=arguments,
     )
+    text = _SCRIPT.format(worker=shlex.quote(worker))
     if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
         raise UsageError(
-            f"the user data of the instances has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten ec2_setup "
-            "(let it fetch a script), per_worker_capabilities or preload"
+            f"the user data of the instances has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten "
+            f"{setup_key} (let it fetch a script), per_worker_capabilities or preload"
         )
     return text
 

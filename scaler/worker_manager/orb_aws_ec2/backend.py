@@ -5,20 +5,19 @@ ORB's own list has every machine that it has started, but it does not notice tha
 
 from __future__ import annotations
 
-import shlex
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE
-from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, steady
-from scaler.worker_manager.aws.containers import worker_document
+from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, reason_of
+from scaler.worker_manager.aws_ec2.template import boot_script
 from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
-from scaler.worker_manager.orb_aws_ec2.broker import OrbBroker, OrbError
+from scaler.worker_manager.orb_aws_ec2.broker import Fields, OrbBroker, OrbError
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_REQUESTED = 100
@@ -27,10 +26,6 @@ MAX_LISTED = 1000
 """Machines of the template that ORB started last."""
 MAX_DESCRIBED = 200
 """Values of a filter. Source: DescribeInstances in the API reference of EC2."""
-MAX_USER_DATA_BYTES = 16 * 1024
-"""Before base64. Source: the EC2 user guide, user data."""
-STOP_GRACE_SECONDS = 100.0
-"""How long running tasks of a worker that is stopped may take."""
 REQUEST_SECONDS = 30.0
 REQUEST_PAUSE_SECONDS = 1.0
 """A request is asked for this often, until it is complete or this long has passed."""
@@ -42,40 +37,13 @@ _STATES = {
     "terminated": UnitState.FAILED,
 }
 """A machine in any other state is stopping."""
-_WORKER = """\
-set -e
-{setup}metadata=${{AWS_EC2_METADATA_SERVICE_ENDPOINT:-http://169.254.169.254}}/latest
-token=$(curl -sfS -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 300' "$metadata/api/token")
-SCALER_MACHINE=$(curl -sfS -H "X-aws-ec2-metadata-token: $token" "$metadata/meta-data/instance-id")
-export SCALER_MACHINE {variable}={document}
-exec {python} -P -m scaler.worker
-"""
-_USER_DATA = """\
-#!/bin/sh
-# Runs a worker of scaler, and shuts this machine down when it has exited, whatever goes wrong before.
-sh -c {worker}
-shutdown -h now
-"""
 
 
 def user_data(config: OrbAwsEc2Config) -> str:
     """Return the script that a machine runs when it starts. Raises UsageError when it is longer than EC2 allows."""
-    document = worker_document(
-        config, config.orb_slots, unit_id_from="env:SCALER_MACHINE", stop_grace_seconds=STOP_GRACE_SECONDS
+    return boot_script(
+        config, "orb_setup", "\n".join(config.orb_setup), config.orb_python, f"--slots {config.orb_slots}"
     )
-    worker = _WORKER.format(
-        setup="".join(f"{command}\n" for command in config.orb_setup),
-        variable=WORKER_CONFIG_VARIABLE,
-        document=shlex.quote(document),
-        python=shlex.quote(config.orb_python),
-    )
-    text = _USER_DATA.format(worker=shlex.quote(worker))
-    if (size := len(text.encode())) > MAX_USER_DATA_BYTES:
-        raise UsageError(
-            f"the user data of the machines has {size} bytes, and EC2 allows {MAX_USER_DATA_BYTES}: shorten orb_setup "
-            "(let it fetch a script), per_worker_capabilities or preload"
-        )
-    return text
 
 
 class OrbBackend(PolledBackend):
@@ -99,6 +67,8 @@ class OrbBackend(PolledBackend):
         self._open_request = ""
         """A request whose outcome is not known yet."""
         self._returned: set[str] = set()
+        self._exited: set[str] = set()
+        """Machines that have shut themselves down."""
 
     def start_some(self, count: int) -> list[str]:
         if not self._is_prepared:
@@ -115,8 +85,7 @@ class OrbBackend(PolledBackend):
             return []
         deadline = time.monotonic() + REQUEST_SECONDS
         while True:
-            found = self._orb.call("get_request_status", request_id=self._open_request)["requests"]
-            request: Mapping[str, Any] = next(iter(found), {"status": "failed", "message": "ORB does not know it"})
+            request = self._request(self._open_request)
             if request["status"] in FINAL:
                 break
             if time.monotonic() >= deadline:
@@ -125,19 +94,29 @@ class OrbBackend(PolledBackend):
         self._open_request = ""
         unit_ids = [str(unit_id) for unit_id in request.get("machine_ids") or ()]
         if request["status"] != "complete":
-            reason = steady(str(request.get("message") or request["status"]))
-            raise BackendError(f"ORB does not start all machines: {reason}", unit_ids)
+            raise BackendError(f"ORB does not start all machines: {_reason_of(request)}", unit_ids)
         return unit_ids
 
     def stop_one(self, unit_id: str) -> Stopped:
         try:
-            self._orb.call("return_machines", [unit_id])
+            self._return([unit_id])
         except OrbError as error:
             if type(error.__cause__).__name__ == "EntityNotFoundError":
                 return "not found"
             raise
         self._returned.add(unit_id)
         return "stopping"
+
+    def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
+        """Return all with one request; of several, ORB skips those that it does not know."""
+        if len(unit_ids) == 1:
+            return super().stop_some(unit_ids)
+        try:
+            self._return(unit_ids)
+        except OrbError as error:
+            return dict.fromkeys(unit_ids, error)
+        self._returned.update(unit_ids)
+        return dict.fromkeys(unit_ids, "stopping")
 
     def list_ids(self, *, search: bool) -> list[str]:
         if search:  # ORB lists the machines of a request once that has been asked for
@@ -164,12 +143,34 @@ class OrbBackend(PolledBackend):
             self._orb.close()
         self._ec2.close()
 
+    def _return(self, unit_ids: Sequence[str]) -> None:
+        """Have ORB return machines. Raises OrbError.
+
+        ORB answers in the same way when EC2 refuses: the status of its request tells. force: an earlier one has failed.
+        """
+        answer = self._orb.call("return_machines", list(unit_ids), force=True)
+        if request_id := answer.get("request_id"):
+            request = self._request(str(request_id))
+            if request["status"] == "failed":
+                raise OrbError(f"ORB does not return machines: {_reason_of(request)}")
+
+    def _request(self, request_id: str) -> Fields:
+        found = self._orb.call("get_request_status", request_id=request_id)["requests"]
+        return next(iter(found), {"status": "failed", "message": "ORB does not know it"})
+
     def _seen(self, machine: Mapping[str, Any], now: datetime) -> SeenUnit:
         name, unit_id = machine["State"]["Name"], str(machine["InstanceId"])
         state = _STATES.get(name, UnitState.STOPPING)
         if state is UnitState.FAILED and unit_id in self._returned:
             state = UnitState.STOPPED
         if name == "stopped" and unit_id not in self._returned:
-            self.stop_one(unit_id)  # it has shut itself down, and ORB's launch templates leave it at that
-        age = max(0.0, (now - machine["LaunchTime"]).total_seconds())
-        return SeenUnit(state, age, steady((machine.get("StateReason") or {}).get("Message") or ""))
+            # It has shut itself down, and ORB's launch templates leave it at that.
+            self._exited.add(unit_id)
+            with suppress(OrbError):  # the next poll tries again
+                self._return([unit_id])
+        reason = LOOK if unit_id in self._exited else reason_of(machine)
+        return SeenUnit(state, age_seconds(machine, now), reason)
+
+
+def _reason_of(request: Mapping[str, Any]) -> str:
+    return steady(str(request.get("message") or request["status"]))
