@@ -13,8 +13,8 @@ from scaler import Client
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator, LoseReply, Partial
-from scaler.worker_manager.aws.calls import AwsClient, with_region
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Throttle
+from scaler.worker_manager.aws.calls import ATTEMPTS, AwsClient, with_region
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend, state_of
 from scaler.worker_manager.aws_ec2.setup import provision
@@ -188,6 +188,29 @@ def test_an_instance_that_ec2_does_not_know_keeps_no_other_one_running(aws: AwsE
         [started] = backend.start(1)
         backend.stop([started, "i-0123456789abcdef0"])
         assert aws.ec2.alive() == []
+
+
+def test_a_call_that_ec2_is_too_busy_for_is_repeated_for_all_instances(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        started = backend.start(3)
+        aws.faults.add("TerminateInstances", Throttle(), times=ATTEMPTS)
+        backend.stop(started)
+        assert aws.faults.calls()["TerminateInstances"] == ATTEMPTS + 1
+        assert aws.ec2.alive() == []
+
+
+def test_an_instance_that_ec2_refuses_to_terminate_keeps_no_other_one_running(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        started = backend.start(2)
+        protected = Error("OperationNotPermitted", "The instance may not be terminated", 400)
+        aws.faults.add("TerminateInstances", protected, times=2)
+        with pytest.raises(BackendError, match="may not be terminated"):
+            backend.stop(started)
+        assert len(aws.ec2.alive()) == 1, "the call for both is refused, and that for one of them"
 
 
 def test_a_manager_without_a_launch_template_says_what_makes_it(aws: AwsEmulator) -> None:

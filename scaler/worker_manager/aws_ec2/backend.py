@@ -89,9 +89,15 @@ class Ec2Backend(PolledBackend):
         return "stopping" if self._terminate([unit_id]) else "not found"
 
     def stop_some(self, unit_ids: Sequence[str]) -> Mapping[str, Stopped | BackendError]:
-        """Terminate all with one call; one by one when EC2 does not know one of them, which fails the whole call."""
-        if len(unit_ids) > 1 and self._terminate(unit_ids):
-            return dict.fromkeys(unit_ids, "stopping")
+        """Terminate all with one call; one by one when EC2 refuses it, which one of them is enough for."""
+        if len(unit_ids) == 1:
+            return super().stop_some(unit_ids)
+        try:
+            if self._terminate(unit_ids):
+                return dict.fromkeys(unit_ids, "stopping")
+        except AwsError as error:
+            if error.kind != "refused":
+                return dict.fromkeys(unit_ids, error)
         return super().stop_some(unit_ids)
 
     def list_ids(self, *, search: bool) -> list[str]:
