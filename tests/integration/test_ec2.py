@@ -95,6 +95,31 @@ def test_a_template_whose_instances_run_is_not_removed(aws: AwsEmulator) -> None
         assert account.do("teardown")[0].startswith("removed")
 
 
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"ec2_instance_types": ("m5.large",), "max_task_concurrency": 4}, "ok max_task_concurrency is up to 4 vCPUs"),
+        (
+            {"ec2_instance_types": ("m5.2xlarge", "r5.large"), "max_task_concurrency": 16},
+            "problem max_task_concurrency is up to 16 vCPUs, and the quota Running On-Demand Standard instances",
+        ),
+        (
+            {"ec2_instance_types": ("g5.xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 4},
+            "problem max_task_concurrency is up to 4 vCPUs, and the quota All G and VT Spot Instance Requests",
+        ),
+        ({"ec2_instance_types": ("p4d.24xlarge",)}, "unknown quota of p4d.24xlarge"),
+    ],
+)
+def test_checks_compare_with_the_quota_of_the_instance_types(
+    settings: dict[str, Any], found: str, aws: AwsEmulator
+) -> None:
+    account = Account(aws, **settings)
+    quota, template = (" ".join(line.split()) for line in account.do("check")[::2])
+    assert quota.startswith(found)
+    assert template == "missing launch template scaler-worker (setup makes it)"
+    account.client.close()
+
+
 # -- what is asked of EC2
 
 

@@ -18,6 +18,7 @@ class EmulatedQuotas:
 
     def __init__(self) -> None:
         self.values = {"L-3032A538": 6.0, "L-36FBB829": 6.0, "L-1216C47A": 5.0, "L-34B43A08": 5.0}
+        self.values |= {"L-DB2E81BA": 0.0, "L-3819A6DF": 0.0}  # instances with GPUs
 
     def name_of(self, call: ServiceCall) -> str | None:
         target = call.headers.get("x-amz-target", "")

@@ -17,8 +17,12 @@ QUOTAS = {
     "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
     "EC2": ("ec2", "L-1216C47A", "Running On-Demand Standard instances"),
     "SPOT": ("ec2", "L-34B43A08", "All Standard Spot Instance Requests"),
+    "EC2 G": ("ec2", "L-DB2E81BA", "Running On-Demand G and VT instances"),
+    "SPOT G": ("ec2", "L-3819A6DF", "All G and VT Spot Instance Requests"),
 }
 """By capacity: service, code and name of the quota of vCPUs that run at once in a region."""
+_STANDARD = re.compile(r"optimal|(?:[acdmrtz]|i[ms]?|h)\d.*")
+_WITH_GPU = re.compile(r"(?:gr?|vt)\d.*")
 _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
 
 
@@ -56,6 +60,15 @@ class Checks:
                 self.ok(text)
             else:
                 self.problem(f"{text}: ask for more in Service Quotas, or lower {setting}")
+
+    def instances(self, purchase: str, types: Sequence[str], vcpus: int | None, setting: str) -> None:
+        """Compare with the quota of each group of instance types. types: or their families. purchase: EC2 or SPOT."""
+        groups = {name: " G" if _WITH_GPU.match(name) else "" for name in types}
+        others = [name for name in types if not (groups[name] or _STANDARD.match(name))]
+        for group in sorted({groups[name] for name in types if name not in others}):
+            self.quota(f"{purchase}{group}", vcpus, setting)
+        if others:
+            self.account.line("unknown", f"quota of {', '.join(others)}", "look it up in Service Quotas")
 
     def network(self, subnets: Sequence[str], *, public_ip: bool, units: int | None, public_key: str) -> None:
         """Check that subnets exist, have a way out and enough addresses. public_key: how to get public ones."""

@@ -59,7 +59,7 @@ class AwsEc2Config(WorkerManagerConfig, AwsSettings):
     ec2_subnets: Annotated[
         Names, Check(length(0, 16)), Setting(default_text="the default VPC's", metavar="SUBNET")
     ] = ()
-    """Subnets that the instances may be in; from there they must reach the scheduler."""
+    """Subnets that the instances may be in, one for each zone; from there they must reach the scheduler."""
     ec2_security_groups: Annotated[
         Names, Check(length(0, 5)), Setting(default_text="the VPC's default", metavar="GROUP")
     ] = ()
@@ -86,6 +86,9 @@ class AwsEc2Config(WorkerManagerConfig, AwsSettings):
         unknown = [name for name in self.ec2_instance_types if not cpus_of(name)]
         if unknown and not self.ec2_slots:
             raise ValueError(f"ec2_instance_types: the vCPUs of {', '.join(unknown)} are not known: give ec2_slots")
+        for key, names in (("ec2_instance_types", self.ec2_instance_types), ("ec2_subnets", self.ec2_subnets)):
+            if len(set(names)) < len(names):  # EC2 refuses all of a request with such a pair
+                raise ValueError(f"{key} must have no name twice: {', '.join(names)}")
         if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
             raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: give fewer")
 

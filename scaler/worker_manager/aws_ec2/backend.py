@@ -53,16 +53,16 @@ class Ec2Backend(PolledBackend):
 
     def __init__(self, config: AwsEc2Config, ec2: AwsClient | None = None) -> None:
         config = with_region(config)
-        slots, limit = config.slots_by_type.values(), config.max_task_concurrency
+        slots = config.slots_by_type.values()
         spot = config.ec2_purchase == "spot"
         super().__init__(
             service="EC2",
             noun="instances",
             stop_by_hand=f"terminate each with `aws ec2 terminate-instances --region {config.aws_region} "
             "--instance-ids INSTANCE`",
-            # Whatever types come, there are no more slots than wanted, one unit at least, and none costs more.
+            # None costs more, whatever types come.
             capacity=replace(
-                Capacity.of_units(min(slots), None if limit < 0 else max(1, limit // max(slots))),
+                Capacity.of_units(min(slots), max_instances(config)),
                 unit_price=max(ec2_price(config.aws_region, name, spot=spot) or 0.0 for name in config.slots_by_type),
                 unit_minimum_seconds=EC2_MINIMUM_SECONDS,
             ),
@@ -166,6 +166,12 @@ class Ec2Backend(PolledBackend):
             except UsageError as error:
                 raise BackendError(str(error)) from error
         return self._version
+
+
+def max_instances(config: AwsEc2Config) -> int | None:
+    """Return how many may run: whatever types come, no more slots than wanted, but one at least. None: any number."""
+    limit = config.max_task_concurrency
+    return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
 
 
 # -- what a described instance says

@@ -8,9 +8,11 @@ from functools import partial
 
 from scaler.config.commands import Verb
 from scaler.worker_manager.aws.calls import Fields, with_region
+from scaler.worker_manager.aws.checks import Checks
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.instance_profile import InstanceProfile
 from scaler.worker_manager.aws.setup import (
+    HOSTS_SERVICE,
     Account,
     Change,
     IamRole,
@@ -18,12 +20,10 @@ from scaler.worker_manager.aws.setup import (
     backend_statements,
     run,
 )
-from scaler.worker_manager.aws_ec2 import AwsEc2Config
-from scaler.worker_manager.aws_ec2.backend import ALIVE
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
+from scaler.worker_manager.aws_ec2.backend import ALIVE, max_instances
 from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, ensure_template, owner_of_units
 from scaler.worker_manager.backend import units_credential
-
-EC2_SERVICE = "ec2.amazonaws.com"
 
 
 def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[str], None]) -> int:
@@ -38,10 +38,25 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
             read = {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": credential.arn()}
             return [*([read] if credential.arn() else []), *backend_statements(config, account.partition)]
 
-        role = IamRole(account, base, "instance", EC2_SERVICE, "the instances, to read their credential", statements)
+        role = IamRole(account, base, "instance", HOSTS_SERVICE, "the instances, to read their credential", statements)
         profile = InstanceProfile(account, role.name)
         template = LaunchTemplate(account, config, credential.name if text else "", profile.name)
-        return run(verb, [credential, role, profile, template], [template, profile, role, credential])
+        wanted = [credential, role, profile, template]
+        if verb == "check":
+            return _check(account, config, wanted)
+        return run(verb, wanted, [template, profile, role, credential])
+
+
+def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -> int:
+    """Print what would not work, and return the exit code: 1 when something would not."""
+    checks, types = Checks(account), config.ec2_instance_types
+    instances = max_instances(config)
+    vcpus = None if instances is None else instances * max(map(cpus_of, types))
+    checks.instances("SPOT" if config.ec2_purchase == "spot" else "EC2", types, vcpus, "max_task_concurrency")
+    checks.resources(wanted)
+    if config.scheduler_address != config.setup_defaults["scheduler_address"]:
+        checks.address(config.worker_scheduler_address)
+    return 1 if checks.problems else 0
 
 
 class LaunchTemplate(Resource):

@@ -136,7 +136,11 @@ def provision(config: AwsHpcConfig, verb: Verb, dry_run: bool, say: Callable[[st
 def _check(account: Account, config: AwsHpcConfig, network: Network, wanted: Sequence[Resource]) -> int:
     """Print what would not work, and return the exit code: 1 when something would not."""
     checks, jobs = Checks(account), config.max_concurrent_jobs
-    checks.quota(config.batch_capacity, jobs * config.batch_cpu, "max_concurrent_jobs")
+    vcpus, capacity = jobs * config.batch_cpu, config.batch_capacity
+    if is_fargate(config):
+        checks.quota(capacity, vcpus, "max_concurrent_jobs")
+    else:
+        checks.instances(capacity, config.batch_instance_types, vcpus, "max_concurrent_jobs")
     units = jobs if is_fargate(config) else None
     public_key = "let it give public addresses (MapPublicIpOnLaunch), or take private subnets with a NAT gateway"
     checks.network(network.subnets, public_ip=network.is_public, units=units, public_key=public_key)
