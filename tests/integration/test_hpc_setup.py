@@ -141,6 +141,9 @@ def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucke
     assert [key.rpartition("/")[2][:12] for key in keys] == ["requirements", "scaler-0.1.0"]
     resources = [each["Resource"] for each in cloud.policy(JOB)]
     assert "arn:aws:s3:::our-calls/scaler-packages/scaler-job/*" in resources
+    on_hosts = setup.job_definition(replace(bare, batch_capacity="EC2"), "", "", {}, setup.Network((), (), False))
+    [volume] = on_hosts["containerProperties"]["volumes"]
+    assert volume["host"] == {"sourcePath": "/var/cache/scaler/scaler-job"}, "other definitions write elsewhere"
     service = BatchService(bare)
     assert service.definition().takes_module
     service.close()

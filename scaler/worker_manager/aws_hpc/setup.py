@@ -258,8 +258,9 @@ def job_definition(config: AwsHpcConfig, execution_arn: str, job_arn: str, loggi
         if config.batch_cpu_architecture != "X86_64":
             container["runtimePlatform"] = platform_of(config.batch_cpu_architecture)
     elif config.batch_image is None:
-        # Jobs on one instance install once.
-        container["volumes"] = [{"name": "packages", "host": {"sourcePath": CACHE}}]
+        # Jobs on one instance install once. They may write there, so other definitions have other folders.
+        folder = f"{CACHE}/{config.job_definition}"
+        container["volumes"] = [{"name": "packages", "host": {"sourcePath": folder}}]
         container["mountPoints"] = [{"sourceVolume": "packages", "containerPath": CACHE}]
     return {
         "type": "container",
