@@ -32,7 +32,7 @@ REQUIREMENTS = "requirements.txt"
 CACHE = "/var/cache/scaler"
 """Where environments stay on a host that has this folder."""
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
-"""Docker's own image, from the registry of AWS, which limits no one who asks from within AWS."""
+"""Docker's own image, from the registry of AWS, which does not limit requests from within AWS."""
 OLDEST_REGION = "us-east-1"
 """S3 refuses this one as a location constraint."""
 ABSENT = ("404", "NoSuchBucket", "NoSuchKey", "NotFound")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -33,7 +33,8 @@ from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 MAX_STARTED = 100
 """Instances of one CreateFleet: more take it longer than a call may."""
-MAX_DESCRIBED = 100
+MAX_DESCRIBED = 200
+"""Values of a filter. Source: DescribeInstances in the API reference of EC2."""
 ALIVE = ("pending", "running", "shutting-down", "stopping")
 _STATES = {
     "pending": UnitState.PENDING,
@@ -108,16 +109,11 @@ class Ec2Backend(PolledBackend):
         return [str(instance["InstanceId"]) for each in found for instance in each["Instances"]]
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
-        now = datetime.now(UTC)
-        seen = {}
-        for at in range(0, len(unit_ids), MAX_DESCRIBED):
-            # A filter, because EC2 refuses to describe any of several ids when it does not know one of them.
-            some = [{"Name": "instance-id", "Values": list(unit_ids[at : at + MAX_DESCRIBED])}]
-            for each in self._ec2.items("DescribeInstances", "Reservations", Filters=some):
-                for instance in each["Instances"]:
-                    slots = self._config.ec2_slots or cpus_received(instance)
-                    unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason_of(instance), slots=slots)
-                    seen[str(instance["InstanceId"])] = unit
+        now, seen = datetime.now(UTC), {}
+        for instance in described(self._ec2, unit_ids):
+            slots = self._config.ec2_slots or cpus_received(instance)
+            unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason_of(instance), slots=slots)
+            seen[str(instance["InstanceId"])] = unit
         return seen
 
     def disconnect(self) -> None:
@@ -172,6 +168,15 @@ def max_instances(config: AwsEc2Config) -> int | None:
     """Return how many may run: whatever types come, no more slots than wanted, but one at least. None: any number."""
     limit = config.max_task_concurrency
     return None if limit < 0 else max(1, limit // max(config.slots_by_type.values()))
+
+
+def described(ec2: AwsClient, instance_ids: Sequence[str]) -> Iterator[Fields]:
+    """Yield these instances as EC2 describes them; those that it does not know are missing. Raises AwsError."""
+    for at in range(0, len(instance_ids), MAX_DESCRIBED):
+        # A filter, because EC2 refuses to describe any of several ids when it does not know one of them.
+        some = [{"Name": "instance-id", "Values": list(instance_ids[at : at + MAX_DESCRIBED])}]
+        for reservation in ec2.items("DescribeInstances", "Reservations", Filters=some):
+            yield from reservation["Instances"]
 
 
 # -- what a described instance says

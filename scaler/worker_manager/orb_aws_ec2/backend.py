@@ -13,7 +13,7 @@ from typing import Any
 
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, steady
-from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, reason_of
+from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, described, reason_of
 from scaler.worker_manager.aws_ec2.template import boot_script
 from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
@@ -24,8 +24,6 @@ MAX_REQUESTED = 100
 """Machines of one request."""
 MAX_LISTED = 1000
 """Machines of the template that ORB started last."""
-MAX_DESCRIBED = 200
-"""Values of a filter. Source: DescribeInstances in the API reference of EC2."""
 REQUEST_SECONDS = 30.0
 REQUEST_PAUSE_SECONDS = 1.0
 """A request is asked for this often, until it is complete or this long has passed."""
@@ -130,13 +128,7 @@ class OrbBackend(PolledBackend):
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now = datetime.now(UTC)
-        seen = {}
-        for at in range(0, len(unit_ids), MAX_DESCRIBED):
-            filters = [{"Name": "instance-id", "Values": list(unit_ids[at : at + MAX_DESCRIBED])}]
-            for reservation in self._ec2.items("DescribeInstances", "Reservations", Filters=filters):
-                for machine in reservation["Instances"]:
-                    seen[str(machine["InstanceId"])] = self._seen(machine, now)
-        return seen
+        return {str(machine["InstanceId"]): self._seen(machine, now) for machine in described(self._ec2, unit_ids)}
 
     def disconnect(self) -> None:
         if self._owns_orb:
