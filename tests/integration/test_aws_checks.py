@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from scaler.config.commands import Provision, parse_worker_manager
+from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator, Error
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
@@ -80,6 +81,12 @@ def test_an_image_that_is_not_in_its_registry_is_found(aws: AwsEmulator) -> None
     ecr.call("PutImage", repositoryName="worker", imageTag="1", imageManifest=manifest)
     ecr.close()
     assert problems(**settings) == []
+
+
+def test_a_bucket_of_another_account_is_an_error_that_says_so(aws: AwsEmulator) -> None:
+    aws.faults.add("HeadBucket", Error("AccessDenied", "no", 403))
+    with pytest.raises(UsageError, match="the bucket 'taken' belongs to another account"):
+        do("setup", s3_bucket="taken")
 
 
 def test_what_runs_is_shown_with_its_price_and_resources_with_what_setup_would_do(aws: AwsEmulator) -> None:

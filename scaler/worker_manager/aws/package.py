@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
 
 from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.aws import InstallingSettings
+from scaler.worker_manager.aws.bucket import NO_BUCKET, BucketResource
 from scaler.worker_manager.aws.calls import Fields
-from scaler.worker_manager.aws.setup import MANAGED, MANAGED_PAIRS, Account, Resource
+from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import locked, requirements_of
 from scaler.worker_manager.wheel import build_wheel
 
@@ -33,9 +33,7 @@ CACHE = "/var/cache/scaler"
 """Where environments stay on a host that has this folder."""
 BASE_IMAGE = f"public.ecr.aws/docker/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
 """Docker's own image, from the registry of AWS, which does not limit requests from within AWS."""
-OLDEST_REGION = "us-east-1"
-"""S3 refuses this one as a location constraint."""
-ABSENT = ("404", "NoSuchBucket", "NoSuchKey", "NotFound")
+ABSENT = (*NO_BUCKET, "NoSuchKey")
 
 _BOOT = """set -e; unset PYTHONPATH
 r={cache}; [ -w $r ] || r=${{HOME:-/tmp}}/.cache/scaler; mkdir -p $r
@@ -171,31 +169,13 @@ class PackageResource(Resource):
         return [entry["Key"] for entry in found]
 
 
-class PackageBucket(Resource):
-    """A bucket for packages alone. S3 encrypts new buckets and closes them to the public by itself."""
+class PackageBucket(BucketResource):
+    """A bucket for packages alone."""
 
-    service, kind = "s3", "bucket"
-    foreign_note: ClassVar[str] = "made by others"
-
-    def __init__(self, account: Account, name: str) -> None:
-        super().__init__(account, name)
-
-    def describe(self) -> Fields | None:
-        if self.find("HeadBucket", *ABSENT, Bucket=self.name) is None:
-            return None
-        return self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
-
-    def create(self) -> None:
-        region = self.account.region
-        where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
-        self.call("CreateBucket", Bucket=self.name, **where)
-        self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
+    foreign_note = "made by others"
 
     def in_use(self, _: Fields) -> str:
         keys = (str(entry["Key"]) for entry in self.items("ListObjectsV2", "Contents", Bucket=self.name))
         # A dry run has not removed the packages.
         foreign = next((key for key in keys if not (self.account.dry_run and key.startswith(f"{PREFIX}/"))), None)
         return "" if foreign is None else f"{foreign} is in it"
-
-    def delete(self, _: Fields) -> None:
-        self.call("DeleteBucket", Bucket=self.name)

@@ -12,6 +12,7 @@ import boto3
 
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer
+from scaler.worker_manager.aws.bucket import NO_BUCKET
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, aws_session, steady
 from scaler.worker_manager.aws.containers import end_text
 from scaler.worker_manager.aws.package import installs_other, package_of
@@ -32,7 +33,6 @@ from scaler.worker_manager.aws_hpc.requests import (
 ALIVE = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING")
 ENDED = ("SUCCEEDED", "FAILED")
 MAX_DESCRIBED = 100
-NO_BUCKET = ("404", "NoSuchBucket", "NotFound")
 MAX_DELETED = 1000
 """Keys of one DeleteObjects."""
 S3_READ_TIMEOUT_SECONDS = 60.0

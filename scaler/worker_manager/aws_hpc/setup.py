@@ -9,7 +9,8 @@ from functools import cache, partial
 
 from scaler.config.commands import Verb
 from scaler.errors import UsageError
-from scaler.worker_manager.aws.calls import AwsError, Fields, with_region
+from scaler.worker_manager.aws.bucket import BucketResource
+from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks, show_costs
 from scaler.worker_manager.aws.containers import platform_of
 from scaler.worker_manager.aws.credential import CredentialParameter, secrets_with
@@ -27,7 +28,6 @@ from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws.setup import (
     HOSTS_SERVICE,
     MANAGED,
-    MANAGED_PAIRS,
     TASKS_SERVICE,
     Account,
     Change,
@@ -48,7 +48,6 @@ from scaler.worker_manager.aws_hpc.requests import JOB_MODULE, MODULE, OWNER_TAG
 from scaler.worker_manager.aws_hpc.service import (
     ALIVE,
     MAX_DESCRIBED,
-    NO_BUCKET,
     counts_of,
     delete_objects,
     object_keys,
@@ -61,8 +60,6 @@ HOSTS_POLICY = "service-role/AmazonEC2ContainerServiceforEC2Role"
 EXPIRY_DAYS = 15
 """Objects that are left expire after this time: longer than a job may run."""
 RULE_ID = "scaler-expiry"
-OLDEST_REGION = "us-east-1"
-"""S3 refuses this one as a location constraint."""
 ENCRYPTION: Fields = {"Rules": [{"ApplyServerSideEncryptionByDefault": {"SSEAlgorithm": "AES256"}}]}
 NO_PUBLIC_ACCESS = dict.fromkeys(
     ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets"), True
@@ -283,10 +280,9 @@ def _command(config: AwsHpcConfig) -> list[str]:
 # -- the resources
 
 
-class Bucket(Resource):
+class Bucket(BucketResource):
     """The bucket that calls and results pass through: encrypted, not public, with objects that expire."""
 
-    service, kind = "s3", "bucket"
     changes_foreign = shows_changes_apart = True
     removal_note = " with its objects"
 
@@ -294,29 +290,11 @@ class Bucket(Resource):
         super().__init__(account, config.s3_bucket)
         self._below = f"{config.s3_prefix}/"
 
-    def describe(self) -> Fields | None:
-        try:
-            self.call("HeadBucket", Bucket=self.name)
-        except AwsError as error:
-            if error.code == "403":
-                raise UsageError(
-                    f"the bucket {self.name!r} belongs to another account, or you may not look at it: names of buckets "
-                    "are unique in the whole world; choose another s3_bucket"
-                ) from error
-            if error.code not in NO_BUCKET:
-                raise
-            return None
-        return self.find("GetBucketTagging", "NoSuchTagSet", Bucket=self.name) or {}
-
     def creation(self) -> str:
         return f"{self.what}, whose objects expire after {EXPIRY_DAYS} days"
 
     def create(self) -> None:
-        region = self.account.region
-        where = {"CreateBucketConfiguration": {"LocationConstraint": region}} if region != OLDEST_REGION else {}
-        self.call("CreateBucket", Bucket=self.name, **where)
-        # The tag comes first: what fails after it is corrected by the next setup, or removed by teardown.
-        self.call("PutBucketTagging", Bucket=self.name, Tagging={"TagSet": MANAGED_PAIRS})
+        super().create()
         self._configure()
 
     def changes(self, found: Fields) -> Sequence[Change]:
@@ -336,10 +314,10 @@ class Bucket(Resource):
         foreign = next((key for key in keys if not key.startswith((self._below, f"{PREFIX}/"))), None)
         return "" if foreign is None else f"{foreign} is in it, and not below {self._below}"
 
-    def delete(self, _: Fields) -> None:
+    def delete(self, found: Fields) -> None:
         s3 = self.account.client("s3")
         delete_objects(s3, self.name, list(object_keys(s3, self.name)))
-        self.call("DeleteBucket", Bucket=self.name)
+        super().delete(found)
 
     def _rules(self) -> list[Fields]:
         absent = "NoSuchLifecycleConfiguration"

@@ -59,6 +59,7 @@ def test_the_policy_of_setup_allows_what_setup_calls() -> None:
         "aws_raw_ecs.setup",
         "aws_raw_ecs.definition",
         "aws.setup",
+        "aws.bucket",
         "aws.credential",
         "aws.package",
     ) - {
