@@ -75,6 +75,8 @@ class Function:
     """Total duration of the tasks that ended."""
     viewed: tuple[int, int] = (0, 0)
     """How many had ended when the policy saw the cluster last, and their wall_us."""
+    timings: dict[Timing, None] = field(default_factory=dict)
+    """Durations of the tasks of its last definitions."""
 
 
 @dataclass(slots=True, eq=False)

@@ -24,6 +24,8 @@ MAX_TIMINGS = 10_000
 """Functions whose measured duration is remembered."""
 MAX_FUNCTIONS = 10_000
 """Names of functions for which tasks are counted, beside those of living tasks."""
+MAX_DEFINITIONS = 4
+"""Functions of one name whose durations are shown together: those that clients submitted last."""
 MAX_REFUSED_KEPT = 10_000
 """Tasks that could not be journaled, of all clients: a client names one until it hears of the refusal."""
 
@@ -216,6 +218,10 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        timings = group.function.timings
+        timings[timing] = None
+        if len(timings) > MAX_DEFINITIONS:
+            del timings[next(iter(timings))]
         if not spec.retries:
             self._recovery.rosters.begin(client)
         client.account.size_bytes += group.size_bytes

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
-from scaler.scheduler.core.durations import MOST_WEIGHT, TaskTimes, Timing, forecast
+from scaler.scheduler.core.durations import MOST_WEIGHT, Spread, TaskTimes, Timing, forecast, spread
 
 
 def timing(*seconds: float) -> Timing:
@@ -30,6 +32,32 @@ def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones(
     assert fresh == pytest.approx(mixed.seconds, rel=0.5)
     assert 30 < old < 90
     assert oldest == 500.0, "none took longer: it is half done"
+
+
+def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None:
+    draw = random.Random(3)
+    seconds = [draw.lognormvariate(-2.0, 1.5) for _ in range(1000)]
+    found = spread([timing(*seconds[:400]), timing(*seconds[400:])])
+    exact = sorted(seconds)
+    assert 0.5 < found.p50_seconds / exact[500] < 2
+    assert 0.5 < found.p95_seconds / exact[950] < 2
+    assert found.max_seconds == pytest.approx(exact[-1], abs=1e-6)
+
+
+def test_no_quantile_is_larger_than_the_longest_task() -> None:
+    found = spread([timing(*[0.27] * 10)])
+    assert found.p50_seconds <= found.p95_seconds == found.max_seconds == 0.27
+
+
+def test_the_longest_task_is_remembered_when_others_lose_their_weight() -> None:
+    found = spread([timing(9.0, *[0.01] * 20 * MOST_WEIGHT)])
+    assert found.p95_seconds < 0.02
+    assert found.max_seconds == 9.0
+
+
+def test_what_was_never_measured_has_no_quantiles() -> None:
+    assert spread([]) == spread([Timing()]) == Spread(0.0, 0.0, 0.0)
+    assert spread([Timing().add(0)]) == Spread(0.0, 0.0, 0.0)
 
 
 def test_tasks_that_run_unusually_long_count_before_they_end() -> None:
