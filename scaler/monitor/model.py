@@ -15,6 +15,7 @@ from math import inf
 from scaler.errors import ProtocolError
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
+from scaler.monitor.progress import FunctionProgress
 from scaler.monitor.rows import MALFORMED, Document, decode, decode_list, decode_status, objects
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import (
@@ -117,6 +118,7 @@ class Model:
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._failures: OrderedDict[str, TaskRow] = OrderedDict()
         """Without those that did not run because an input failed, and without tracebacks, which the scheduler has."""
+        self._progress = FunctionProgress()
         self.omitted = Omitted()
         self._reported_at = 0.0
         self._clocks: OrderedDict[str, float] = OrderedDict()
@@ -138,7 +140,10 @@ class Model:
 
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)
-        self.status = status = _with_rates(before, status)
+        if status.incarnation != before.incarnation:
+            self._progress = FunctionProgress()
+        status = _with_rates(before, status)
+        self.status = status = status._replace(functions=self._progress.follow(status.at, status.functions))
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
         self.series.add(status.at, _figures(before, status))

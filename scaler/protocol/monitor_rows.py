@@ -235,19 +235,56 @@ class ClientRow(NamedTuple):
     tasks: Annotated[int, Column(help="Tasks that have not ended")] = 0
 
 
+_PROGRESS_HELP = "Ended tasks of those submitted since it last had none; the bar: done, failed, running, queued"
+_PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
+_LEFT = Column(
+    "Time left", "seconds", 1, "Until its present tasks have ended, while that is known", after="name", volatile=True
+)
+_LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
+_RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
+_P50 = Column("p50", "seconds", 2, "Half of its tasks take less, without waits for stored inputs", zero_is_none=True)
+_P95 = Column("p95", "seconds", 2, "95 % take less; right to less than a factor of 2", zero_is_none=True)
+_MAX = Column("Max", "seconds", 2, "The longest one", zero_is_none=True)
+_MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
+
+
 class FunctionRow(NamedTuple):
-    """Tasks of one function. seconds_total: the time that its ended tasks took."""
+    """Tasks of one function. seconds_total: the time that its ended tasks took.
+
+    Its job are the tasks since it last had none that were alive.
+    """
 
     name: Annotated[str, Column("Function")] = ""
     queued: Annotated[int, Column("Queued", "count")] = 0
     running: Annotated[int, Column("Running", "count")] = 0
-    ended: Annotated[int, Column("Ended", "count")] = 0
+    ended: Annotated[int, Column("Ended", "count", 2)] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
+    p50_seconds: Annotated[float, _P50] = 0.0
+    p95_seconds: Annotated[float, _P95] = 0.0
+    max_seconds: Annotated[float, _MAX] = 0.0
+    job_ended: Annotated[int, Column(help="Tasks of its present or last job that have ended")] = 0
+    job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
+    tasks_per_second: Annotated[float, _RATE] = 0.0
+    left_seconds: Annotated[float | None, _LEFT] = None
+    left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
 
     @property
-    def mean_seconds(self) -> Annotated[float, Column("Mean", "seconds", 2, zero_is_none=True)]:
+    def mean_seconds(self) -> Annotated[float, _MEAN]:
         return self.seconds_total / self.ended if self.ended else 0.0
+
+    @property
+    def live(self) -> int:
+        return self.queued + self.running
+
+    @property
+    def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
+        tasks = self.job_ended + self.live
+        return 100.0 * self.job_ended / tasks if tasks else None
+
+
+FUNCTION_COLUMNS = FunctionRow._fields[:-5]
+"""What the scheduler sends of a function; the receiver sets the others."""
 
 
 class WaitingRow(NamedTuple):

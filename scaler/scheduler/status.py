@@ -22,6 +22,7 @@ from scaler.needs import Needs
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
+    FUNCTION_COLUMNS,
     WORKER_COLUMNS,
     ClientRow,
     FunctionRow,
@@ -37,6 +38,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data.finding import largest_rows
+from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
@@ -121,7 +123,9 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(partial(_manager, state), managers), ROWS_BYTES),
-        "functions": table(FunctionRow._fields, map(census.function, functions), ROWS_BYTES),
+        "functions": table(
+            FUNCTION_COLUMNS, (census.function(each)[: len(FUNCTION_COLUMNS)] for each in functions), ROWS_BYTES
+        ),
         "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
         "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
@@ -174,6 +178,7 @@ class _Census:
             total.submitted += record.submitted
             total.failed += record.failed
             total.wall_us += record.wall_us
+            total.timings |= record.timings
         self.functions = list(totals.values())
         self.tasks = TaskCounts(
             waiting=state.waiting,
@@ -209,7 +214,15 @@ class _Census:
 
     def function(self, function: Function) -> FunctionRow:
         counts = self._counts(self.live[function.name], function, function.name)
-        return FunctionRow(name=function.name[:MAX_TEXT], seconds_total=function.wall_us / 1e6, **counts)
+        p50, p95, longest = (round(seconds, 6) for seconds in spread(function.timings))
+        return FunctionRow(
+            name=function.name[:MAX_TEXT],
+            seconds_total=function.wall_us / 1e6,
+            p50_seconds=p50,
+            p95_seconds=p95,
+            max_seconds=longest,
+            **counts,
+        )
 
     def _counts(self, live: int, owner: ClientRecord | Function, key: ClientRecord | str) -> dict[str, int]:
         running = self._by_owner[key]

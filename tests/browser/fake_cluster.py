@@ -153,6 +153,9 @@ class FakeCluster:
                     "ended": counts["ended"],
                     "failed": counts["failed"],
                     "seconds_total": counts["ended"] * 0.4,
+                    "p50_seconds": 0.31,
+                    "p95_seconds": 1.2,
+                    "max_seconds": 14.0,
                 }
                 for name, counts in self._by_function.items()
             ],

@@ -142,6 +142,15 @@ class Metrics(Collector):
         text, failed = "Tasks of a function that have failed.", [(row.name, row.failed) for row in rows]
         yield CounterMetricFamily, "scaler_function_tasks_failed", text, ("function",), failed
         times = [(row.name, row.ended, row.seconds_total) for row in rows]
+        quantiles = (("0.5", "p50_seconds"), ("0.95", "p95_seconds"), ("1", "max_seconds"))
+        known = [row for row in rows if row.max_seconds]
+        spread = [(row.name, share, getattr(row, name)) for row in known for share, name in quantiles]
+        text = "Median, 95th percentile and maximum of the times that tasks of a function take."
+        labels = ("function", "quantile")
+        yield GaugeMetricFamily, "scaler_function_duration_quantile_seconds", text, labels, spread
+        left = [(row.name, row.left_seconds) for row in rows if row.left_seconds is not None]
+        text = "When the tasks of a function will have ended, as far as that is known."
+        yield GaugeMetricFamily, "scaler_function_left_seconds", text, ("function",), left
         text = "Times that tasks of a function took."
         yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times
 

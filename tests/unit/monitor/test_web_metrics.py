@@ -84,6 +84,9 @@ def test_the_state_is_there_in_base_units() -> None:
         "scaler_function_duration_seconds_count{function=work}": 9,
         "scaler_function_duration_seconds_sum{function=work}": 4.5,
         "scaler_function_tasks_failed_total{function=work}": 2,
+        "scaler_function_duration_quantile_seconds{function=work,quantile=0.5}": 0.25,
+        "scaler_function_duration_quantile_seconds{function=work,quantile=0.95}": 1.5,
+        "scaler_function_duration_quantile_seconds{function=work,quantile=1}": 2.0,
     }
     assert expected.items() <= found.items()
 
@@ -107,6 +110,18 @@ def test_names_with_anything_in_them_are_labels() -> None:
     model.apply_status(status(11.0, functions=functions((f'a"b\\c\n{NASTY}', 1))))
     (label,) = [name for name in Scrapes(model).samples() if name.startswith("scaler_function_duration_seconds_count")]
     assert 'a"b\\c\n<img onerror' in label
+
+
+def test_the_time_left_is_a_metric_while_it_is_known() -> None:
+    def told(at: float, ended: int) -> dict[str, Any]:
+        row = {"name": "work", "queued": 60, "running": 2, "ended": ended}
+        return status(at, functions=[row | {"p50_seconds": 1.0, "p95_seconds": 1.0, "max_seconds": 1.0}])
+
+    model = Model()
+    model.apply_status(told(100.0, 0))
+    assert "scaler_function_left_seconds{function=work}" not in Scrapes(model).samples()
+    model.apply_status(told(102.0, 40))
+    assert Scrapes(model).samples()["scaler_function_left_seconds{function=work}"] == 60 / 20 + 1.0
 
 
 def test_functions_beyond_the_limit_share_one_label() -> None:

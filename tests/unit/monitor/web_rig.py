@@ -71,7 +71,8 @@ def status(at: float, *, incarnation: int = 1, **more: Any) -> dict[str, Any]:
             {"id": "0-1", "source": "object storage", "target": "alpha", "bytes": 70},
             {"id": "1-2", "source": "alpha", "target": "alpha", "bytes": 5, "unreachable": True},
         ],
-        "functions": [{"name": "work", "queued": 1, "running": 3, "ended": 9, "failed": 2, "seconds_total": 4.5}],
+        "functions": [{"name": "work", "queued": 1, "running": 3, "ended": 9, "failed": 2, "seconds_total": 4.5,
+                       "p50_seconds": 0.25, "p95_seconds": 1.5, "max_seconds": 2.0}],
         **more,
     }  # fmt: skip
 

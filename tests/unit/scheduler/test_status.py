@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+from scaler.ids import content_id
 from scaler.monitor.rows import KEYS, objects
 from scaler.net.connection import Received
 from scaler.policy.view import Allocation, ClusterView, Wanted
@@ -165,7 +166,20 @@ def test_clients_and_functions_have_rows_with_what_they_have_running_and_what_ha
     ]
     assert told["functions"] == [
         {"name": "function", "queued": 1, "running": 2, "ended": 2, "failed": 1, "seconds_total": 3.0}
+        | {"p50_seconds": 0.524288, "p95_seconds": 2.5, "max_seconds": 2.5}
     ]
+
+
+def test_functions_of_one_name_have_their_durations_together() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    for code, seconds in ((b"first", 1.0), (b"second", 8.0), (b"third", 4.0)):
+        cluster.say(client, Submit([(content_id(code), code)], []))
+        (task,) = cluster.submit(client, 1, name="work", function=content_id(code))
+        cluster.finish(worker, task, seconds=seconds)
+    (row,) = document(cluster)["functions"]
+    assert (row["ended"], row["max_seconds"]) == (3, 8.0)
+    assert 2.0 < row["p50_seconds"] < 8.0
 
 
 def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_client_is_gone() -> None:
@@ -178,7 +192,8 @@ def test_a_function_is_still_listed_when_all_its_tasks_have_ended_and_their_clie
     assert (row["running"], row["ended"]) == (1, 1)
     cluster.finish(worker, running, seconds=1.0)
     (row,) = document(cluster)["functions"]
-    assert row == {"name": "work", "queued": 0, "running": 0, "ended": 2, "failed": 0, "seconds_total": 2.0}
+    assert (row["queued"], row["running"], row["ended"], row["seconds_total"]) == (0, 0, 2, 2.0)
+    assert (row["p95_seconds"], row["max_seconds"]) == (1.0, 1.0)
 
 
 def test_rejected_tasks_count_as_failed_ones_that_have_ended() -> None:

@@ -1,7 +1,7 @@
 // Clients, and the functions that they call.
 
 import { fill, h, href, panel } from "./dom.js";
-import { NONE, count } from "./format.js";
+import { NONE, age, clock, count, percent, short } from "./format.js";
 import { noTasks } from "./notices.js";
 import { columns, table } from "./table.js";
 
@@ -15,14 +15,42 @@ const CLIENTS = columns("clients", {
 const FUNCTIONS = columns("functions", {
   name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
   failed: FAILED,
+  progress_percent: { class: "progress", show: progress, draw: drawProgress },
+  left_seconds: { show: left },
+  tasks_per_second: { show: (row) => (row.tasks_per_second ? short(row.tasks_per_second) : NONE) },
 });
+const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
 const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } }, { sortable: false });
+
+/** How many tasks of the present or last job are done, failed, running and queued. */
+const parts = (row) => [row.job_ended - row.job_failed, row.job_failed, row.running, row.queued];
+
+function progress(row) {
+  if (row.progress_percent === null) return NONE;
+  const [done, failed, running, queued] = parts(row).map(count);
+  return { text: percent(Math.floor(row.progress_percent)), title: `${done} done, ${failed} failed, ${running} running, ${queued} queued` };
+}
+
+function drawProgress(cell, row) {
+  const total = parts(row).reduce((sum, part) => sum + part, 0);
+  let end = 0;
+  ["good", "bad", "f0"].forEach((colour, place) => {
+    end += total ? 100 * parts(row)[place] / total : 0;
+    cell.style.setProperty(`--to-${colour}`, `${end}%`);
+  });
+}
+
+function left(row) {
+  if (row.left_seconds === null) return NONE;
+  const whole = (seconds) => age(Math.max(1, seconds));
+  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` };
+}
 
 export function clients(store) {
   const noClients = h("div");
   const noFunctions = h("div");
   const clientTable = table("Clients", CLIENTS, (row) => row.id, { sort: [0, 1], empty: noClients });
-  const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [3, -1], empty: noFunctions });
+  const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [TOTAL, -1], empty: noFunctions });
   const auditTable = table("Who did what", AUDIT, (row) => row, { limit: 20, empty: h("p", {}, "Connections, refusals and submitted tasks appear here.") });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
     panel("Clients", {}, clientTable.element), panel("Functions", {}, functionTable.element),

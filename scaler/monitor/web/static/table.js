@@ -29,7 +29,7 @@ export function columns(kind, custom = {}, { sortable = true } = {}) {
 }
 
 /**
- * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help }].
+ * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help, draw(cell, row) after the text }].
  * rank 2 and 3 are left out where the window is narrow. sort: [place of a column, 1 or -1], null to keep the given order.
  */
 export function table(label, columns, key, { sort = null, empty = null, limit = FIRST_ROWS } = {}) {
@@ -117,6 +117,7 @@ export function table(label, columns, key, { sort = null, empty = null, limit = 
       if (cell.title !== title) cell.title = title;
       const wanted = `${classes(column)} ${extra}`.trim();
       if (cell.className !== wanted) cell.className = wanted;
+      column.draw?.(cell, row);
     });
   }
 

@@ -1,0 +1,169 @@
+"""How far the tasks of a function are, and how long they will take, as the model tells it."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from bisect import bisect_right
+from statistics import median, quantiles
+
+import pytest
+
+from scaler.monitor.model import Model
+from scaler.monitor.progress import MAX_POINTS, MIN_ENDED, STALL_SECONDS
+from scaler.monitor.rows import view
+from scaler.protocol.monitor_rows import FunctionRow
+from scaler.scheduler.core.durations import Timing, spread
+
+Finish = tuple[float, float]
+"""When the tasks will have ended as the model said, and how wrong that may be."""
+
+
+class Watched:
+    """A model that hears of one function, second by second."""
+
+    def __init__(self, p50: float = 1.0, p95: float = 1.0, longest: float = 1.0) -> None:
+        self.model = Model()
+        self.at = 1000.0
+        self.measure(p50, p95, longest)
+
+    def measure(self, p50: float, p95: float, longest: float) -> None:
+        self._spread = {"p50_seconds": p50, "p95_seconds": p95, "max_seconds": longest}
+
+    def hear(self, queued: int, running: int, ended: int, failed: int = 0, *, seconds: float = 1.0) -> FunctionRow:
+        self.at += seconds
+        row = {"name": "work", "queued": queued, "running": running, "ended": ended, "failed": failed, **self._spread}
+        self.model.apply_status({"at": self.at, "incarnation": 1, "functions": [row]})
+        return self.model.status.functions[0]
+
+
+def test_a_job_is_what_was_submitted_since_the_function_last_had_no_tasks() -> None:
+    watched = Watched()
+    watched.hear(0, 0, ended=1000, failed=7)
+    row = watched.hear(70, 10, ended=1020, failed=9)
+    assert (row.job_ended, row.job_failed, row.progress_percent) == (20, 2, 20.0)
+    row = watched.hear(0, 0, ended=1100, failed=9)
+    assert (row.job_ended, row.progress_percent, row.left_seconds) == (100, 100.0, None)
+    row = watched.hear(30, 10, ended=1100, failed=9)
+    assert (row.job_ended, row.job_failed, row.progress_percent) == (0, 0, 0.0)
+
+
+def test_a_job_that_ended_between_two_states_is_one_too() -> None:
+    watched = Watched()
+    watched.hear(0, 0, ended=1000)
+    assert watched.hear(0, 0, ended=1040).job_ended == 40
+    assert watched.hear(0, 0, ended=1050).job_ended == 10
+
+
+def test_a_monitor_that_connects_in_the_middle_counts_all_tasks_but_measures_the_rate_from_then_on() -> None:
+    watched = Watched()
+    assert watched.hear(400, 10, ended=500).job_ended == 500
+    row = watched.hear(380, 10, ended=520, seconds=2.0)
+    assert (row.tasks_per_second, row.job_ended) == (10.0, 520)
+
+
+def test_the_rate_is_that_of_lately() -> None:
+    watched = Watched()
+    watched.hear(10_000, 10, ended=0)
+    for second in range(1, 100):
+        watched.hear(10_000, 10, ended=100 * second)
+    for second in range(1, MAX_POINTS):
+        row = watched.hear(10_000, 10, ended=9900 + 10 * second)
+    assert row.tasks_per_second == pytest.approx(10.0)
+
+
+def test_long_tasks_are_measured_for_longer_than_short_ones() -> None:
+    watched = Watched(p50=600.0, p95=600.0, longest=600.0)
+    watched.hear(100, 4, ended=0)
+    for second in range(1, 6000):
+        row = watched.hear(100, 4, ended=second // 150)
+    assert row.tasks_per_second == pytest.approx(1 / 150, rel=0.05)
+    assert row.left_seconds == pytest.approx(100 * 150 + 600, rel=0.1)
+
+
+def test_the_time_left_is_unknown_until_some_tasks_have_ended_and_while_nothing_is_measured() -> None:
+    watched = Watched()
+    watched.hear(100, 2, ended=0)
+    assert watched.hear(98, 2, ended=MIN_ENDED - 1).left_seconds is None
+    assert watched.hear(97, 2, ended=MIN_ENDED).left_seconds is not None
+    old = Watched(p50=0.0, p95=0.0, longest=0.0)  # a scheduler that sends no histogram
+    old.hear(100, 2, ended=0)
+    assert old.hear(50, 2, ended=50).left_seconds is None
+
+
+def test_the_time_left_is_unknown_once_nothing_ends_any_more() -> None:
+    watched = Watched()
+    watched.hear(100, 2, ended=0)
+    assert watched.hear(50, 2, ended=50).left_seconds is not None
+    assert watched.hear(50, 2, ended=50, seconds=STALL_SECONDS - 1).left_seconds is not None
+    assert watched.hear(50, 2, ended=50, seconds=2.0).left_seconds is None
+
+
+def test_a_rate_that_changes_makes_the_error_larger() -> None:
+    def error_of(*ended: int) -> float:
+        watched, total = Watched(), 0
+        watched.hear(100_000, 10, ended=0)
+        for each in ended:
+            total += each
+            row = watched.hear(100_000, 10, ended=total)
+        assert row.left_error_seconds is not None
+        return row.left_error_seconds
+
+    assert error_of(*[1500] * 10, *[500] * 10) > 5 * error_of(*[1000] * 20)
+
+
+def test_another_scheduler_has_other_jobs() -> None:
+    watched = Watched()
+    watched.hear(0, 0, ended=1000)
+    row = {"name": "work", "queued": 5, "ended": 10}
+    watched.model.apply_status({"at": watched.at + 1, "incarnation": 2, "functions": [row]})
+    assert watched.model.status.functions[0].job_ended == 10
+
+
+def test_a_function_that_is_counted_anew_has_a_new_job() -> None:
+    watched = Watched()
+    watched.hear(0, 0, ended=1000)
+    row = watched.hear(5, 1, ended=2)
+    assert (row.job_ended, row.left_seconds) == (2, None)
+
+
+def test_views_have_what_is_computed_and_no_number_for_what_is_unknown() -> None:
+    shown = view(Watched().hear(2, 1, ended=1))
+    assert shown["progress_percent"] == 25.0
+    assert (shown["left_seconds"], shown["left_error_seconds"]) == (None, None)
+
+
+@pytest.mark.parametrize(("slots", "sigma"), [(1, 0.3), (8, 0.0), (8, 1.0), (100, 0.6)])
+def test_the_work_ends_when_the_model_says_within_its_error(slots: int, sigma: float) -> None:
+    """Durations are lognormal with a median of 4 seconds. Nine of ten forecasts are right within two errors."""
+    misses, seconds = [], []
+    for seed in range(4):
+        forecasts, finished_at = run(slots, 40 * slots, sigma, seed)
+        assert len(forecasts) > finished_at / 2
+        misses += [abs(at - finished_at) / error for at, error in forecasts]
+        seconds += [error / finished_at for _, error in forecasts]
+    assert quantiles(misses, n=10)[-1] < 2
+    assert median(seconds) < 0.15, "errors are small enough to be of use"
+
+
+def run(slots: int, tasks: int, sigma: float, seed: int) -> tuple[list[Finish], float]:
+    """Run tasks on slots that are always busy; return what the model forecast each second, and when they ended."""
+    draw = random.Random(seed)
+    free, starts, durations = [0.0] * slots, [], []
+    for _ in range(tasks):
+        starts.append(free[0])
+        durations.append(draw.lognormvariate(1.4, sigma))
+        heapq.heapreplace(free, free[0] + durations[-1])
+    ended = sorted((start + seconds, seconds) for start, seconds in zip(starts, durations, strict=True))
+    watched, timing, forecasts = Watched(), Timing(), []
+    begun_at, known = watched.at + 1, 0
+    for at in range(int(max(free)) + 1):
+        while ended[known][0] <= at:
+            timing.add(int(ended[known][1] * 1e6)).refresh()
+            known += 1
+        begun = bisect_right(starts, at)
+        watched.measure(*spread([timing]))
+        row = watched.hear(tasks - begun, begun - known, known)
+        if row.left_seconds is not None and row.left_error_seconds is not None:
+            forecasts.append((watched.at - begun_at + row.left_seconds, row.left_error_seconds))
+    return forecasts, max(free)
