@@ -255,8 +255,8 @@ class FunctionRow(NamedTuple):
     """
 
     name: Annotated[str, Column("Function")] = ""
-    queued: Annotated[int, Column("Queued", "count")] = 0
-    running: Annotated[int, Column("Running", "count")] = 0
+    queued: Annotated[int, Column("Queued", "count", 2)] = 0
+    running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0

@@ -261,6 +261,28 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"load_market"}
 
 
+def test_functions_show_how_far_they_are_and_when_they_will_have_ended(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/clients"))
+    functions = page.get_by_role("table", name="Functions")
+    slowest = functions.locator("tbody tr").first
+    slowest.wait_for()
+    row = max(told.server.monitor.model.status.functions, key=lambda each: each.seconds_total)
+    assert slowest.get_by_role("rowheader").inner_text() == row.name
+    progress, left = slowest.locator("td").nth(0), slowest.locator("td").nth(1)
+    assert row.progress_percent is not None
+    assert progress.inner_text() == f"{int(row.progress_percent)} %"
+    assert re.fullmatch(
+        rf"[\d,]+ done, {row.job_failed} failed, 2 running, 40 queued", progress.get_attribute("title") or ""
+    )
+    done = 100 * (row.job_ended - row.job_failed) / (row.job_ended + row.live)
+    shown = float(progress.evaluate("cell => parseFloat(cell.style.getPropertyValue('--to-good'))"))
+    assert shown == pytest.approx(done, abs=0.01)
+    assert re.fullmatch(r"\d+ s ± \d+ s", left.inner_text())
+    p95 = functions.get_by_role("columnheader", name="p95")
+    p95.get_by_role("button").click()
+    assert p95.get_attribute("aria-sort") == "descending"
+
+
 def test_who_did_what_is_listed_with_the_newest_first(server: WebServer, windows: Windows) -> None:
     cluster = FakeCluster(workers=1)
     told = Told(server, cluster, seconds=20)
