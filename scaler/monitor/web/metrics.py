@@ -149,7 +149,7 @@ class Metrics(Collector):
         labels = ("function", "quantile")
         yield GaugeMetricFamily, "scaler_function_duration_quantile_seconds", text, labels, spread
         left = [(row.name, row.left_seconds) for row in rows if row.left_seconds is not None]
-        text = "When the tasks of a function will have ended, as far as that is known."
+        text = "Seconds until the tasks of a function will have ended, while that is known."
         yield GaugeMetricFamily, "scaler_function_left_seconds", text, ("function",), left
         text = "Times that tasks of a function took."
         yield SummaryMetricFamily, "scaler_function_duration_seconds", text, ("function",), times

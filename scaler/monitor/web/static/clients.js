@@ -3,6 +3,7 @@
 import { fill, h, href, panel } from "./dom.js";
 import { NONE, age, clock, count, percent, short } from "./format.js";
 import { noTasks } from "./notices.js";
+import { SAVED } from "./saved.js";
 import { columns, table } from "./table.js";
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
@@ -43,7 +44,7 @@ function drawProgress(cell, row) {
 function left(row) {
   if (row.left_seconds === null) return NONE;
   const whole = (seconds) => age(Math.max(1, seconds));
-  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` };
+  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: SAVED === null ? `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` : "" };
 }
 
 export function clients(store) {
