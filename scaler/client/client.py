@@ -22,7 +22,9 @@ from scaler.client.functions import (
     TemplateTable,
     check_call,
     check_integer,
+    checked_hint,
     checked_options,
+    of_chunks,
 )
 from scaler.client.future import ScalerFuture
 from scaler.client.graph import GraphRun, Key
@@ -268,25 +270,27 @@ class Client(ArgumentOnly):
         cpus: float | None = None,
         gpu: float | None = None,
         cache: bool = False,
+        expected_seconds: float = 0.0,
     ) -> list[Any]:
         """Call `fn` with the items of the iterables side by side, and return the results in order.
 
         Small calls travel together, as many as are worth it by measurement; chunk_size sets how many. The first item
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
-        memory, cpus, gpu: as in `submit_verbose`, of each call; the calls of one chunk run one after the other.
+        memory, cpus, gpu, expected_seconds: as in `submit_verbose`, of each call, whatever travels together; the calls
+        of one chunk run one after the other.
 
         keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. cache:
         each item is a call of its own, as in `cache`. With one of the two, when an item raises, the others go on.
         """
-        options = self._with_needs(memory, cpus, gpu)
+        options = self._each_with(memory, cpus, gpu, expected_seconds)
         if keys is not None or cache:
             return self._map_each(fn, iterables, keys, chunk_size, return_exceptions, progress, options)
         results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, options)
         return results._take_all()
 
     @hiding_frames
-    def starmap(
+    def starmap(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         fn: Callable[..., Any],
         iterable: Iterable[Iterable[Any]],
@@ -297,14 +301,15 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        expected_seconds: float = 0.0,
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        options = self._with_needs(memory, cpus, gpu)
+        options = self._each_with(memory, cpus, gpu, expected_seconds)
         results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, options)
         return results._take_all()
 
     @hiding_frames
-    def imap(
+    def imap(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -315,6 +320,7 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        expected_seconds: float = 0.0,
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
@@ -330,13 +336,13 @@ class Client(ArgumentOnly):
         the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
 
         progress shows a bar of the items that have ended, which may be ahead of those that were taken. memory, cpus,
-        gpu: as in `map`.
+        gpu, expected_seconds: as in `map`.
         """
-        options = self._with_needs(memory, cpus, gpu)
+        options = self._each_with(memory, cpus, gpu, expected_seconds)
         return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, options)
 
     @hiding_frames
-    def imap_unordered(
+    def imap_unordered(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -347,9 +353,10 @@ class Client(ArgumentOnly):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        expected_seconds: float = 0.0,
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        options = self._with_needs(memory, cpus, gpu)
+        options = self._each_with(memory, cpus, gpu, expected_seconds)
         return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress, options)
 
     @hiding_frames
@@ -363,17 +370,18 @@ class Client(ArgumentOnly):
         cpus: float | None = None,
         gpu: float | None = None,
         replicas: int = 1,
+        expected_seconds: float = 0.0,
     ) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values. memory, cpus, gpu, replicas: as in `submit_verbose`, of each computation. Raises UsageError,
-        before anything is sent, for missing keys, keys wanted twice, and cycles.
+        instead of values. memory, cpus, gpu, replicas, expected_seconds: as in `submit_verbose`, of each computation.
+        Raises UsageError, before anything is sent, for missing keys, keys wanted twice, and cycles.
         """
         self._check_open()
         parent = self._parent()
         check_integer("replicas", replicas, 1, MAX_REPLICAS)
-        options = self._with_needs(memory, cpus, gpu)._replace(replicas=replicas)
+        options = self._each_with(memory, cpus, gpu, expected_seconds)._replace(replicas=replicas)
         wanted, inner = (options._replace(deliver=deliver) for deliver in (True, False))
         templates = self._templates
         run = GraphRun(
@@ -586,7 +594,7 @@ class Client(ArgumentOnly):
         self._check_open()
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
         call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
-        options = (options or self._options)._replace(name=call.name, is_plain=True)
+        options = of_chunks(options or self._options, chunk_size)._replace(name=call.name, is_plain=True)
         template = self._templates.template(call.function, options, self._parent())
 
         def submit(chunk: list[Any]) -> TaskFuture:
@@ -604,11 +612,14 @@ class Client(ArgumentOnly):
             progress=Progress(call.name, iterables) if progress else None,
         )
 
-    def _with_needs(self, memory: float | str | None, cpus: float | None, gpu: float | None) -> Options:
-        """Return the client's options with what each task takes of its worker."""
-        if memory is None and cpus is None and gpu is None:
+    def _each_with(
+        self, memory: float | str | None, cpus: float | None, gpu: float | None, expected_seconds: float
+    ) -> Options:
+        """Return the client's options with what each call takes of its worker, and about how long it runs."""
+        hint = checked_hint(expected_seconds)
+        if memory is None and cpus is None and gpu is None and not hint:
             return self._options
-        return self._options._replace(needs=task_needs(None, memory, cpus, gpu).items)
+        return self._options._replace(needs=task_needs(None, memory, cpus, gpu).items, expected_seconds=hint)
 
     def _parent(self) -> bytes:
         context = processor() if self._is_inside_task else None

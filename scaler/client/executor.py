@@ -14,7 +14,7 @@ from typing import Any
 from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
-from scaler.client.functions import check_integer
+from scaler.client.functions import check_integer, checked_hint
 from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.task_future import TaskFuture
@@ -59,12 +59,14 @@ class ScalerExecutor(Executor):
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
+        expected_seconds: float = 0.0,
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one with the arguments that are `Client`'s.
 
         max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
-        CPUs here. It limits nothing. memory, cpus, gpu: what each call takes of its worker, as in `submit_verbose`; the
-        calls of one chunk of `map` run one after the other. Raises UsageError, and what `Client` raises.
+        CPUs here. It limits nothing. memory, cpus, gpu, expected_seconds: what each call takes of its worker and about
+        how long it runs, as in `submit_verbose`; the calls of one chunk of `map` run one after the other. Raises
+        UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
@@ -79,8 +81,9 @@ class ScalerExecutor(Executor):
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
-        self._resources = memory, cpus, gpu
         needs = task_needs(None, memory, cpus, gpu).items
+        hint = checked_hint(expected_seconds)
+        self._of_each_call: dict[str, Any] = {"memory": memory, "cpus": cpus, "gpu": gpu, "expected_seconds": hint}
         self._owns_client = client is None
         client = client or Client(**options)
         self._client: Client | None = client
@@ -88,7 +91,8 @@ class ScalerExecutor(Executor):
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
         self._owner = _Owner()
-        self._options = client._options._replace(owner=self._owner, needs=needs)  # it is another face of its client
+        # It is another face of its client.
+        self._options = client._options._replace(owner=self._owner, needs=needs, expected_seconds=hint)
         self._futures = client._loop.futures
 
     def __repr__(self) -> str:
@@ -96,8 +100,7 @@ class ScalerExecutor(Executor):
         return f"<ScalerExecutor {state}, {len(self._unfinished())} unfinished, on {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        memory, cpus, gpu = self._resources
-        copy = partial(ScalerExecutor, max_workers=self._max_workers, memory=memory, cpus=cpus, gpu=gpu)
+        copy = partial(ScalerExecutor, max_workers=self._max_workers, **self._of_each_call)
         return copy, (self._open_client(),)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:

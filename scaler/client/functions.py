@@ -88,9 +88,6 @@ def checked_options(
     check_integer("replicas", options.replicas, 1, MAX_REPLICAS)
     if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         raise UsageError(f"timeout_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit")
-    hint = options.expected_seconds
-    if isinstance(hint, bool) or not isinstance(hint, int | float) or not 0 <= hint <= MAX_SECONDS:
-        raise UsageError(f"expected_seconds is {hint!r}, and must be from 0 to {MAX_SECONDS:g}; 0 says nothing")
     if capabilities is not None and not isinstance(capabilities, Mapping):
         raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
     if not isinstance(options.name, str):
@@ -102,8 +99,28 @@ def checked_options(
         needs=task_needs(capabilities, memory, cpus, gpu).items,
         retry_on=dump_retry_on(types),
         timeout_seconds=float(seconds),
-        expected_seconds=float(hint),
+        expected_seconds=checked_hint(options.expected_seconds),
     )
+
+
+def checked_hint(seconds: object) -> float:
+    """Return a user's `expected_seconds`. Raises UsageError that says what to change."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
+        raise UsageError(f"expected_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 says nothing")
+    return float(seconds)
+
+
+def of_chunks(options: Options, chunk_size: int | None) -> Options:
+    """Return the options of tasks that are chunks of calls with these options. Raises UsageError on a bad size.
+
+    Chunks of a measured size begin with one item each, and are larger only when their function is measured, so the hint
+    of one call is that of a chunk.
+    """
+    if chunk_size is None:
+        return options
+    check_integer("chunk_size", chunk_size, 1)
+    calls = min(chunk_size, MAX_SECONDS)  # it may be an integer that no float can be
+    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
 
 
 def check_call(args: object, kwargs: object) -> None:

@@ -151,8 +151,6 @@ class ChunkRunner:
     """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
 
     def __init__(self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
-        if chunk_size is not None:
-            check_integer("chunk_size", chunk_size, 1)
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.call = call

@@ -145,6 +145,18 @@ def test_while_a_users_own_policy_lets_workers_come_and_go_every_task_runs_exact
         assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
 
 
+def test_workers_are_started_by_the_seconds_that_each_item_of_a_map_is_expected_to_take(tmp_path: Path) -> None:
+    """Four chunks of 20 s. Without the hint they would be expected to take half a second each: work for one worker."""
+    policy = ("-et", "target_v1", "-pc", "first_slots=1")
+    with (
+        scheduler(tmp_path, *policy) as (running, address),
+        command(*dynamic(address, 4), directory=tmp_path),
+        Client(address) as client,
+    ):
+        assert client.map(abs, range(40), chunk_size=10, expected_seconds=2) == list(range(40))
+        assert within(WAIT_SECONDS, lambda: "the policy wants 4 units of mine" in running.output())
+
+
 # -- losing
 
 

@@ -104,7 +104,7 @@ def parameters_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def test_an_executor_takes_what_the_client_that_it_makes_takes() -> None:
     executor, client = parameters_of(scaler.ScalerExecutor), parameters_of(scaler.Client)
-    assert executor.keys() == {"client", "max_workers", "memory", "cpus", "gpu", *client}
+    assert executor.keys() == {"client", "max_workers", "memory", "cpus", "gpu", "expected_seconds", *client}
     for name, parameter in client.items():
         assert (executor[name].annotation, executor[name].default) == (parameter.annotation, parameter.default)
 
