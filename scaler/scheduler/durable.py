@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -66,13 +67,18 @@ class DurableSteps:
         return [ledger.gone(), *found]
 
     def read_task_times(self) -> list[float]:
-        """Return the durations of the cluster's tasks as they were written last; none when there is no such file."""
+        """Return the durations of the cluster's tasks as they were written last; none without such a file.
+
+        A damaged file is the same as none, and replaced by the next one that is written.
+        """
         try:
-            counts = json.loads(self._task_times.read_text())
-            return [max(0.0, float(count)) for count in counts][:BUCKETS]
+            counts = [float(count) for count in json.loads(self._task_times.read_text())]
+            if len(counts) > BUCKETS or not all(0 <= count < math.inf for count in counts):
+                raise ValueError(f"it must have at most {BUCKETS} counts of tasks")
+            return counts
         except FileNotFoundError:
             return []
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
             _log.warning("%s is not used: %s", self._task_times, error)
             return []
 
