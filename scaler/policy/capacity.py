@@ -31,10 +31,14 @@ _ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class SlotBatch:
-    """A number of slots that exist from the same time on, in seconds from now."""
+    """A number of slots that exist from the same time on, in seconds from now.
+
+    least_seconds: how long each is paid for at least, if it is started.
+    """
 
     slots: int
     from_seconds: float
+    least_seconds: float = 0.0
 
     def tasks_each(self, task_seconds: float, within_seconds: float) -> int:
         """Return how many tasks one of these slots runs within this time from now."""
@@ -81,16 +85,31 @@ def best_seconds(
     best, lowest = soonest, math.inf
     for step in range(TIMES_COMPARED + 1):
         within = soonest * (longest / soonest) ** (step / TIMES_COMPARED)
-        left = tasks - tasks_done(existing, task_seconds, within)
-        slots = sum(batch.slots for batch in existing)
-        for batch in addable:
-            taken = batch.slots_for(left, task_seconds, within)
-            left -= taken * batch.tasks_each(task_seconds, within)
-            slots += taken
-        penalty = within**TIME_EXPONENT * slots * (within + idle_seconds)
-        if left <= 0 and penalty < lowest:
-            best, lowest = within, penalty
+        found = penalty(existing, addable, tasks, task_seconds, within, idle_seconds)
+        if found < lowest:
+            best, lowest = within, found
     return best
+
+
+def penalty(
+    existing: Sequence[SlotBatch],
+    addable: Sequence[SlotBatch],
+    tasks: int,
+    task_seconds: float,
+    within: float,
+    idle_seconds: float,
+) -> float:
+    """Return what time and cost weigh together where the fewest slots are added that do the work within this time.
+
+    Infinite when all together do not.
+    """
+    left = tasks - tasks_done(existing, task_seconds, within)
+    paid = sum(batch.slots for batch in existing) * (within + idle_seconds)
+    for batch in addable:
+        taken = batch.slots_for(left, task_seconds, within)
+        left -= taken * batch.tasks_each(task_seconds, within)
+        paid += taken * max(batch.least_seconds, within + idle_seconds)
+    return within**TIME_EXPONENT * paid if left <= 0 else math.inf
 
 
 def startup_seconds(manager: ManagerView) -> float:
@@ -184,13 +203,15 @@ class CapacityPlan:
 
     def growth(self, max_slots: int, reserved: float = 0.0) -> SlotBatch:
         """Return the slots that may be added, up to max_slots."""
+        least = self.manager.unit_minimum_seconds
         if self.manager.fixed:
-            return SlotBatch(0, self.startup)
+            return SlotBatch(0, self.startup, least)
         step = self.manager.unit_slots
         units = self._affordable(reserved)
         if self._limit_units is not None:
             units = min(units, max(0, self._limit_units - self.manager.units - self.grown))
-        return SlotBatch(int(min(max_slots, self.grown * step - self._growth_used + units * step)), self.startup)
+        slots = int(min(max_slots, self.grown * step - self._growth_used + units * step))
+        return SlotBatch(slots, self.startup, least)
 
     def note_useful(self, slots: int) -> int:
         """Record slots that would help, but not enough to start units for them; return how many could be added."""

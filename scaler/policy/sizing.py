@@ -20,7 +20,15 @@ from dataclasses import dataclass, field
 
 from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
-from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, best_seconds, soonest_seconds, tasks_done
+from scaler.policy.capacity import (
+    Budget,
+    CapacityPlan,
+    SlotBatch,
+    best_seconds,
+    penalty,
+    soonest_seconds,
+    tasks_done,
+)
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 8
@@ -247,14 +255,15 @@ def _assign_present(
     tasks, task_seconds = math.ceil(work.tasks * work.slots_each), work.task_seconds
     existing = [batch for plan in plans for batch in plan.free]
     present = sum(batch.slots for batch in existing)
-    addable: list[SlotBatch] = []
-    reserved = 0.0
     finish_seconds = constraints.get("finish_seconds")
     most = tasks if finish_seconds is not None else work.most_slots(tasks)
     room = max(0, most - present)
-    for plan in to_grow:
-        addable.append(plan.growth(room, reserved))
-        reserved += plan.cost(addable[-1])
+    idle_seconds = min(
+        [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed], default=0.0
+    )
+    addable = _addable(to_grow, room)
+    if finish_seconds is None and any(batch.least_seconds for batch in addable):
+        to_grow, addable = _that_pay_off(to_grow, addable, existing, tasks, task_seconds, idle_seconds)
     soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
     if math.isinf(soonest):
         return
@@ -265,8 +274,7 @@ def _assign_present(
         within = soonest
         is_enough = not room
     else:
-        idle = [IDLE_SHARE * constraints.cooldown(plan) for plan in plans if not plan.manager.fixed]
-        best = best_seconds(existing, addable, tasks, task_seconds, min(idle, default=0.0))
+        best = best_seconds(existing, addable, tasks, task_seconds, idle_seconds)
         within = min(best, LATER * soonest)
         is_enough = tasks_done(existing, task_seconds, TOLERANCE * within) >= tasks
     if not work.unmeasured_tasks:
@@ -297,6 +305,39 @@ def _assign_present(
         if taken and not is_enough:
             start = f"{seconds_text(plan.startup)} to start a unit"
             plan.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
+
+
+def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
+    """Return the slots that each manager may add, the first ones before the others where money is short."""
+    addable: list[SlotBatch] = []
+    reserved = 0.0
+    for plan in to_grow:
+        addable.append(plan.growth(room, reserved))
+        reserved += plan.cost(addable[-1])
+    return addable
+
+
+def _that_pay_off(
+    to_grow: Sequence[CapacityPlan],
+    addable: list[SlotBatch],
+    existing: Sequence[SlotBatch],
+    tasks: int,
+    task_seconds: float,
+    idle_seconds: float,
+) -> tuple[Sequence[CapacityPlan], list[SlotBatch]]:
+    """Return the managers, and what they may add, without those whose minimum charge is not worth it for this work.
+
+    Their units would be paid for longer than they are of use, and time and cost weigh less without all of them.
+    """
+    soonest = soonest_seconds([*existing, *addable], tasks, task_seconds)
+    kept = [index for index, batch in enumerate(addable) if batch.least_seconds <= soonest + idle_seconds]
+    others = [addable[index] for index in kept if not to_grow[index].manager.trouble]
+    alone = soonest_seconds([*existing, *others], tasks, task_seconds)
+    if math.isinf(alone) or penalty(existing, others, tasks, task_seconds, alone, idle_seconds) > penalty(
+        existing, addable, tasks, task_seconds, LATER * soonest, idle_seconds
+    ):
+        return to_grow, addable
+    return [to_grow[index] for index in kept], [addable[index] for index in kept]
 
 
 def _note_worth(tasks: int, task_seconds: float, most_slots: int, plans: Sequence[CapacityPlan]) -> None:

@@ -300,6 +300,7 @@ class SimulatedManager:
             1,
             dict(pool.capabilities),
             unit_price=pool.price,
+            unit_minimum_seconds=pool.minimum_seconds,
         )
         self._pool = pool
         self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds

@@ -74,6 +74,35 @@ def test_work_of_unknown_length_starts_no_unit_that_would_come_too_late_for_it()
     assert units(SimplePolicy(""), 0, [work(6_000, None)], laptop, cloud) == [2, 100]
 
 
+LAPTOP = manager("laptop", max_slots=4, units_running=4, startup_seconds=1.0)
+CLOUD = manager("cloud", max_slots=100, startup_seconds=5.0)
+A_MINUTE = replace(CLOUD, unit_minimum_seconds=60.0)
+
+
+@pytest.mark.parametrize("task_seconds", [1.0, None])
+def test_units_whose_minimum_charge_does_not_pay_off_leave_the_work_to_others(task_seconds: float | None) -> None:
+    """Forty tasks: ten seconds on the laptop, and about eight with units that are paid for a minute."""
+    demand = [replace(work(36, task_seconds, running=4), expected_seconds=1.0)]
+    assert units(SimplePolicy(""), 0, demand, LAPTOP, CLOUD)[1] > 0
+    assert units(SimplePolicy(""), 0, demand, LAPTOP, A_MINUTE) == [4, 0]
+    starting = replace(LAPTOP, units_running=0)
+    assert units(SimplePolicy(""), 0, demand, starting, A_MINUTE) == [4, 0], "it may start its own for nothing"
+
+
+def test_units_whose_minimum_charge_pays_off_are_started() -> None:
+    for tasks in (400, 4_000):
+        free, paid = (units(SimplePolicy(""), 0, [work(tasks, 1.0, running=4)], LAPTOP, m) for m in (CLOUD, A_MINUTE))
+        assert free == paid
+        assert paid[1] > 30
+
+
+def test_a_minimum_charge_is_paid_where_nothing_else_can_do_the_work() -> None:
+    assert units(SimplePolicy(""), 0, [work(40, 1.0)], A_MINUTE) == units(SimplePolicy(""), 0, [work(40, 1.0)], CLOUD)
+    broken = replace(LAPTOP, units_running=0, trouble="no memory")
+    assert units(SimplePolicy(""), 0, [work(40, 1.0)], broken, A_MINUTE)[1] > 0
+    assert units(TargetPolicy("finish_seconds=8"), 0, [work(40, 1.0)], LAPTOP, A_MINUTE)[1] > 0, "it is wanted so"
+
+
 def test_tasks_that_run_on_for_long_keep_their_slots_as_their_histogram_says() -> None:
     here = manager(max_slots=-1, units_running=4, idle_seconds=(9.0,) * 2, startup_seconds=1.0)
     row = replace(work(0, 1.0, running=2), running_seconds=200.0)
