@@ -39,6 +39,7 @@ def managers(draw: st.DrawFn, index: int) -> ManagerView:
         draw(st.one_of(st.none(), st.floats(0.1, 300))),
         trouble=draw(st.sampled_from(["", "no quota"])),
         fixed=draw(st.booleans()),
+        unit_minimum_seconds=draw(st.sampled_from([0.0, 60.0])),
     )
 
 
