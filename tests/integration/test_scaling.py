@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -155,6 +156,25 @@ def test_workers_are_started_by_the_seconds_that_each_item_of_a_map_is_expected_
     ):
         assert client.map(abs, range(40), chunk_size=10, expected_seconds=2) == list(range(40))
         assert within(WAIT_SECONDS, lambda: "the policy wants 4 units of mine" in running.output())
+
+
+def test_unmeasured_work_is_sized_by_the_tasks_of_earlier_runs_where_there_is_a_state_directory(tmp_path: Path) -> None:
+    """Four tasks of half a minute, as the median was. Without it they would be work for one worker."""
+    known = tmp_path / "state/task_times.json"
+    known.parent.mkdir(parents=True)
+    before = [0.0] * 26 + [8.0]
+    known.write_text(json.dumps(before))
+    flags = ("-et", "target_v1", "-pc", "first_slots=1", "--state-directory", str(tmp_path / "state"))
+    with (
+        scheduler(tmp_path, *flags) as (running, address),
+        command(*dynamic(address, 4), directory=tmp_path),
+        Client(address) as client,
+    ):
+        assert client.map(abs, range(4), chunk_size=1) == list(range(4))
+        assert within(WAIT_SECONDS, lambda: "the policy wants 4 units of mine" in running.output())
+    after = json.loads(known.read_text())
+    assert after[26] == 8.0
+    assert sum(after) == sum(before) + 4, "its own tasks count for the next run"
 
 
 # -- losing
