@@ -50,6 +50,9 @@ MAX_COARSE = 8640
 Point = tuple[float, ...]
 """A time in unix seconds, and a value for each of `NAMES`."""
 
+RECENT_SECONDS = 30.0
+MAX_RECENT = 60
+
 MAX_TASKS = 10_000
 MAX_FAILURES = 1_000
 """Failed tasks that stay however many others follow; as many as the scheduler keeps."""
@@ -105,6 +108,8 @@ class Model:
     def __init__(self) -> None:
         self.status = Status()
         """The last state; one of the time 0 before the first."""
+        self.recent: deque[Status] = deque(maxlen=MAX_RECENT)
+        """States of the last `RECENT_SECONDS` of one scheduler; those before the last one list functions only."""
         self.series = Series()
         self.decisions: deque[DecisionRow] = deque(maxlen=MAX_DECISIONS)
         self.incidents: deque[IncidentRow] = deque(maxlen=MAX_INCIDENTS)
@@ -146,6 +151,7 @@ class Model:
         self.status = status = status._replace(functions=self._progress.follow(status.at, status.functions))
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
+        self._add_recent(status)
         self.series.add(status.at, _figures(before, status))
 
     def apply_events(self, document: Document) -> None:
@@ -168,6 +174,18 @@ class Model:
         self.incidents.extend([row for row in incidents if row not in self.incidents])
         records, known = decode_list(AuditRow, document.get("audit")), set(self.audit)
         self.audit.extend([row for row in records if row not in known])
+
+    def _add_recent(self, status: Status) -> None:
+        recent = self.recent
+        if recent and (recent[-1].incarnation != status.incarnation or recent[-1].at >= status.at):
+            recent.clear()
+        if recent:
+            recent[-1] = recent[-1]._replace(
+                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=()
+            )
+        recent.append(status)
+        while status.at - recent[0].at > RECENT_SECONDS:
+            recent.popleft()
 
     def _forget_scheduler(self) -> None:
         """Keep only the ended tasks: the live ones are over, however they ended.

@@ -82,6 +82,17 @@ class FailureRow(NamedTuple):
     task: Annotated[str, Column(help="The one that failed last")] = ""
 
 
+class FindingRow(NamedTuple):
+    """What to change in a cluster or a program. text: the evidence, with its figures. page: of the documentation."""
+
+    kind: str = ""
+    subject: Annotated[str, Column(help="The function, worker or worker manager")] = ""
+    text: Annotated[str, Column(help="What was seen")] = ""
+    advice: Annotated[str, Column(help="What to change")] = ""
+    page: Annotated[str, Column(help="Of the documentation, from the folder of the project")] = ""
+    slots_lost: Annotated[float, Column(help="What it costs: how many slots do nothing useful", volatile=True)] = 0.0
+
+
 class BlockRow(NamedTuple):
     """Tasks of one lane without a row of their own: their number, and the sum of their durations.
 

@@ -260,6 +260,8 @@ class TopApp(App[None]):
             text, style = f"frozen at {at}; space goes on", Style(reverse=True)
         elif failures := panels.disk_failures(self.status):
             text, style = "; ".join(failures), _ERROR
+        elif advice := panels.first_finding(self.source.model):
+            text, style = f"{text}: {advice}", Style()
         shown = Text(text, style, no_wrap=True, overflow="ellipsis")
         shown.truncate(width)
         self._state_part.update(shown)

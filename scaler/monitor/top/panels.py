@@ -10,6 +10,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from scaler.grammar import counted
+from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
@@ -132,6 +133,11 @@ def disk_failures(status: Status) -> list[str]:
     failures = status.scheduler.disk_failure, status.storage.disk_failure
     lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
     return [*lines, formats.safe(status.spending.reached)] if status.spending.reached else lines
+
+
+def first_finding(model: Model) -> str:
+    """Return what to change first, on one line that begins with what to do; empty when there is nothing to say."""
+    return next((formats.safe(f"{row.advice} {row.text}") for row in findings(model)), "")
 
 
 def _scheduler(status: Status) -> Pairs:

@@ -15,11 +15,20 @@ from starlette.routing import Route
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
-from scaler.protocol.monitor_rows import AuditRow, ConnectionRow, DecisionRow, FailureRow, IncidentRow, TaskRow
+from scaler.protocol.monitor_rows import (
+    AuditRow,
+    ConnectionRow,
+    DecisionRow,
+    FailureRow,
+    FindingRow,
+    IncidentRow,
+    TaskRow,
+)
 from scaler.texts import escaped_lines, readable
 
 MAX_TASKS_ANSWERED = 1000
@@ -161,6 +170,10 @@ def _failures(source: Source, query: Query) -> View:
     return {"failures": [view(each) for each in found[: query["limit"]]], "kept": sum(each.times for each in found)}
 
 
+def _findings(source: Source, _query: Query) -> View:
+    return {"findings": [view(each) for each in findings(source.monitor.model)]}
+
+
 async def _explain(source: Source, query: Query) -> View:
     return {"id": query["id"], "text": await source.monitor.explain(query["id"])}
 
@@ -287,6 +300,7 @@ ROUTES: tuple[ApiRoute, ...] = (
         _failures,
         (_limit(MAX_FAILURES),),
     ),
+    ApiRoute("/api/findings", "findings", "What to change, with the evidence", {"findings": [FindingRow]}, _findings),
     ApiRoute(
         "/api/timeline",
         "timeline",

@@ -53,12 +53,15 @@ export function overview(store) {
   ];
   const ranges = choice("Time shown", [[300, "5 min"], [1800, "30 min"], [86_400, "24 h"]], range, (value) => { range = value; dayAt = -Infinity; update(["all"]); });
 
+  const advice = h("ol", { class: "notes" });
+  const advicePanel = panel("What to change", { hidden: true }, advice);
+  let adviceAt = -Infinity;
   const decisions = h("ol", { class: "notes" });
   const incidents = h("ol", { class: "notes" });
   const messages = h("div", { class: "messages" });
   const element = h("div", { class: "page overview" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Overview"), ranges),
-    emptyWorkers, tiles,
+    emptyWorkers, tiles, advicePanel,
     h("div", { class: "grid charts" }, charts.map((each) => each.element)),
     h("div", { class: "grid thirds" }, states, panel("Last scaling decisions", {}, decisions), panel("Incidents", {}, incidents)),
     h("details", { class: "panel" }, h("summary", {}, "Messages of the scheduler by kind"), messages));
@@ -69,6 +72,7 @@ export function overview(store) {
     if (has("status") && store.status) drawStatus(store.status);
     if (all || (has("series") && range < 86_400)) drawSeries();
     if (range >= 86_400) void drawDay();
+    if (has("status")) void drawAdvice();
     if (has("decisions")) drawNotes(decisions, store.decisions, decisionLine, "None yet", "They appear when a manager has to start or stop workers.");
     if (has("incidents")) drawNotes(incidents, store.incidents, incidentLine, "Nothing went wrong", "Lost workers, retried tasks and the like appear here.");
   }
@@ -133,6 +137,18 @@ export function overview(store) {
       return;  // the state of the connection is shown already; it is asked again
     }
     if (range >= 86_400) for (const each of charts) each.update(day, (day.at.at(-1) ?? store.now()) - range, day.at.at(-1) ?? store.now());
+  }
+
+  async function drawAdvice() {
+    if (performance.now() - adviceAt < AGAIN_MS) return;
+    adviceAt = performance.now();
+    try {
+      const { findings } = await ask("api/findings", asking.signal);
+      advicePanel.hidden = findings.length === 0;
+      fill(advice, findings.map((each) => h("li", { class: "finding" }, h("span", {}, each.text), h("span", {}, h("b", {}, each.advice)), h("span", { class: "reason" }, `See ${each.page}`))));
+    } catch {
+      // the state of the connection is shown already; it is asked again
+    }
   }
 
   function drawNotes(list, notes, line, title, text) {

@@ -1,0 +1,314 @@
+"""Says what to change in a cluster or its programs: at most three findings with their evidence. Pure.
+
+A finding needs states of the whole window of `RECENT_SECONDS` that all show the same: one odd second proves nothing.
+Where two findings would contradict each other, or one follows from the other, only the cause is told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from math import inf
+from typing import NamedTuple
+
+from scaler.grammar import called, counted, listed
+from scaler.monitor.failures import failure_groups
+from scaler.monitor.model import Model
+from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
+
+MAX_FINDINGS = 3
+LEAST_SECONDS = 20.0
+LEAST_STATES = 10
+"""Of a window: fewer are a cluster that has just started, or a connection that was away."""
+MAX_TASKS_READ = 2_000
+"""Of the last tasks: reading them takes a few milliseconds."""
+BUSY_SHARE = 0.9
+"""Of all slots: with fewer in use, something else than the number of slots is the limit."""
+SHORT_SECONDS = 0.002
+"""A fifth of the time for which `map` aims with a chunk: chunks of this length come from a given chunk_size only."""
+CHUNK_SECONDS = 0.01
+"""The time for which `map` aims: it does not join tasks that are longer."""
+MANY_TASKS = 1_000
+OVERHEAD_SHARE = 0.3
+"""Below, other causes such as slow processors of a shared machine are as likely."""
+INPUTS_SHARE = 0.5
+INPUTS_SECONDS = 0.01
+"""Below, a fetch is a round trip, and no transfer."""
+LEAST_TASKS = 20
+"""Of a function or a worker: as many do not fail or wait by chance."""
+WAIT_SECONDS = 60.0
+"""A worker needs less to start, except in a cloud, where it is pending meanwhile."""
+QUEUE_SECONDS = 120.0
+"""Below, the work ends before more workers would help."""
+IDLE_SHARE = 0.25
+SCHEDULER_PERCENT = 80.0
+"""Of one CPU, which is all that the scheduler can use."""
+SCHEDULER_TASKS = 1_000.0
+"""Per second: with fewer, tasks are not what the scheduler is busy with."""
+FAILING_SHARE = 0.5
+PEERS_SHARE = 0.05
+"""Of the same function's tasks on all other workers: they show that the function is not at fault."""
+SAME_SHARE = 0.8
+"""Of a function's failures with one message."""
+FULL_PERCENT = 90.0
+
+MAP_PAGE = "docs/client.md#many-calls-map-and-starmap"
+
+
+class _Ran(NamedTuple):
+    """What ended of one function in the window."""
+
+    ended: int
+    failed: int
+    seconds: float
+
+
+class _Window:
+    """The last states, and what happened between the first and the last of them."""
+
+    def __init__(self, states: Sequence[Status], tasks: Iterable[TaskRow]) -> None:
+        """states: at least two of one scheduler, in their order. tasks: the latest first."""
+        first, last = states[0], states[-1]
+        self.states, self.last = states, last
+        self.seconds = last.at - first.at
+        self.past = f"the last {self.seconds:.0f} s"
+        self.tasks_of: defaultdict[str, list[TaskRow]] = defaultdict(list)
+        """By function: the listed tasks that a worker ran to their end."""
+        for task in tasks:
+            if task.lane and task.state not in (*LIVE, CANCELLED) and (task.ended_at or 0.0) >= first.at:
+                self.tasks_of[task.function].append(task)
+        self.ended = last.tasks.ended_total - first.tasks.ended_total
+        self.done = last.tasks.ended.get(DONE, 0) - first.tasks.ended.get(DONE, 0)
+        self.per_second = self.ended / self.seconds
+        self.slots = last.totals.slots
+        before = {row.name: row for row in first.functions}
+        all_listed = first.totals.functions <= len(first.functions)
+        self.ran: dict[str, _Ran] = {}
+        for row in last.functions:
+            known = before.get(row.name, FunctionRow() if all_listed else None)
+            if known is not None and known.ended <= row.ended and known.failed <= row.failed:
+                seconds = max(0.0, row.seconds_total - known.seconds_total)
+                self.ran[row.name] = _Ran(row.ended - known.ended, row.failed - known.failed, seconds)
+
+    @property
+    def is_steady(self) -> bool:
+        """The slots are the same ones, and at least `BUSY_SHARE` of them had a task in every state."""
+        return self.slots > 0 and all(
+            each.totals.slots == self.slots and each.tasks.running >= BUSY_SHARE * self.slots for each in self.states
+        )
+
+    def busy_slots(self, function: str) -> float:
+        """Return how many slots tasks of this function took on average."""
+        seconds = self.ran[function].seconds if function in self.ran else 0.0
+        return min(float(self.slots), seconds / self.seconds)
+
+
+def findings(model: Model) -> list[FindingRow]:
+    """Return what to change, at most `MAX_FINDINGS`, that which costs most first; nothing without proof."""
+    states = list(model.recent)
+    if len(states) < LEAST_STATES or states[-1].at - states[0].at < LEAST_SECONDS:
+        return []
+    window = _Window(states, model.tasks(limit=MAX_TASKS_READ))
+    overhead = _short_tasks(window) or _busy_scheduler(window)
+    found = [
+        *(overhead or [*_full_managers(window), *_lacking_capabilities(window)]),  # more workers would wait as well
+        *_slow_inputs(window),
+        *_failing_workers(window),
+        *_failing_functions(window),
+        *_full_storage(window),
+    ]
+    return sorted(found, key=lambda row: (-row.slots_lost, row.kind, row.subject))[:MAX_FINDINGS]
+
+
+def _short_tasks(window: _Window) -> list[FindingRow]:
+    """All slots have tasks of one function only, and these take so little that the time between them counts."""
+    name, ran = max(window.ran.items(), key=lambda item: item[1].ended, default=("", _Ran(0, 0, 0.0)))
+    is_alone = ran.ended >= 0.99 * window.ended and window.done >= 0.99 * window.ended
+    if not (ran.ended >= MANY_TASKS and is_alone and window.is_steady) or any(
+        each.tasks.suspended or any(row.running for row in each.functions if row.name != name) for each in window.states
+    ):
+        return []
+    mean, lost = ran.seconds / ran.ended, window.slots - window.busy_slots(name)
+    if mean > SHORT_SECONDS or lost < OVERHEAD_SHARE * window.slots:
+        return []
+    text = (
+        f"{counted(ran.ended, 'task')} of {called(name)} ended in {window.past} and took {_time(mean)} on average: "
+        f"{100 * lost / window.slots:.0f} % of the time of {counted(window.slots, 'slot')} went by between tasks."
+    )
+    advice = (
+        "Call it with client.map without a chunk_size, which sends many calls as one task, or do more in each call."
+    )
+    return [FindingRow("short_tasks", name, text, advice, MAP_PAGE, lost)]
+
+
+def _busy_scheduler(window: _Window) -> list[FindingRow]:
+    """The scheduler is the limit, with tasks so short that fewer and longer ones would relieve it."""
+    least = min(each.scheduler.cpu_percent for each in window.states)
+    seconds, ended = sum(ran.seconds for ran in window.ran.values()), sum(ran.ended for ran in window.ran.values())
+    mean = seconds / ended if min(ended, window.done) >= 0.9 * window.ended > 0 else inf
+    if least < SCHEDULER_PERCENT or window.per_second < SCHEDULER_TASKS or mean > CHUNK_SECONDS:
+        return []
+    text = (
+        f"The scheduler used at least {least:.0f} % of a CPU at all times of {window.past}, at "
+        f"{window.per_second:,.0f} tasks per second of {_time(mean)} each on average."
+    )
+    advice = "Send fewer and longer tasks: client.map without a chunk_size sends many short calls as one task."
+    lost = max(0.0, window.slots - seconds / window.seconds)
+    return [FindingRow("busy_scheduler", "scheduler", text, advice, MAP_PAGE, lost)]
+
+
+def _full_managers(window: _Window) -> list[FindingRow]:
+    """Work that any worker can do waits for long, and no manager may start another unit."""
+    last, managers = window.last, window.last.managers
+    ready = sum(row.ready for row in last.waiting if not row.capabilities)
+    seconds = ready / window.per_second if window.per_second > 0 else inf
+    oldest = max((row.age_seconds for row in last.waiting if row.ready and not row.capabilities), default=0.0)
+    are_full = bool(managers) and len(managers) >= last.totals.managers and all(map(_is_full, managers))
+    is_short = ready > 0 and all(each.tasks.ready > 0 for each in window.states) and window.is_steady
+    if not (are_full and is_short and seconds >= QUEUE_SECONDS and oldest >= WAIT_SECONDS) or last.spending.reached:
+        return []
+    wait = (
+        f"enough for {_time(seconds)} at the present rate" if window.per_second > 0 else f"none ended in {window.past}"
+    )
+    parts = [f"{row.running * row.unit_slots:,} of {row.max_slots:,}" for row in managers]
+    if len(managers) == 1:
+        limits = f"Worker manager {managers[0].id} has all slots that it may start: {parts[0]}"
+    else:
+        named = [f"{row.id} {part}" for row, part in zip(managers, parts, strict=True)]
+        limits = f"Worker managers have all slots that they may start: {listed(named, 3)}"
+    text = f"{counted(ready, 'task')} wait for a slot, {wait}. {limits}."
+    advice = "Raise max_task_concurrency where the machine or the account has room, or start another worker manager."
+    return [
+        FindingRow("managers_full", managers[0].id, text, advice, "docs/settings.md", float(min(ready, window.slots)))
+    ]
+
+
+def _is_full(row: ManagerRow) -> bool:
+    slots = row.running * row.unit_slots
+    return not row.pending and not row.trouble and 0 < row.max_slots < slots + row.unit_slots and row.unit_slots > 0
+
+
+def _slow_inputs(window: _Window) -> list[FindingRow]:
+    """Most tasks of a function wait for their stored inputs for most of their time."""
+    found = []
+    for name, tasks in window.tasks_of.items():
+        waited = [task for task in tasks if task.inputs_us >= INPUTS_SECONDS * 1e6]
+        inputs, durations = sum(task.inputs_us for task in tasks), sum(task.duration_us for task in tasks)
+        if len(tasks) < LEAST_TASKS or len(waited) < len(tasks) / 2 or inputs < INPUTS_SHARE * durations:
+            continue
+        share, size = min(1.0, inputs / max(1, durations)), sum(task.inputs_bytes for task in waited) / len(waited)
+        text = (
+            f"{len(waited):,} of the last {len(tasks):,} listed tasks of {called(name)} waited for stored inputs, "
+            f"of {_size(size)} on average: {100 * share:.0f} % of the time that these tasks took."
+        )
+        advice = (
+            "Give each task less data. Send a value that many of them use once, with client.send_object, "
+            "or load it once per process with preload."
+        )
+        page = "docs/client.md#large-objects-send_object"
+        found.append(FindingRow("slow_inputs", name, text, advice, page, share * window.busy_slots(name)))
+    return found
+
+
+def _lacking_capabilities(window: _Window) -> list[FindingRow]:
+    """Slots stay without a task while tasks wait that need what their workers do not offer."""
+    last = window.last
+    idle = min(each.totals.slots - each.tasks.running for each in window.states)
+    if idle < max(1, IDLE_SHARE * window.slots) or last.spending.reached or any(row.pending for row in last.managers):
+        return []
+    found = []
+    for row in last.waiting:
+        if not (row.capabilities and row.ready and row.reason) or row.age_seconds < WAIT_SECONDS:
+            continue
+        text = (
+            f"{counted(row.ready, 'task')} of {called(row.function)} that need {row.capabilities} wait, the oldest for "
+            f"{_time(row.age_seconds)}, while at least {idle:,} of {counted(window.slots, 'slot')} had no task in "
+            f"{window.past}: {row.reason}."
+        )
+        advice = f"Start workers that offer {row.capabilities}, or let the tasks need less."
+        lost = float(min(idle, row.ready))
+        found.append(
+            FindingRow("lacking_capabilities", row.function, text, advice, "docs/troubleshooting.md#it-waits", lost)
+        )
+    return found
+
+
+def _failing_workers(window: _Window) -> list[FindingRow]:
+    """A worker fails at what all others do well."""
+    found: dict[str, FindingRow] = {}
+    slots = {row.name: row.slots for row in window.last.workers}
+    for name, tasks in window.tasks_of.items():
+        ended, failed = Counter(task.worker for task in tasks), Counter(task.worker for task in tasks if task.failed)
+        for worker, failures in failed.items():
+            peers, peers_failed = len(tasks) - ended[worker], failed.total() - failures
+            if ended[worker] < LEAST_TASKS or failures < FAILING_SHARE * ended[worker] or worker not in slots:
+                continue
+            if len(ended) < 3 or peers < LEAST_TASKS or peers_failed > PEERS_SHARE * peers:
+                continue
+            text = (
+                f"{failures:,} of the last {ended[worker]:,} listed tasks of {called(name)} on worker {worker} failed, "
+                f"and {peers_failed:,} of {peers:,} on the other {len(ended) - 1:,} workers."
+            )
+            advice = (
+                "Look at the errors of its tasks and at the log of its host: disk, memory, modules; then replace it."
+            )
+            lost = slots[worker] * failures / ended[worker]
+            row = FindingRow("failing_worker", worker, text, advice, "docs/troubleshooting.md#it-fails", lost)
+            found[worker] = max(row, found.get(worker, row), key=lambda each: each.slots_lost)
+    return list(found.values())
+
+
+def _failing_functions(window: _Window) -> list[FindingRow]:
+    """A function fails again and again with one message, also without the worker where it fails most."""
+    found = []
+    for name, ran in window.ran.items():
+        tasks = window.tasks_of[name]
+        failed = [task for task in tasks if task.failed]
+        if ran.ended < LEAST_TASKS or ran.failed < FAILING_SHARE * ran.ended or len(failed) < LEAST_TASKS:
+            continue
+        ((worst, _),) = Counter(task.worker for task in failed).most_common(1)
+        others = [task.failed for task in tasks if task.worker != worst]
+        if others and sum(others) < FAILING_SHARE * len(others):
+            continue
+        most = max(failure_groups(reversed(failed)), key=lambda group: group.times)
+        if most.times < SAME_SHARE * len(failed):
+            continue
+        share = min(1.0, ran.failed / ran.ended)
+        text = (
+            f"{ran.failed:,} of {counted(ran.ended, 'task')} of {called(name)} that ended in {window.past} failed; "
+            f"{most.times:,} of the {len(failed):,} that are listed with: {most.text}"
+        )
+        advice = f"Correct the cause before more of them run, and try it with one task: scaler run-again {most.task}."
+        page = "docs/client.md#run-a-failed-task-again"
+        found.append(FindingRow("failing_function", name, text, advice, page, share * window.busy_slots(name)))
+    return found
+
+
+def _full_storage(window: _Window) -> list[FindingRow]:
+    """The object storage, which does not spill, is nearly full. The store of a host is full of copies in good order."""
+    rows = [each.storage for each in window.states]
+    least = min(100.0 * row.bytes / row.limit_bytes if row.limit_bytes > 0 else 0.0 for row in rows)
+    if least < FULL_PERCENT or any(row.spilled_bytes for row in rows):
+        return []
+    row = rows[-1]
+    text = (
+        f"The object storage has {_size(row.bytes)} of at most {_size(row.limit_bytes)}, and at least {least:.0f} % "
+        f"in {window.past}. When it is full, producers wait, and new objects are refused after 5 s."
+    )
+    advice = "Let go of futures and references, call client.clear() between phases, or set a spill_directory."
+    page = "docs/memory.md#the-limit-of-the-object-storage"
+    return [FindingRow("full_storage", "object storage", text, advice, page, float(window.slots))]
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 120:
+        return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
+    return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1e3:.{0 if seconds >= 0.01 else 2}f} ms"
+
+
+def _size(size_bytes: float) -> str:
+    for unit in ("B", "KiB", "MiB"):
+        if size_bytes < 1024:
+            return f"{size_bytes:.0f} {unit}"
+        size_bytes /= 1024
+    return f"{size_bytes:,.1f} GiB"
