@@ -1,0 +1,53 @@
+"""What to change: on the first page while there is something to say, also in a report."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import cast
+
+from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.web.report import report
+from tests.browser.conftest import Windows
+from tests.browser.rig import FakeMonitor, WebServer
+from tests.unit.monitor.synthetic_run import Load, Run
+
+EVIL = "<img src=x onerror=window.hacked=1>"
+BAD = Run([Load(EVIL, 20, 0.2, running=4)], bad_worker=2, stored_share=0.95)
+
+
+def test_findings_stand_on_the_first_page_with_evidence_advice_and_page(server: WebServer, windows: Windows) -> None:
+    server.call(lambda: BAD.fill(server.monitor.model))
+    page = windows.open(server.url + "/", viewport={"width": 390, "height": 800})
+    rows = page.get_by_role("region", name="What to change").locator("li")
+    rows.first.wait_for()
+    first, second = rows.all_inner_texts()
+    assert "The object storage has 973 MiB of at most 1.0 GiB" in first
+    assert "client.clear()" in first
+    assert "See docs/memory.md#the-limit-of-the-object-storage" in first
+    assert f"60 of the last 60 listed tasks of {EVIL}() on worker grid-2 failed" in second
+    assert page.evaluate("window.hacked") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+
+
+def test_a_cluster_in_good_order_has_no_panel(server: WebServer, windows: Windows) -> None:
+    server.call(lambda: Run().fill(server.monitor.model))
+    page = windows.open(server.url + "/#/workers")
+    with page.expect_response("**/api/findings"):
+        page.keyboard.press("1")
+    # A second answer comes after the page has taken in the first one.
+    assert page.evaluate("fetch('api/findings').then((answer) => answer.json())") == {"findings": []}
+    assert page.locator(".overview").is_visible()
+    assert not page.get_by_role("region", name="What to change").is_visible()
+
+
+def test_a_report_has_the_findings_of_its_moment(windows: Windows, tmp_path: Path) -> None:
+    monitor = FakeMonitor()
+    BAD.fill(monitor.model)
+    path = tmp_path / "report.html"
+    with ThreadPoolExecutor(1) as threads:  # the browser's own loop runs in this one
+        text = threads.submit(lambda: asyncio.run(report(cast("MonitorConnection", monitor)))).result()
+    path.write_text(text, encoding="utf-8")
+    page = windows.open(path.as_uri())
+    page.get_by_role("region", name="What to change").get_by_text("The object storage has").wait_for()
