@@ -68,7 +68,7 @@ class FunctionProgress:
         found = []
         for row in rows:
             job = known.get(row.name)
-            if job is None or row.ended < job.last.ended:  # the scheduler had forgotten it, and counts anew
+            if job is None or row.ended < job.last.ended:  # the scheduler had forgotten it, and counts from zero
                 job = FunctionJob(at, row, deque([(at, row.ended)], MAX_POINTS))
             self._jobs[row.name] = job
             found.append(job.take_in(at, row))
