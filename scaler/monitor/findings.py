@@ -150,7 +150,7 @@ def _busy_scheduler(window: _Window) -> list[FindingRow]:
         return []
     text = (
         f"The scheduler used at least {least:.0f} % of a CPU at all times of {window.past}, at "
-        f"{window.per_second:,.0f} tasks per second of {_time(mean)} each on average."
+        f"{counted(round(window.per_second), 'task')} per second of {_time(mean)} each on average."
     )
     advice = "Send fewer and longer tasks: client.map without a chunk_size sends many short calls as one task."
     lost = max(0.0, window.slots - seconds / window.seconds)
@@ -247,7 +247,7 @@ def _failing_workers(window: _Window) -> list[FindingRow]:
                 continue
             text = (
                 f"{failures:,} of the last {ended[worker]:,} listed tasks of {called(name)} on worker {worker} failed, "
-                f"and {peers_failed:,} of {peers:,} on the other {len(ended) - 1:,} workers."
+                f"and {peers_failed:,} of {peers:,} on the other {counted(len(ended) - 1, 'worker')}."
             )
             advice = (
                 "Look at the errors of its tasks and at the log of its host: disk, memory, modules; then replace it."

@@ -99,8 +99,10 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
     if isinstance(backend, LocalAgents):
         return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
     if isinstance(backend, Ec2Backend):
-        words = shlex.split(aws.ec2.user_data(unit_id), comments=True)
-        return next(word.partition("=")[2] for word in words if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))
+        # A script that runs another one.
+        outer = shlex.split(aws.ec2.user_data(unit_id), comments=True)
+        inner = shlex.split(next(word for word in outer if WORKER_CONFIG_VARIABLE in word))
+        return next(word.partition("=")[2] for word in inner if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))
     if isinstance(backend, BatchBackend):
         [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
         variables = job["container"]["environment"]
