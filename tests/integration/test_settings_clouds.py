@@ -21,6 +21,7 @@ from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
 from scaler.worker_manager import symphony
+from scaler.worker_manager.aws.prices import ec2_price, fargate_price
 from scaler.worker_manager.aws_ec2.backend import Ec2Backend
 from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
@@ -54,6 +55,12 @@ ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
 """Their units are on other machines, with processors of their own."""
 MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}
 """Of the task and job definitions, and of jobs."""
+OF_THE_TYPE = {
+    "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+    "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0),
+    "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+}
+"""What a unit costs in an hour, the least time that is charged, and its usual start-up time."""
 
 
 @pytest.fixture
@@ -193,9 +200,8 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
         (details,) = scheduler.managers.values()
         slots = 3 if kind in ("offload", "symphony") else 1
         offers = {"linux": None, "gpu": 2.0}
-        of_the_type = details.unit_price, details.unit_minimum_seconds, details.usual_startup_seconds
         expected = "mine", flags_of(kind, aws)[0], 3, slots, offers, False, MEMORY_BYTES.get(kind, 0), kind == "slurm"
-        assert details == ManagerDetails(*expected, *of_the_type)
+        assert details == ManagerDetails(*expected, *OF_THE_TYPE.get(kind, ()))
         assert has_uvloop(running.pid)
         assert within(5, lambda: io_threads(running.pid) == 3)
         assert running.output() == ""

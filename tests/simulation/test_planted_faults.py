@@ -161,7 +161,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "client_left",
         "self._cancel(task)",
         "pass",
-        "a task of a terminated client is not asked back|what a departed client had running is recalled",
+        "a task of a terminated client is not asked back to run again",
     ),
 }
 
