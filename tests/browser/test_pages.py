@@ -34,7 +34,28 @@ PATHS = (
 )
 WHY = "no worker offers gpu=2, and no worker manager could start one that does: there is at most gpu=1"
 WAITING = {"id": "w", "function": "risk_report", "capabilities": "gpu=2", "tasks": 7, "age_seconds": 9.0, "reason": WHY}
-MAX_PAGE_BYTES = 300_000
+MAX_PAGE_BYTES = 400_000
+SORT_EACH_TABLE = """() => [...document.querySelectorAll("main .table")].filter((each) => each.offsetParent)
+    .map((each) => {
+        const name = each.querySelector("caption").textContent;
+        const order = () => [...each.querySelectorAll("tbody tr")].map((row) => row.textContent).join("\\n");
+        const given = order();
+        const directions = [...each.querySelectorAll("th")].map((head) => head.getAttribute("aria-sort"));
+        for (const head of each.querySelectorAll("thead th")) {
+            const found = ["", ""].map(() => {
+                head.querySelector("button").click();
+                return head.getAttribute("aria-sort");
+            });
+            if (String(found.sort()) !== "ascending,descending")
+                throw new Error(`${name} is not sorted by ${head.textContent}: ${found}`);
+        }
+        if (!directions.includes("ascending") && !directions.includes("descending")) {
+            const buttons = each.querySelectorAll("thead button");
+            buttons[buttons.length - 1].click();
+            if (order() !== given) throw new Error(`${name} does not go back to its order`);
+        }
+        return name;
+    })"""
 PHONE = {"width": 360, "height": 740}
 
 
@@ -120,6 +141,16 @@ def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Tol
     assert workers.locator("tbody tr").count() == 10
     page.get_by_label("Filter workers").fill("nobody")
     page.get_by_role("heading", name="No worker fits").wait_for()
+
+
+def test_every_table_sorts_by_every_column_and_goes_back_to_its_order(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    sorted_tables = set()
+    for path in PATHS:
+        page.goto(told.url(path))
+        page.locator("main h1").wait_for()
+        sorted_tables |= set(page.evaluate(SORT_EACH_TABLE))
+    assert {"Workers", "Worker managers", "Tasks", "Processors", "Failures", "Clients", "Functions"} <= sorted_tables
 
 
 def test_a_worker_is_named_by_manager_and_number_with_host_and_process_beside(

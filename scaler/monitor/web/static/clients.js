@@ -10,7 +10,7 @@ const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? 
 const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
 const CLIENTS = columns("clients", {
   name: { class: "name", show: (row) => named(row.name || row.id, { client: row.name }) },
-  id: { class: "name", by: null },
+  id: { class: "name" },
   failed: FAILED,
 });
 const FUNCTIONS = columns("functions", {
@@ -21,7 +21,7 @@ const FUNCTIONS = columns("functions", {
   tasks_per_second: { show: (row) => (row.tasks_per_second ? short(row.tasks_per_second) : NONE) },
 });
 const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
-const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } }, { sortable: false });
+const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } });
 
 /** How many tasks of the present or last job are done, failed, running and queued. */
 const parts = (row) => [row.job_ended - row.job_failed, row.job_failed, row.running, row.queued];

@@ -11,7 +11,7 @@ const LIMIT = 1000;
 const FAILURES = columns("failures", {
   text: { class: "error", show: (group) => ({ text: group.text, href: href(["failures", group.key]), title: group.text }) },
   function: { class: "name" },
-}, { sortable: false });
+});
 
 export function failures(store, place) {
   const asking = new AbortController();

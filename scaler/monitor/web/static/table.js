@@ -11,7 +11,7 @@ const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (va
  * The columns of a kind of row, as the server declares them. custom: by name, properties that replace the column's own, and
  * `then`: columns that follow it.
  */
-export function columns(kind, custom = {}, { sortable = true } = {}) {
+export function columns(kind, custom = {}) {
   return SCHEMA[kind].flatMap(({ name, title, unit, rank, help, zeroIsNone }) => {
     const { then = [], ...own } = custom[name] ?? {};
     const column = {
@@ -21,46 +21,52 @@ export function columns(kind, custom = {}, { sortable = true } = {}) {
       rank: rank > 1 ? rank : null,
       number: unit !== "text",
       show: (row) => (zeroIsNone && !row[name] ? NONE : FORMATS[unit](row[name])),
-      by: sortable ? (row) => row[name] ?? -1 : null,
+      by: (row) => sortable(row[name]),
       ...own,
     };
     return [column, ...then];
   });
 }
 
+/** What a value is sorted by: a number or a text. */
+function sortable(value) {
+  if (typeof value === "boolean") return Number(value);
+  return typeof value === "object" ? JSON.stringify(value ?? "") : value ?? -1;
+}
+
 /**
  * columns: [{ title, show(row) -> text or { text, href, class, title }, by(row) -> what to sort by, number, wide, rank, help, draw(cell, row) after the text }].
- * rank 2 and 3 are left out where the window is narrow. sort: [place of a column, 1 or -1], null to keep the given order.
+ * rank 2 and 3 are left out where the window is narrow. sort: [place of a column, 1 or -1], null for the given order,
+ * to which the third click on a column returns.
  */
 export function table(label, columns, key, { sort = null, empty = null, limit = FIRST_ROWS } = {}) {
   const body = h("tbody");
   const heads = columns.map((column, place) => head(column, place));
   const more = h("button", { type: "button", class: "more", hidden: true, on: { click: () => { limit = Infinity; draw(); } } });
-  const grid = h("div", { class: "scroll", role: "region", "aria-label": label, tabindex: "0" },
+  const grid = h("div", { class: "scroll", role: "group", "aria-label": label, tabindex: "0" },
     h("table", {}, h("caption", { class: "visually-hidden" }, label), h("thead", {}, h("tr", {}, heads)), body));
   const nothing = h("div", { class: "empty" }, empty);
   const element = h("div", { class: "table" }, grid, more, nothing);
   const known = new Map();
+  const asGiven = sort === null;
   let rows = [];
   mark();
 
   function head(column, place) {
-    const content = column.by
-      ? h("button", { type: "button", title: column.help, on: { click: () => order(place) } }, column.title)
-      : h("span", { title: column.help }, column.title);
-    return h("th", { scope: "col", class: classes(column) }, content);
+    const sorts = h("button", { type: "button", title: column.help, on: { click: () => order(place) } }, column.title);
+    return h("th", { scope: "col", class: classes(column) }, sorts);
   }
 
   function order(place) {
     const first = columns[place].number ? -1 : 1;
-    sort = sort?.[0] === place ? [place, -sort[1]] : [place, first];
+    if (sort?.[0] !== place) sort = [place, first];
+    else sort = asGiven && sort[1] !== first ? null : [place, -sort[1]];
     mark();
     draw();
   }
 
   function mark() {
     columns.forEach((column, place) => {
-      if (!column.by) return;
       const direction = sort?.[0] === place ? (sort[1] > 0 ? "ascending" : "descending") : "none";
       heads[place].setAttribute("aria-sort", direction);
     });
@@ -72,7 +78,7 @@ export function table(label, columns, key, { sort = null, empty = null, limit = 
   }
 
   function draw() {
-    const sorted = sort === null ? rows : [...rows].sort(comparing(columns[sort[0]].by, sort[1]));
+    const sorted = sort === null ? rows : [...rows].sort(comparing(byOf(columns[sort[0]]), sort[1]));
     const shown = sorted.slice(0, limit);
     const keys = new Set(shown.map(key));
     for (const [each, line] of known) {
@@ -125,6 +131,14 @@ export function table(label, columns, key, { sort = null, empty = null, limit = 
 }
 
 const classes = (column) => [column.number ? "number" : "", column.rank ? `rank-${column.rank}` : "", column.wide ? "wide" : "", column.class ?? ""].filter(Boolean).join(" ");
+
+/** How a column sorts: by its own rule, or by the text that it shows. */
+function byOf(column) {
+  return column.by ?? ((row) => {
+    const shown = column.show(row);
+    return typeof shown === "object" ? shown.text : shown;
+  });
+}
 
 function comparing(by, direction) {
   return (left, right) => {

@@ -17,7 +17,7 @@ export const TASKS = columns("tasks", {
   state: { class: "state-cell", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }) },
   function: { class: "name" }, worker: { class: "name" }, client: { class: "name" },
   text: { wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }) },
-}, { sortable: false });
+});
 
 export function tasks(store, place) {
   const empty = h("div");

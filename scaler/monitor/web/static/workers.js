@@ -11,12 +11,9 @@ const AGAIN_MS = 2000;
 const MANAGERS = columns("managers", {
   id: { class: "name" },
   failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) },
-  unit_slots: { by: null },
-  max_slots: { by: null, show: (row) => (row.max_slots > 0 ? count(row.max_slots) : "no limit") },
-  capabilities: { by: null },
+  max_slots: { show: (row) => (row.max_slots > 0 ? count(row.max_slots) : "no limit") },
   reason: {
     wide: true,
-    by: null,
     show: (row) => ({ text: row.trouble || row.reason || NONE, class: row.trouble ? "bad" : "", title: row.trouble ? `Trouble. Last decision: ${row.reason}` : "The reason of the last decision" }),
   },
 });
@@ -100,8 +97,8 @@ export function workers(store) {
 
 const PROCESSORS = columns("processors", {
   pid: { then: [{ title: "State", show: (row) => (row.suspended ? "‖ suspended" : row.running ? "● running" : row.initialized ? "○ idle" : "◌ starting") }] },
-  running: { by: null, show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : NONE) },
-  function: { by: null, wide: true },
+  running: { show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : NONE) },
+  function: { wide: true },
   running_seconds: { show: (row) => (row.running ? span(row.running_seconds) : NONE) },
 });
 
