@@ -30,7 +30,7 @@ export function data(store) {
   const rate = chart("Bytes that moved between stores per second", [{ name: "moved_per_second", title: "moved", colour: "teal", fill: true }], bytes);
   const stores = table("Stores", STORES, (row) => row.id, { sort: [MEMORY, -1], empty: nothing("No stores yet", "They appear with the scheduler's first report.") });
   const objects = table("Largest objects", OBJECTS, (row) => row.id, { sort: [SIZE, -1], limit: 20, empty: nothing("No large objects", "Values of 1 MiB and more appear here.") });
-  const grid = h("div", { class: "scroll", role: "region", "aria-label": "Bytes that moved from host to host", tabindex: "0" });
+  const grid = h("div", { class: "scroll", role: "group", "aria-label": "Bytes that moved from host to host", tabindex: "0" });
   const listed = h("span", { class: "muted" });
   const matrix = panel("From host to host", { extra: listed, hidden: true }, grid);
   const apart = h("ul", { class: "counts" });
@@ -76,7 +76,7 @@ export function data(store) {
       const size = cells.get(key) ?? 0;
       const shade = h("td", { class: `number${blocked.has(key) ? " bad" : ""}`, title: `${from} → ${to}: ${bytes(size)}${blocked.has(key) ? ", no way between them" : ""}` },
         `${blocked.has(key) ? "✕ " : ""}${size ? bytes(size) : blocked.has(key) ? "" : "·"}`);
-      if (size) shade.style.backgroundColor = `color-mix(in srgb, var(--teal) ${Math.round(8 + 47 * Math.sqrt(size / most))}%, transparent)`;
+      if (size && !blocked.has(key)) shade.style.backgroundColor = `color-mix(in srgb, var(--teal) ${Math.round(8 + 34 * Math.sqrt(size / most))}%, transparent)`;
       return shade;
     }
   }

@@ -1,0 +1,57 @@
+"""axe-core finds nothing on any page, in light and dark, on a desk and on a phone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import Windows
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.rig import web_server
+from tests.browser.test_pages import PATHS, Told
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+DESK, PHONE = {"width": 1280, "height": 860}, {"width": 390, "height": 844}
+RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    with web_server() as server:
+        yield Told(server, FakeCluster(workers=24, tasks_per_second=4, at=time.time() - 300))
+
+
+def violations(page: Page) -> list[str]:
+    """Return a line for each element that breaks a rule of axe-core."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
+    found = axe.Axe().run(page, options={**RULES, "resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{page.url.partition('#')[2]} {rule['id']}: {node['target']}: {node['failureSummary']}"
+        for rule in found
+        for node in rule["nodes"]
+    ]
+
+
+@pytest.mark.parametrize(("scheme", "viewport"), [("light", DESK), ("dark", PHONE)], ids=["light-desk", "dark-phone"])
+def test_axe_core_finds_nothing_on_any_page(
+    told: Told, windows: Windows, scheme: str, viewport: dict[str, int]
+) -> None:
+    page = windows.open(told.url("/"), color_scheme=scheme, viewport=viewport, bypass_csp=True)
+    found = []
+    for path in PATHS:
+        page.goto(told.url(path))
+        page.get_by_role("heading", level=1).wait_for()
+        found += violations(page)
+    assert not found, "\n".join(found)
+
+
+def test_axe_core_finds_an_image_without_a_text(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"), bypass_csp=True)
+    page.get_by_role("heading", level=1).wait_for()
+    page.evaluate("document.querySelector('main').append(document.createElement('img'))")
+    assert any("image-alt" in line for line in violations(page))
