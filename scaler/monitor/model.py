@@ -11,12 +11,14 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from math import inf
+from statistics import median
 
 from scaler.errors import ProtocolError
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.progress import FunctionProgress
 from scaler.monitor.rows import MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import (
     LIVE,
@@ -40,8 +42,14 @@ NAMES = (
     "cpu_percent",
     "memory_bytes",
     "moved_per_second",
+    "round_trip_seconds",
+    "lag_seconds",
+    "storage_seconds",
 )
-"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers; moved_per_second are bytes."""
+"""cpu_percent and memory_bytes are those of the scheduler and of all listed workers; moved_per_second are bytes.
+
+round_trip_seconds is the median of all listed workers; lag_seconds is how late the scheduler's loop was, at most.
+"""
 FINE_SECONDS = 1800.0
 MAX_FINE = 3600
 COARSE_SECONDS = 10.0
@@ -181,7 +189,7 @@ class Model:
             recent.clear()
         if recent:
             recent[-1] = recent[-1]._replace(
-                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=()
+                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=(), links=()
             )
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:
@@ -342,11 +350,21 @@ def _seconds(before: Status, status: Status) -> float:
 
 
 def _with_rates(before: Status, status: Status) -> Status:
-    """Return a state with what stores have fetched per second since the one before."""
+    """Return a state with the bytes per second, since the one before, of stores and of connections."""
     seconds, known = _seconds(before, status), {row.id: row.received_bytes for row in before.stores}
     news = [max(0, row.received_bytes - known.get(row.id, 0)) for row in status.stores]
     rows = (row._replace(fetches_per_second=new / seconds) for row, new in zip(status.stores, news, strict=True))
-    return status._replace(stores=tuple(rows))
+    links = {row.id: row for row in before.links}
+    return status._replace(
+        stores=tuple(rows), links=tuple(_with_traffic(links.get(row.id, row), row, seconds) for row in status.links)
+    )
+
+
+def _with_traffic(before: LinkRow, row: LinkRow, seconds: float) -> LinkRow:
+    return row._replace(
+        received_per_second=max(0, row.received_bytes - before.received_bytes) / seconds,
+        sent_per_second=max(0, row.sent_bytes - before.sent_bytes) / seconds,
+    )
 
 
 def _figures(before: Status, status: Status) -> Mapping[str, float]:
@@ -355,6 +373,9 @@ def _figures(before: Status, status: Status) -> Mapping[str, float]:
         "tasks_per_second": max(0, status.tasks.ended_total - before.tasks.ended_total) / seconds,
         "failed_per_second": max(0, status.tasks.failed_total - before.tasks.failed_total) / seconds,
         "moved_per_second": max(0, status.totals.moved_bytes - before.totals.moved_bytes) / seconds,
+        "round_trip_seconds": median([worker.latency_seconds for worker in status.workers] or [0.0]),
+        "lag_seconds": status.scheduler.lag_seconds_max,
+        "storage_seconds": status.storage.latency_seconds,
         "workers": status.totals.workers,
         "slots": status.totals.slots,
         "queued": status.tasks.queued,

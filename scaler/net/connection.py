@@ -53,6 +53,18 @@ class Broken(NamedTuple):
     peer: bytes
 
 
+class LinkFigures(NamedTuple):
+    """Figures of a session: bytes of numbered messages in both directions, and of those that were not acknowledged.
+
+    latency_seconds: the last round trip that the peer has measured; 0 while there is none.
+    """
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    outbox_bytes: int = 0
+    latency_seconds: float = 0.0
+
+
 class Closed(NamedTuple):
     """Listener: the session is over: the peer said Goodbye (is_orderly), sent malformed messages, or filled its outbox.
 

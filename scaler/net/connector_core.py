@@ -59,6 +59,7 @@ class ConnectorCore:
         self._hello = hello
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
         self._session = Session(session_id, limits)
+        self._latency_seconds = 0.0
         self._resume = False
         self._link: t.Transport | None = None
         self._is_blocked = False
@@ -163,8 +164,8 @@ class ConnectorCore:
                     raise ProtocolError(f"{type(message).__name__} came before the Welcome")
                 case m.Acknowledge():
                     pass
-                case m.HeartbeatEcho() if self._sends_heartbeats:
-                    pass
+                case m.HeartbeatEcho(sent_at) if self._sends_heartbeats:
+                    self._latency_seconds = max(0.0, now - sent_at)
                 case m.Hello() | m.Welcome() | m.Heartbeat():
                     raise ProtocolError(f"a server does not send {type(message).__name__} here")
                 case _:
@@ -262,7 +263,7 @@ class ConnectorCore:
                 self._hang_up(f"the server has been silent for {now - self._unanswered_since:.1f} s", now)
         elif now >= self._heartbeat_at:
             assert self._welcome is not None, "heartbeats begin with a Welcome"
-            self._session.post(encode(m.Heartbeat(now)))
+            self._session.post(encode(m.Heartbeat(now, self._latency_seconds)))
             self._heartbeat_at = now + self._welcome.heartbeat_seconds
 
     def _hang_up(self, reason: str, now: float) -> None:

@@ -12,7 +12,7 @@ from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
 from scaler.net.address import advertised
 from scaler.net.compression import ZSTD
-from scaler.net.connection import ListenerEvent, TryAgain
+from scaler.net.connection import LinkFigures, ListenerEvent, TryAgain
 from scaler.net.connector import Shell, Wakeups
 from scaler.net.identity import Identity
 from scaler.net.kernel import max_descriptors
@@ -72,6 +72,9 @@ class Listener(Shell[ListenerCore]):
 
     def outbox_bytes(self, peer: bytes) -> int:
         return self._core.outbox_bytes(peer)
+
+    def figures(self, peer: bytes) -> LinkFigures:
+        return self._core.figures(peer)
 
     def close(self) -> None:
         """Say Goodbye to all, deliver what is queued within the linger time, and free the addresses."""

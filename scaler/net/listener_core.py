@@ -19,7 +19,7 @@ from itertools import count
 from scaler.errors import ProtocolError
 from scaler.grammar import counted
 from scaler.net import transport as t
-from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed, TryAgain
+from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
 from scaler.net.versions import python_version
@@ -60,6 +60,7 @@ class _Peer:
     link: _Link | None
     greeted_as: bytes
     unreadable: t.Unreadable = field(default_factory=t.Unreadable)
+    latency_seconds: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +114,14 @@ class ListenerCore:
     def outbox_bytes(self, peer_id: bytes) -> int:
         peer = self._peers.get(peer_id)
         return peer.session.outbox_bytes if peer is not None else 0
+
+    def figures(self, peer_id: bytes) -> LinkFigures:
+        """Return the figures of a peer's session; those of an unknown peer are zeros."""
+        peer = self._peers.get(peer_id)
+        if peer is None:
+            return LinkFigures()
+        session = peer.session
+        return LinkFigures(session.sent_bytes, session.received_bytes, session.outbox_bytes, peer.latency_seconds)
 
     def send(
         self,
@@ -279,6 +288,7 @@ class ListenerCore:
             self._events.append(Closed(peer.id, message.text))
             return
         if isinstance(message, m.Heartbeat | m.WorkerHeartbeat):
+            peer.latency_seconds = message.latency_seconds
             session.post(encode(m.HeartbeatEcho(message.sent_at, now)))
             self._unsent[peer.id] = peer
         self._events.append(Received(peer.id, message, envelope.attachments, envelope.descriptors))

@@ -609,6 +609,7 @@ class Heartbeat(Message):
     """Sign of life of any other peer."""
 
     sent_at: f.Clock  # comes back in HeartbeatEcho
+    latency_seconds: f.Seconds = 0.0  # round trip of the heartbeat before this one; 0: not known yet
 
 
 @message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)

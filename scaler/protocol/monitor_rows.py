@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
+from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
 
 RUNNING = "running"
@@ -369,6 +370,10 @@ class SchedulerRow(NamedTuple):
     disk_failure: Annotated[
         str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused because the disk fails.", "text")
     ] = ""
+    lag_seconds_max: Annotated[
+        float, gauge("scaler_scheduler_lag_seconds_max", "How late the scheduler's loop was lately, at most.")
+    ] = 0.0
+    host: str = ""
 
 
 class StorageRow(NamedTuple):
@@ -391,6 +396,9 @@ class StorageRow(NamedTuple):
     disk_failure: Annotated[
         str, gauge("scaler_object_storage_disk_failed", "1 while objects are refused because the disk fails.", "text")
     ] = ""
+    latency_seconds: Annotated[
+        float, gauge("scaler_object_storage_latency_seconds", "Round trip from the scheduler to the object storage.")
+    ] = 0.0
     at: Annotated[float, Column("As of", "time", help="When it gave these figures; 0: never.", volatile=True)] = 0.0
 
 
@@ -449,6 +457,7 @@ class Totals(NamedTuple):
     stores: Annotated[int, gauge("scaler_stores", "Stores of objects: the object storage, and those of hosts.")] = 0
     pairs: Annotated[int, Column(help="Pairs of stores between which something went, or cannot go")] = 0
     objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
+    links: Annotated[int, Column(help="Connections to the scheduler")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -478,6 +487,7 @@ class Status(NamedTuple):
     stores: Annotated[tuple[StoreRow, ...], INTERNAL] = ()
     pairs: Annotated[tuple[PairRow, ...], INTERNAL] = ()
     objects: Annotated[tuple[ObjectRow, ...], INTERNAL] = ()
+    links: Annotated[tuple[LinkRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

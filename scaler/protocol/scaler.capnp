@@ -512,6 +512,7 @@ struct Heartbeat {
   # client, worker, manager, monitor, admin, store -> scheduler.
   # client, worker, monitor, admin, scheduler, store -> object storage.
   sentAt @0 :Float64;            # comes back in HeartbeatEcho; a reading of the sender's clock
+  latencySeconds @1 :Float64;    # round trip of the heartbeat before this one; 0: not known yet
 }
 
 struct HeartbeatEcho {

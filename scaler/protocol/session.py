@@ -133,6 +133,7 @@ class Session:
     """One side of a session. Times are seconds of any one monotonic clock.
 
     received: the last sequence number that was received in order. outbox_bytes: kept until they are acknowledged.
+    sent_bytes, received_bytes: of numbered messages with their attachments, before compression.
     acknowledge_at: when an Acknowledge is due unless another envelope carries the number before; inf: none is due.
     """
 
@@ -140,6 +141,8 @@ class Session:
     limits: OutboxLimits
     received: int = field(init=False, default=0)
     outbox_bytes: int = field(init=False, default=0)
+    sent_bytes: int = field(init=False, default=0)
+    received_bytes: int = field(init=False, default=0)
     acknowledge_at: float = field(init=False, default=math.inf)
     _last: int = field(init=False, default=0)
     _in_flight: deque[_OutboxEntry] = field(init=False, default_factory=deque)
@@ -187,6 +190,7 @@ class Session:
             )
         self._last += 1
         self.outbox_bytes += size
+        self.sent_bytes += size
         self._waiting.append(_OutboxEntry(self._last, body, attachments, descriptors, size))
 
     def post(self, body: bytes) -> None:
@@ -252,6 +256,7 @@ class Session:
         if sequence <= self.received:
             return False
         self.received = sequence
+        self.received_bytes += size_bytes
         return True
 
     def awaits(self, header: bytes) -> bool:

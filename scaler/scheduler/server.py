@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import socket
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -164,12 +165,12 @@ class SchedulerServer:
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
-        self._longest_step_seconds = 0.0
+        self._longest_step_seconds = self._longest_lag_seconds = 0.0
         self._meter = LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
         self._storage_row = StorageRow(self._advertised_storage)
-        self._storage_asked = False
+        self._storage_asked, self._storage_asked_at = False, 0.0
         self._listener = SocketListener(
             [config.bind_address],
             server_kind=Server.SCHEDULER,
@@ -418,6 +419,7 @@ class SchedulerServer:
 
     def _tick(self) -> None:
         self._timer = None
+        self._longest_lag_seconds = max(self._longest_lag_seconds, self._loop.time() - self._timer_at)
         self._step([])
 
     def _log_fact(self, fact: Fact) -> None:
@@ -460,7 +462,8 @@ class SchedulerServer:
                 case Received(_, StorageStatus() as found):
                     sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
                     counts = *sizes, found.hits, found.misses, found.disk_failure
-                    row = StorageRow(self._advertised_storage, found.objects, *counts, time.time())
+                    latency = self._loop.time() - self._storage_asked_at
+                    row = StorageRow(self._advertised_storage, found.objects, *counts, round(latency, 6), time.time())
                     self._storage_row, self._storage_asked = row, False
                     self._monitors.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):
@@ -476,24 +479,27 @@ class SchedulerServer:
 
     def _ask_storage(self) -> None:
         if self._to_storage.connected and not self._storage_asked:
-            self._storage_asked = True
+            self._storage_asked, self._storage_asked_at = True, self._loop.time()
             self._to_storage.send(StatStorage(0))
 
     # -- monitors
 
     def _server_status(self, is_report: bool) -> ServerStatus:
         """Return what reports to monitors have beside the core's state."""
-        longest = self._longest_step_seconds
+        longest, late = round(self._longest_step_seconds, 6), round(self._longest_lag_seconds, 6)
         if is_report:
-            self._longest_step_seconds = 0.0
+            self._longest_step_seconds = self._longest_lag_seconds = 0.0
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
-        longest, is_insecure = round(longest, 6), self._config.insecure_no_auth
+        is_insecure = self._config.insecure_no_auth
         journal = (0 if self._durable is None else self._durable.size_bytes), self._core.state.journal_failure
-        scheduler = SchedulerRow(own.cpu_percent, own.rss_bytes, uptime_seconds, longest, is_insecure, *journal)
+        load = own.cpu_percent, own.rss_bytes, uptime_seconds, longest
+        scheduler = SchedulerRow(*load, is_insecure, *journal, late, socket.gethostname())
         at = time.time()
+        counts = self._sent, self._received
         zero = at - time.monotonic()
-        return ServerStatus(at, zero, self._incarnation, scheduler, self._storage_row, self._sent, self._received)
+        figures = scheduler, self._storage_row, *counts, self._listener.figures
+        return ServerStatus(at, zero, self._incarnation, *figures)
 
 
 def _journal_directory(config: SchedulerConfig) -> Path:

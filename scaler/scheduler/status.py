@@ -19,7 +19,9 @@ from itertools import chain, islice
 
 from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
+from scaler.net.connection import LinkFigures
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
+from scaler.protocol.link_rows import LINK_COLUMNS
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
 from scaler.protocol.monitor_rows import (
     FUNCTION_COLUMNS,
@@ -43,6 +45,7 @@ from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 from scaler.scheduler.data_status import pair_rows, store_rows
+from scaler.scheduler.link_status import link_rows
 
 VERSION = 1
 MAX_ROWS = 500
@@ -60,6 +63,9 @@ MAX_TEXT = 200
 WORKERS_BYTES = 560 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
+LINKS_BYTES = 16 * 1024
+MAX_LINKS = 100
+"""Those with the longest round trips."""
 MAX_OBJECTS = 50
 """The largest objects."""
 WAITING_BYTES = 64 * 1024
@@ -74,7 +80,7 @@ Kind = tuple[str, Needs, int]
 class ServerStatus:
     """What the core does not know. at: unix seconds. unix_at_zero: the same when the monotonic clock showed 0.
 
-    sent, received: counts of messages by kind.
+    sent, received: counts of messages by kind. figures: returns the figures of a peer's connection.
     """
 
     at: float
@@ -84,6 +90,7 @@ class ServerStatus:
     storage: StorageRow
     sent: Mapping[str, int]
     received: Mapping[str, int]
+    figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
 
 
 def status(state: ClusterState, server: ServerStatus) -> bytes:
@@ -129,6 +136,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
         "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
+        "links": table(LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
@@ -200,6 +208,7 @@ class _Census:
             stores=1 + len(state.stores),
             pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
             objects=len(state.directory),
+            links=len(workers) + len(state.clients) + len(state.managers),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,

@@ -100,8 +100,16 @@ class FakeCluster:
                 "rss_bytes": 81 * 1024**2,
                 "uptime_seconds": self.at - self.started_at,
                 "step_seconds_max": 0.0031,
+                "lag_seconds_max": 0.0007,
+                "host": self.host_name.format(0),
             },
-            "storage": {"address": "tcp://127.0.0.1:8517", "objects": 421, "bytes": 3 * GIB, "limit_bytes": 16 * GIB},
+            "storage": {
+                "address": "tcp://127.0.0.1:8517",
+                "objects": 421,
+                "bytes": 3 * GIB,
+                "limit_bytes": 16 * GIB,
+                "latency_seconds": 0.0006,
+            },
             "tasks": {
                 "waiting": waiting,
                 "ready": queued,
@@ -123,6 +131,7 @@ class FakeCluster:
                 "managers": 1,
                 "functions": len(self.functions),
                 "stores": HOSTS + 1,
+                "links": len(alive),
                 "unreachable": 1,
                 "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
@@ -140,6 +149,7 @@ class FakeCluster:
             ],
             "pairs": [self._pair(source, target) for source in range(HOSTS + 1) for target in range(HOSTS + 1)],
             "workers": [self._worker(worker) for worker in alive],
+            "links": [self._link(worker) for worker in alive[:100]],
             "clients": [
                 {"id": f"{place:032x}", "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
                 for place, name in enumerate(self.client_names)
@@ -259,6 +269,17 @@ class FakeCluster:
             "target": self.host_name.format(target) if target else "object storage",
             "bytes": 0 if source == target else (source * 7 + target * 3) % 11 * GIB // 3,
             "unreachable": (source, target) == (2, 5),
+        }
+
+    def _link(self, worker: int) -> Document:
+        return {
+            "id": f"{worker:032x}",
+            "name": self.worker_name.format(worker),
+            "kind": "worker",
+            "host": f"rack-{worker // 4}",
+            "latency_seconds": 0.0009 + worker * 1e-5,
+            "received_bytes": int(self.at - self.started_at) * 9_000,
+            "sent_bytes": int(self.at - self.started_at) * 21_000,
         }
 
     def _manager(self, running: int) -> Document:

@@ -31,6 +31,7 @@ PATHS = (
     "/#/data",
     "/#/failures",
     "/#/clients",
+    "/#/network",
 )
 WHY = "no worker offers gpu=2, and no worker manager could start one that does: there is at most gpu=1"
 WAITING = {"id": "w", "function": "risk_report", "capabilities": "gpu=2", "tasks": 7, "age_seconds": 9.0, "reason": WHY}
@@ -126,6 +127,18 @@ def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_witho
     assert "rack-2 → rack-5" in page.get_by_role("region", name="Hosts that cannot reach each other").inner_text()
     cells = page.locator("table.matrix tbody tr").nth(2).locator("td")
     assert cells.nth(5).get_attribute("title") == "rack-2 → rack-5: 2.3 GiB, no way between them"
+    page.locator(".plot canvas").wait_for()
+
+
+def test_the_network_page_says_whether_it_is_the_network_and_lists_the_slowest_connections(
+    told: Told, windows: Windows
+) -> None:
+    page = windows.open(told.url("/#/network"))
+    asked = page.get_by_role("region", name="Is it the network?")
+    asked.get_by_text("Neither is slow: round trips take 0.9 ms").wait_for()
+    first = page.get_by_role("table", name="Connections").locator("tbody tr").first
+    assert first.get_by_role("rowheader").inner_text() == "node-023"
+    assert "20.5 KiB" in first.inner_text()  # per second, to it
     page.locator(".plot canvas").wait_for()
 
 
@@ -462,7 +475,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 7
+        assert [link.is_visible() for link in links] == [True] * 8
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -501,6 +514,7 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
         ("5", "Data"),
         ("6", "Failures"),
         ("7", "Clients and functions"),
+        ("8", "Network"),
         ("1", "Overview"),
     ):
         page.keyboard.press(key)
@@ -522,7 +536,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     seen = []
-    for _ in range(11):
+    for _ in range(12):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert seen == [
@@ -535,6 +549,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
         "Data",
         "Failures",
         "Clients",
+        "Network",
         "Pause",
         "5 min",
     ]

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from scaler.grammar import counted
+from scaler.monitor.network import network
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
@@ -31,7 +32,7 @@ def data_lines(status: Status, width: int | None) -> list[str]:
     if status.objects:
         parts.append(["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
-    lines = [total, *(line for part in parts for line in part)]
+    lines = [total, f"network: {network(status).text}", *(line for part in parts for line in part)]
     return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
 
 

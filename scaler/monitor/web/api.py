@@ -17,9 +17,11 @@ from scaler.ids import task_id_of
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
+from scaler.monitor.network import network
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
+from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import (
     AuditRow,
     ConnectionRow,
@@ -279,6 +281,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _table("waiting", "Waiting tasks by function and needs, and why they wait"),
     _table("stores", "Stores of objects: the object storage, and those of hosts"),
     _table("pairs", "What went from store to store, and which ones cannot reach each other"),
+    _table("links", "Connections to the scheduler, those with the longest round trips"),
     _table("objects", "The largest objects, what made them, and which stores have them"),
     ApiRoute("/api/tasks", "tasks", "The latest tasks", {"tasks": [TaskRow], "kept": int}, _tasks, _TASK_PARAMETERS),
     ApiRoute("/api/tasks/{id}", "task", "One task", {"task": "WholeTask"}, _task),
@@ -299,6 +302,13 @@ ROUTES: tuple[ApiRoute, ...] = (
         {"failures": [FailureRow], "kept": int},
         _failures,
         (_limit(MAX_FAILURES),),
+    ),
+    ApiRoute(
+        "/api/network",
+        "network",
+        "Whether the network or the cluster makes tasks wait",
+        {"network": NetworkRow},
+        lambda source, _query: {"network": view(network(source.monitor.model.status))},
     ),
     ApiRoute("/api/findings", "findings", "What to change, with the evidence", {"findings": [FindingRow]}, _findings),
     ApiRoute(

@@ -65,6 +65,7 @@ async def _document(source: Source) -> View:
         "failing": {task.id: failure_key(task) for task in failed.values()},
         "explained": {task_id: await _answer(source, "explain", {"id": task_id}) for task_id in asked},
         "logs": {task_id: await _answer(source, "log", {"id": task_id}) for task_id in asked},
+        "network": await _answer(source, "network", {}),
         "findings": await _answer(source, "findings", {}),
         "series": await _answer(source, "series", {"since": 0.0}),
         "timeline": await _answer(source, "timeline", times),

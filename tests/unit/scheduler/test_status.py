@@ -95,10 +95,13 @@ def test_it_tells_of_the_scheduler_its_storage_and_its_messages() -> None:
         "insecure_no_auth": False,
         "journal_bytes": 1 << 26,
         "disk_failure": "full",
+        "lag_seconds_max": 0.0,
+        "host": "",
     }
     assert told["messages"] == {"sent": {"Run": 3}, "received": {"Done": 2, "Submit": 1}}
     nothing = dict.fromkeys(("objects", "bytes", "limit_bytes", "spilled_bytes", "state_bytes", "hits", "misses"), 0)
-    assert told["storage"] == {"address": "tcp://127.0.0.1:8517", **nothing, "disk_failure": "", "at": 0.0}
+    rest = {"disk_failure": "", "latency_seconds": 0.0, "at": 0.0}
+    assert told["storage"] == {"address": "tcp://127.0.0.1:8517", **nothing, **rest}
     known = replace(AROUND, storage=StorageRow("tcp://127.0.0.1:8517", 3, 4096, 1 << 30))
     assert json.loads(encoded(Cluster(), known))["storage"]["bytes"] == 4096
 

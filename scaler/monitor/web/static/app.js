@@ -7,15 +7,16 @@ import { code, fill, h, setText } from "./dom.js";
 import { age, clock } from "./format.js";
 import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
+import { network } from "./network.js";
 import { overview } from "./overview.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients };
+const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network };
 const IN_MENU = { worker: "workers", task: "tasks" };
-const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients"];
+const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients", "network"];
 const UPDATE_MS = 250;
 
 const store = new Store();

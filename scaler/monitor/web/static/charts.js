@@ -2,7 +2,7 @@
 
 import uPlot from "./vendor/uPlot.js";
 import { h, setText } from "./dom.js";
-import { bytes } from "./format.js";
+import { bytes, span } from "./format.js";
 
 const HEIGHT = 156;
 const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
@@ -31,7 +31,7 @@ export function chart(title, lines, show) {
   const element = h("section", { class: "panel chart", "aria-label": title }, h("div", { class: "panel-head" }, h("h2", {}, title), legend), place);
   let plot = null;
   let shown = [0, 1];  // from and until, in unix seconds
-  const least = show === bytes ? 4 * 2 ** 20 : 4;
+  const least = show === bytes ? 4 * 2 ** 20 : show === span ? 0.001 : 4;
   let data = [[], ...lines.map(() => [])];
   let spokenAt = -Infinity;
 

@@ -13,7 +13,7 @@ export function answered(path) {
   if (name === "tasks" && id) return { task: SAVED.tasks.find((task) => task.id === id) ?? missing("This task is not in the report") };
   if (name === "tasks") return { tasks: found(searchParams), kept: SAVED.tasks.length };
   if (name === "failures") return SAVED.failures;
-  if (name === "findings") return SAVED.findings;
+  if (name === "findings" || name === "network") return SAVED[name];
   if (name === "series") return SAVED.series;
   if (name === "timeline") return timeline(searchParams);
   return missing("This is not in the report");

@@ -1,0 +1,58 @@
+// Network: whether it or the cluster makes tasks wait, and each connection to the scheduler.
+
+import { ask, h, panel, setText } from "./dom.js";
+import { chart } from "./charts.js";
+import { counted, span } from "./format.js";
+import { nothing } from "./notices.js";
+import { columns, table } from "./table.js";
+
+const SECONDS = 300;
+const AGAIN_MS = 2000;
+const LINKS = columns("links", { name: { class: "name" }, host: { class: "name" } });
+const LATENCY = LINKS.findIndex((column) => column.name === "latency_seconds");
+const LINES = [
+  { name: "round_trip_seconds", title: "workers, median", colour: "blue" },
+  { name: "lag_seconds", title: "scheduler's loop late by", colour: "amber" },
+  { name: "storage_seconds", title: "object storage", colour: "teal", dash: true },
+];
+
+export function network(store) {
+  const asking = new AbortController();
+  const total = h("span", { class: "muted" });
+  const verdict = h("p", { role: "status" });
+  const times = chart("Round trips and delays", LINES, span);
+  const links = table("Connections", LINKS, (row) => row.id, { sort: [LATENCY, -1], empty: nothing("No connections", "Workers, clients and worker managers appear here.") });
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Network"), total),
+    panel("Is it the network?", {}, verdict, h("p", { class: "muted" }, "What hosts send each other is on the page ", h("a", { href: "#/data" }, "Data"), ".")),
+    h("div", { class: "grid charts" }, times.element), panel("Connections to the scheduler", {}, links.element));
+  let askedAt = -Infinity;
+
+  function update(what) {
+    const has = (name) => what.includes("all") || what.includes(name);
+    if (has("links")) {
+      const rows = store.rows("links");
+      const all = store.status?.totals.links ?? rows.length;
+      setText(total, rows.length < all ? `the slowest ${rows.length} of ${counted(all, "connection")}` : counted(all, "connection"));
+      links.update(rows);
+    }
+    if (has("series")) {
+      const until = store.series.at.at(-1) ?? store.now();
+      times.update(store.series, until - SECONDS, until);
+      drawVerdict();
+    }
+  }
+
+  async function drawVerdict() {
+    if (performance.now() - askedAt < AGAIN_MS) return;
+    askedAt = performance.now();
+    try {
+      const found = await ask("api/network", asking.signal);
+      setText(verdict, found.network.text);
+      verdict.className = found.network.cause === "none" ? "" : "bad";
+    } catch {
+      // the state of the connection is shown already; it is asked again
+    }
+  }
+
+  return { title: "Network", element, update, close() { asking.abort(); times.close(); } };
+}

@@ -1,0 +1,41 @@
+"""The rows of monitors about the connections of peers to the scheduler. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from scaler.protocol.monitor_columns import Column
+
+_LATENCY = Column("Round trip", "seconds", 1, "Of a message to the scheduler and its answer", zero_is_none=True)
+_OUTBOX = Column("Not taken", "bytes", 2, "Sent to it, and not acknowledged yet", volatile=True, zero_is_none=True)
+
+
+class LinkRow(NamedTuple):
+    """A connection to the scheduler. Bytes are those of messages in this session, before compression.
+
+    kind: worker, client or manager. latency_seconds: as the peer has measured it last; 0 while it is not known, as of
+    managers.
+    """
+
+    id: str = ""
+    name: Annotated[str, Column("Peer")] = ""
+    kind: Annotated[str, Column("Kind", rank=2)] = ""
+    host: Annotated[str, Column("Host", rank=2)] = ""
+    latency_seconds: Annotated[float, _LATENCY] = 0.0
+    outbox_bytes: Annotated[int, _OUTBOX] = 0
+    received_bytes: Annotated[int, Column("From it", "bytes", 3, "In all")] = 0
+    sent_bytes: Annotated[int, Column("To it", "bytes", 3, "In all")] = 0
+    received_per_second: Annotated[float, Column("From it/s", "bytes", 1, "Bytes per second", volatile=True)] = 0.0
+    sent_per_second: Annotated[float, Column("To it/s", "bytes", 1, "Bytes per second", volatile=True)] = 0.0
+    """The receiver sets both rates."""
+
+
+LINK_COLUMNS = LinkRow._fields[:-2]
+"""What the scheduler sends of a connection."""
+
+
+class NetworkRow(NamedTuple):
+    """Whether the network or the cluster makes tasks wait. cause: none, scheduler, storage, network or distance."""
+
+    cause: str = ""
+    text: Annotated[str, Column(help="With the figures that it is concluded from")] = ""

@@ -1,0 +1,107 @@
+"""Whether the network or the cluster makes tasks wait: each cause has its figures, and none below its limit."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.monitor.model import Model
+from scaler.monitor.network import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
+from scaler.net.connection import LinkFigures
+from scaler.protocol.link_rows import LinkRow
+from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
+from scaler.scheduler.link_status import link_rows
+from tests.unit.scheduler.driver import Cluster
+
+NEAR = 0.0004
+
+
+def cluster(
+    *round_trips: float, lag: float = 0.001, storage: float = 0.0006, links: tuple[LinkRow, ...] = ()
+) -> Status:
+    """Return a state with a host for each round trip; the first host is the scheduler's."""
+    workers = tuple(
+        WorkerRow(id=str(place), host=f"rack-{place}", latency_seconds=seconds)
+        for place, seconds in enumerate(round_trips)
+    )
+    return Status(
+        scheduler=SchedulerRow(host="rack-0", lag_seconds_max=lag),
+        storage=StorageRow(latency_seconds=storage),
+        workers=workers,
+        links=links,
+    )
+
+
+FULL = LinkRow("a", "cloud-3", "worker", "rack-9", outbox_bytes=MANY_BYTES, sent_per_second=3e6)
+
+
+@pytest.mark.parametrize(
+    ("status", "cause", "text"),
+    [
+        (cluster(NEAR, NEAR), "none", "Neither is slow: round trips take 0.4 ms, at most 0.4 ms to rack-0"),
+        (cluster(), "none", "the scheduler's loop was at most 1 ms late, the object storage answers after 0.6 ms"),
+        (cluster(NEAR, lag=LATE_SECONDS), "scheduler", "its loop was 50 ms late"),
+        (cluster(NEAR, lag=LATE_SECONDS * 0.99), "none", ""),
+        (cluster(NEAR, storage=SLOW_STORAGE_SECONDS), "storage", "after 100 ms"),
+        (cluster(NEAR, storage=SLOW_STORAGE_SECONDS * 0.99), "none", ""),
+        (
+            cluster(NEAR, links=(FULL,)),
+            "network",
+            "worker cloud-3 on rack-9 is full: 8 MB wait to be taken, and it takes 3.0",
+        ),
+        (cluster(NEAR, links=(FULL._replace(outbox_bytes=MANY_BYTES - 1),)), "none", ""),
+        (
+            cluster(NEAR, NEAR, 0.08),
+            "network",
+            "The network to rack-2: a round trip takes up to 80 ms, where other hosts take 0.4",
+        ),
+        (cluster(NEAR, NEAR, SLOW_SECONDS * 0.99), "none", "at most 19.8 ms to rack-2"),
+        (cluster(0.03, 0.03), "machine", "agents on rack-0, which need no network, have a round trip of 30 ms"),
+        (cluster(0.0, 0.08, 0.09, 0.1), "distance", "a round trip takes 90 ms in the median of 3 hosts"),
+    ],
+)
+def test_each_cause_is_told_with_its_figures(status: Status, cause: str, text: str) -> None:
+    found = network(status)
+    assert found.cause == cause
+    assert text in found.text
+
+
+def test_of_a_host_the_worker_that_answers_first_counts() -> None:
+    starved = WorkerRow(id="s", host="rack-1", latency_seconds=2.0)
+    status = cluster(NEAR, NEAR)
+    assert network(status._replace(workers=(*status.workers, starved))).cause == "none"
+
+
+def test_workers_that_are_out_of_contact_do_not_count() -> None:
+    status = cluster(NEAR, 3.0)
+    gone = status.workers[1]._replace(connected=False)
+    assert network(status._replace(workers=(status.workers[0], gone))).cause == "none"
+
+
+@given(st.lists(st.floats(0.0, SLOW_SECONDS * 0.99), max_size=30), st.floats(0.0, LATE_SECONDS * 0.99))
+def test_a_near_cluster_is_never_blamed_on_the_network(round_trips: list[float], lag: float) -> None:
+    assert network(cluster(*round_trips, lag=lag)).cause == "none"
+
+
+def test_rates_of_connections_are_bytes_since_the_state_before() -> None:
+    model = Model()
+    for at, received, sent in ((100.0, 1_000, 0), (102.0, 5_000, 600)):
+        links = [{"id": "a", "name": "w", "received_bytes": received, "sent_bytes": sent}]
+        model.apply_status({"version": 1, "at": at, "links": links})
+    (link,) = model.status.links
+    assert (link.received_per_second, link.sent_per_second) == (2_000.0, 300.0)
+
+
+def test_the_slowest_connections_are_listed_and_those_that_take_nothing_come_first() -> None:
+    rig = Cluster()
+    workers = [rig.worker(f"w{number}") for number in range(3)]
+    figures = {
+        rig.peer(workers[0]): LinkFigures(10, 20, 0, 0.5),
+        rig.peer(workers[1]): LinkFigures(1, 2, MANY_BYTES, 0.001),
+        rig.peer(rig.client()): LinkFigures(3, 4, 0, 0.7),
+    }
+    rows = link_rows(rig.state, lambda peer: figures.get(peer, LinkFigures()), 3)
+    ids = [rig.peer(name).hex() for name in ("w1", "client", "w0")]
+    assert [(row.id, row.kind) for row in rows] == list(zip(ids, ("worker", "client", "worker"), strict=True))
+    assert (rows[2].sent_bytes, rows[2].received_bytes, rows[2].latency_seconds) == (10, 20, 0.5)
