@@ -368,7 +368,8 @@ def test_the_data_screen_shows_stores_what_moved_and_hosts_without_a_way(size: t
         stage.cluster.tell(stores=STORES, pairs=PAIRS, totals=totals)
         await stage.press("b")
         await stage.until(lambda: "2 stores, 3.0k moved between them" in stage.text("#text"))
-        _, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
+        _, network, _, head, *rows = [line.rstrip() for line in stage.text("#text").splitlines()]
+        assert network.startswith("network: Neither is slow")
         assert ("hit rate" in head) == (size[0] == 120)
         assert [line.split()[0] for line in rows[:2]] == ["al\\x1bpha", "object"]
         assert ("75.0%" in rows[0]) == (size[0] == 120)
