@@ -12,13 +12,18 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, Worker
 
 
-def link_rows(state: ClusterState, figures: Callable[[bytes], LinkFigures], most: int) -> list[LinkRow]:
-    """Return the connections with the longest round trips, then those with most bytes that were not taken yet."""
+def linked(state: ClusterState) -> list[Worker | ClientRecord | ManagerRecord]:
+    """Return the peers with a connection of their own; a client inside a task uses that of its worker."""
     clients = (client for client in state.clients.values() if client.via is None)
     peers: Iterable[Worker | ClientRecord | ManagerRecord] = chain(
         state.workers.values(), clients, state.managers.values()
     )
-    rows = (_row(peer, figures(peer.id)) for peer in peers if peer.broken_at is None)
+    return [peer for peer in peers if peer.broken_at is None]
+
+
+def link_rows(state: ClusterState, figures: Callable[[bytes], LinkFigures], most: int) -> list[LinkRow]:
+    """Return those of which bytes were not taken yet, then those with the longest round trips."""
+    rows = (_row(peer, figures(peer.id)) for peer in linked(state))
     return nlargest(most, rows, key=lambda row: (row.outbox_bytes > 0, row.latency_seconds, row.outbox_bytes))
 
 

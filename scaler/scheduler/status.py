@@ -45,7 +45,7 @@ from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 from scaler.scheduler.data_status import pair_rows, store_rows
-from scaler.scheduler.link_status import link_rows
+from scaler.scheduler.link_status import link_rows, linked
 
 VERSION = 1
 MAX_ROWS = 500
@@ -208,7 +208,7 @@ class _Census:
             stores=1 + len(state.stores),
             pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
             objects=len(state.directory),
-            links=len(workers) + len(state.clients) + len(state.managers),
+            links=len(linked(state)),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from scaler.monitor.model import Model
 from scaler.monitor.network import LATE_SECONDS, MANY_BYTES, SLOW_SECONDS, SLOW_STORAGE_SECONDS, network
-from scaler.net.connection import LinkFigures
+from scaler.net.connection import Broken, LinkFigures
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_rows import SchedulerRow, Status, StorageRow, WorkerRow
 from scaler.scheduler.link_status import link_rows
 from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import document
 
 NEAR = 0.0004
 
@@ -105,3 +106,12 @@ def test_the_slowest_connections_are_listed_and_those_that_take_nothing_come_fir
     ids = [rig.peer(name).hex() for name in ("w1", "client", "w0")]
     assert [(row.id, row.kind) for row in rows] == list(zip(ids, ("worker", "client", "worker"), strict=True))
     assert (rows[2].sent_bytes, rows[2].received_bytes, rows[2].latency_seconds) == (10, 20, 0.5)
+
+
+def test_a_connection_that_is_broken_is_none() -> None:
+    rig = Cluster()
+    gone, _ = rig.worker("w0"), rig.client()
+    assert {row.kind for row in link_rows(rig.state, lambda _: LinkFigures(), 9)} >= {"worker", "client"}
+    before = document(rig)["totals"]["links"]
+    rig.step(Broken(rig.peer(gone)))
+    assert document(rig)["totals"]["links"] == before - 1 == len(document(rig)["links"])
