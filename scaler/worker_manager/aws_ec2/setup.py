@@ -22,6 +22,7 @@ from scaler.worker_manager.aws.setup import (
 )
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import ALIVE, max_instances
+from scaler.worker_manager.aws_ec2.checking import check_instances, show_instances
 from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, ensure_template, owner_of_units
 from scaler.worker_manager.backend import units_credential
 
@@ -44,7 +45,10 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
         wanted = [credential, role, profile, template]
         if verb == "check":
             return _check(account, config, wanted)
-        return run(verb, wanted, [template, profile, role, credential])
+        code = run(verb, wanted, [template, profile, role, credential])
+        if verb == "show":
+            show_instances(account, template.instances())
+        return code
 
 
 def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -> int:
@@ -53,6 +57,7 @@ def _check(account: Account, config: AwsEc2Config, wanted: Sequence[Resource]) -
     instances = max_instances(config)
     vcpus = None if instances is None else instances * max(map(cpus_of, types))
     checks.instances("SPOT" if config.ec2_purchase == "spot" else "EC2", types, vcpus, "max_task_concurrency")
+    check_instances(checks, config, instances)
     checks.resources(wanted)
     if config.scheduler_address != config.setup_defaults["scheduler_address"]:
         checks.address(config.worker_scheduler_address)
@@ -86,11 +91,15 @@ class LaunchTemplate(Resource):
         return f":{found['LatestVersionNumber']}"
 
     def in_use(self, _: Fields) -> str:
+        count = len(self.instances())
+        return f"its manager has instances ({count}): stop the worker manager first" if count else ""
+
+    def instances(self) -> list[Fields]:
+        """Return the instances of this manager that are not terminated."""
         mine = [{"Name": f"tag:{OWNER_TAG}", "Values": [owner_of_units(self._config)]}]
         states = [{"Name": "instance-state-name", "Values": list(ALIVE)}]
         found = self.items("DescribeInstances", "Reservations", Filters=[*mine, *states])
-        count = sum(len(each["Instances"]) for each in found)
-        return f"its manager has instances ({count}): stop the worker manager first" if count else ""
+        return [instance for each in found for instance in each["Instances"]]
 
     def _ensured(self, *, dry_run: bool) -> bool:
         ec2, profile = self.account.client("ec2"), self._profile
