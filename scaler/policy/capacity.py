@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from scaler.policy.view import ManagerView
 
@@ -33,16 +33,20 @@ _ROUNDING = 1e-9
 class SlotBatch:
     """A number of slots that exist from the same time on, in seconds from now.
 
-    least_seconds: how long each is paid for at least, if it is started.
+    least_seconds: how long each is paid for at least, if it is started. dispatch_seconds: what each task takes
+    beyond its duration.
     """
 
     slots: int
     from_seconds: float
     least_seconds: float = 0.0
+    dispatch_seconds: float = 0.0
 
     def tasks_each(self, task_seconds: float, within_seconds: float) -> int:
         """Return how many tasks one of these slots runs within this time from now."""
-        return max(0, math.floor((within_seconds - self.from_seconds) / task_seconds + _ROUNDING))
+        return max(
+            0, math.floor((within_seconds - self.from_seconds) / (task_seconds + self.dispatch_seconds) + _ROUNDING)
+        )
 
     def slots_for(self, tasks: int, task_seconds: float, within_seconds: float) -> int:
         """Return how many of these slots are needed to run the tasks in time; all of them when they are too few."""
@@ -59,7 +63,10 @@ def soonest_seconds(batches: Sequence[SlotBatch], tasks: int, task_seconds: floa
     present = [batch for batch in batches if batch.slots > 0]
     if not present or not tasks:
         return math.inf if tasks else 0.0
-    high = min(batch.from_seconds + task_seconds * math.ceil(tasks / batch.slots) for batch in present)
+    high = min(
+        batch.from_seconds + (task_seconds + batch.dispatch_seconds) * math.ceil(tasks / batch.slots)
+        for batch in present
+    )
     low = min(batch.from_seconds for batch in present)
     while high - low > _PRECISION * high:
         middle = (low + high) / 2
@@ -169,8 +176,14 @@ class CapacityPlan:
             max(1, math.ceil((self.startup - age) / tick)) if tick > 0 else 0 for age in manager.pending_ages
         )
         units = [(0, manager.units_running), *sorted(pending.items())]
-        self.free = [SlotBatch(count * manager.unit_slots, ticks * tick) for ticks, count in units]
+        late = manager.dispatch_seconds
+        self.free = [SlotBatch(count * manager.unit_slots, ticks * tick, 0.0, late) for ticks, count in units]
         """Slots of running units, then those of pending ones, the earliest first."""
+
+    @property
+    def may_run(self) -> bool:
+        """It has units, or can start some."""
+        return bool(self.manager.units) or (self.most_units != 0 and not self.manager.trouble)
 
     def use(self, slots: int) -> int:
         missing = slots
@@ -188,7 +201,7 @@ class CapacityPlan:
 
     def _use(self, index: int, slots: int) -> int:
         batch = self.free[index]
-        self.free[index] = SlotBatch(batch.slots - slots, batch.from_seconds)
+        self.free[index] = replace(batch, slots=batch.slots - slots)
         self.used += slots
         return slots
 
@@ -205,13 +218,13 @@ class CapacityPlan:
         """Return the slots that may be added, up to max_slots."""
         least = self.manager.unit_minimum_seconds
         if self.manager.fixed:
-            return SlotBatch(0, self.startup, least)
+            return SlotBatch(0, self.startup, least, self.manager.dispatch_seconds)
         step = self.manager.unit_slots
         units = self._affordable(reserved)
         if self._limit_units is not None:
             units = min(units, max(0, self._limit_units - self.manager.units - self.grown))
         slots = int(min(max_slots, self.grown * step - self._growth_used + units * step))
-        return SlotBatch(slots, self.startup, least)
+        return SlotBatch(slots, self.startup, least, self.manager.dispatch_seconds)
 
     def note_useful(self, slots: int) -> int:
         """Record slots that would help, but not enough to start units for them; return how many could be added."""

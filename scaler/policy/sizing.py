@@ -29,6 +29,7 @@ from scaler.policy.capacity import (
     soonest_seconds,
     tasks_done,
 )
+from scaler.policy.dispatch import tasks_worth_giving
 from scaler.policy.view import ClusterView, ManagerView, Wanted
 
 FIRST_SLOTS = 8
@@ -193,8 +194,8 @@ class Sizing:
         """Return all work. first_slots: for work of unknown length, whatever little it is assumed to be."""
         works: dict[Needs, Work] = {}
         for row in view.demand:
-            tasks = row.queued + row.running
-            if not tasks and not row.ended_per_second:
+            tasks = row.queued + row.running - row.late
+            if not tasks and not row.late and not row.ended_per_second:
                 continue
             work = works.get(row.needs)
             if work is None:
@@ -202,15 +203,23 @@ class Sizing:
                 width = min((row.needs.slots_taken(*unit) for unit in units), default=1.0)
                 work = works[row.needs] = Work(row.needs, slots_each=width)
             work.tasks += tasks
+            work.queued += row.queued
+            work.late += row.late
             work.busy_slots += row.busy_slots * work.slots_each
             work.ended_per_second += row.ended_per_second
             work.functions.append(row.function)
             if row.task_seconds is not None:
                 # A running task is half done on average, unless more is known.
-                left = row.running / 2 * row.task_seconds if row.running_seconds is None else row.running_seconds
+                left = (
+                    (row.running - row.late) / 2 * row.task_seconds
+                    if row.running_seconds is None
+                    else row.running_seconds
+                )
                 work.seconds += row.queued * row.task_seconds + left
+                work.known_seconds += row.queued * row.task_seconds + left
             else:
                 work.unmeasured_tasks += tasks
+                work.known_seconds += tasks * row.longest_seconds
                 assumed = ASSUMED_SECONDS if row.expected_seconds is None else row.expected_seconds
                 work.seconds += tasks * max(assumed, row.longest_seconds)
                 work.first_slots += min(tasks, first_slots)
@@ -235,7 +244,16 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
     to_grow = sorted(plans, key=lambda plan: bool(plan.manager.trouble))
     text = str(work)
     used = {id(plan): plan.used for plan in plans}
-    if work.tasks:
+    late = [plan for plan in plans if plan.manager.is_late]
+    on_their_way = math.ceil(work.late * work.slots_each)
+    for plan in late:
+        taken = plan.use(on_their_way)
+        plan.worth += taken
+        on_their_way -= taken
+    others = [plan for plan in plans if not plan.manager.is_late and plan.may_run]
+    if work.tasks and late and others:
+        _assign_late(work, late, others, constraints)
+    elif work.tasks:
         _assign_present(work, plans, to_grow, constraints)
     # Tasks that come and end between two plans need the slots that they have kept busy.
     missing = math.ceil(work.busy_slots - _ROUNDING) - sum(plan.used - used[id(plan)] for plan in plans)
@@ -244,7 +262,8 @@ def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints)
         plan.worth += min(taken, math.ceil(work.usually_busy - _ROUNDING))
         missing -= taken
         if plan.used == used[id(plan)]:
-            plan.idle_reason = f"other units are enough for {text}"
+            if not (plan.manager.is_late and others and work.tasks):
+                plan.idle_reason = f"other units are enough for {text}"
         elif not any(reason.startswith(text) for reason in plan.reasons):
             plan.reasons.append(text)
 
@@ -307,6 +326,34 @@ def _assign_present(
             plan.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
 
 
+def _assign_late(
+    work: Work, late: Sequence[CapacityPlan], others: Sequence[CapacityPlan], constraints: Constraints
+) -> None:
+    """Assign the work to the other managers, and to those whose tasks begin late what they have done much sooner."""
+    slots = [batch for plan in others for batch in plan.free]
+    grown = {id(plan): plan.grown for plan in others}
+    _assign_present(work, others, sorted(others, key=lambda plan: bool(plan.manager.trouble)), constraints)
+    slots += [
+        SlotBatch((plan.grown - grown[id(plan)]) * plan.manager.unit_slots, plan.startup)
+        for plan in others
+        if not plan.manager.trouble
+    ]
+    tasks, queued = math.ceil(work.tasks * work.slots_each), math.ceil(work.queued * work.slots_each)
+    task_seconds = max(1e-6, work.known_seconds / work.tasks)
+    for plan in late:
+        free = [*plan.free, plan.growth(queued)]
+        found = tasks_worth_giving(tasks, queued, task_seconds, slots, free)
+        text = f"its tasks begin after about {seconds_text(plan.manager.dispatch_seconds)}"
+        if not found:
+            plan.idle_reason = f"{text}: other units are enough for {work}"
+            continue
+        taken = plan.use(found)
+        plan.worth += taken
+        taken += plan.grow(found - taken)
+        tasks, queued = tasks - taken, queued - taken
+        plan.reasons.append(f"{work}, {counted(taken, 'task')} of them here; {text}")
+
+
 def _addable(to_grow: Sequence[CapacityPlan], room: int) -> list[SlotBatch]:
     """Return the slots that each manager may add, the first ones before the others where money is short."""
     addable: list[SlotBatch] = []
@@ -361,6 +408,11 @@ class Work:
     unmeasured_tasks: int = 0
     seconds: float = 0.0
     """Remaining time of the tasks on one slot, as far as it is known."""
+    known_seconds: float = 0.0
+    """The same, in which tasks of unknown length take no longer than the longest of them has run."""
+    queued: int = 0
+    late: int = 0
+    """Tasks that late slots have already; tasks does not count them."""
     first_slots: int = 0
     """Slots for unmeasured tasks, whatever little they are assumed to be."""
     busy_slots: float = 0.0
@@ -371,7 +423,7 @@ class Work:
 
     @property
     def task_seconds(self) -> float:
-        return max(1e-6, self.seconds / self.tasks)
+        return max(1e-6, self.seconds / max(1, self.tasks))
 
     def most_slots(self, tasks: int) -> int:
         """Return how many slots have something to do: each has work for a while."""
@@ -384,6 +436,8 @@ class Work:
         if self.ended_per_second >= max(1, self.tasks):
             # Most of them come and end between two plans.
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
+        if not self.tasks and self.late:
+            return f"{counted(self.late, 'task')} of {work} on their way"
         tasks = f"{counted(self.tasks, 'task')} of {work}"
         if self.unmeasured_tasks == self.tasks:
             return f"{tasks}, not measured yet"

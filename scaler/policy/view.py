@@ -15,6 +15,8 @@ from typing import Protocol
 from scaler.needs import Needs, Offers
 
 NO_LIMIT = -1
+LATE_SECONDS = 1.0
+"""Slots where a task takes longer than this to begin are late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Demand:
     """How long one of the running tasks has run, at least: the longest such time that is known."""
     running_seconds: float | None = None
     """How long the running tasks will run on, together, by the times of those that took longer; None: not known."""
+    late: int = 0
+    """Of the running tasks, those that late slots have, where they may not have begun."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +76,13 @@ class ManagerView:
     """Of one unit and hour; 0: nothing, or not known."""
     unit_minimum_seconds: float = 0.0
     """A unit that lives for less is charged for as long."""
+    dispatch_seconds: float = 0.0
+    """How long a task given to a free slot takes to begin: measured, before that what its type says; 0: nothing."""
+
+    @property
+    def is_late(self) -> bool:
+        """Its tasks run elsewhere, and begin so late that not every task is worth giving to it."""
+        return self.dispatch_seconds >= LATE_SECONDS
 
     @property
     def units(self) -> int:

@@ -280,6 +280,7 @@ class ManagerDetails:
     unit_price: f.Price = 0.0  # of one unit and hour; 0: nothing, or not known
     unit_minimum_seconds: f.Seconds = 0.0  # a unit that lives for less is paid for so long
     usual_startup_seconds: f.Seconds = 0.0  # of a unit, without a queue, before it was measured; 0: not known
+    usual_dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins, before it was measured
 
 
 @dataclass(slots=True)
@@ -602,6 +603,7 @@ class WorkerHeartbeat(Message):
     memory_kills: f.Count32 = 0  # processors that it ended for their memory, since its start
     processors_replaced: f.Count32 = 0  # processors that it replaced between tasks, since its start
     degraded_reason: f.Display = ""  # what keeps tasks from running there; empty: nothing
+    dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins elsewhere; 0: not measured
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

@@ -211,6 +211,7 @@ struct ManagerDetails {
   unitPrice @8 :Float64;         # of one unit and hour; 0: nothing, or not known
   unitMinimumSeconds @9 :Float64;  # a unit that lives for less is paid for so long
   usualStartupSeconds @10 :Float64;  # of a unit, without a queue, before it was measured; 0: not known
+  usualDispatchSeconds @11 :Float64;  # from giving a free slot a task until it begins, before it was measured
 }
 
 struct StoreDetails {
@@ -505,6 +506,7 @@ struct WorkerHeartbeat {
   memoryKills @9 :UInt32;        # processors that it ended for their memory, since its start
   processorsReplaced @10 :UInt32;  # processors that it replaced between tasks, since its start
   degradedReason @11 :Text;      # what keeps tasks from running there; empty: nothing
+  dispatchSeconds @12 :Float64;  # from giving a free slot a task until it begins elsewhere; 0: not measured
 }
 
 struct Heartbeat {

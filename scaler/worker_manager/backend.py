@@ -67,7 +67,8 @@ class Capacity:
     unit costs in an hour, in the currency of spend_limit; 0 where it costs nothing, or the price is unknown; the
     setting unit_price replaces it. unit_minimum_seconds: a unit that lives for less is paid for as long.
     usual_startup_seconds: how long a unit usually takes from its start, without a queue, to its worker: policies know
-    it before the first one has been measured; 0: nothing is known.
+    it before the first one has been measured; 0: nothing is known. usual_dispatch_seconds: how long a task given to a
+    free slot usually takes to begin, where it runs elsewhere; 0: it begins at once.
     """
 
     unit_slots: int
@@ -82,6 +83,7 @@ class Capacity:
     unit_price: float = 0.0
     unit_minimum_seconds: float = 0.0
     usual_startup_seconds: float = 0.0
+    usual_dispatch_seconds: float = 0.0
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:

@@ -195,6 +195,7 @@ class Runner:
             capacity.unit_price if config.unit_price is None else config.unit_price,
             capacity.unit_minimum_seconds,
             capacity.usual_startup_seconds,
+            capacity.usual_dispatch_seconds,
         )
         self._connect = partial(connect, details, self._on_events)
         self._connector = self._connect()

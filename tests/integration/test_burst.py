@@ -73,7 +73,8 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             assert client.submit(at_once).result(WAIT_SECONDS) == "laptop"
             assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
-            futures = [client.submit(where, 1.0) for _ in range(16)]
+            # A job is expected to begin after 45 s: once a task was measured, the laptop alone would take 92 s.
+            futures = [client.submit(where, 4.0) for _ in range(24)]
             aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)
             shown = provision(file, "show")
             assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}

@@ -142,6 +142,8 @@ class SchedulerCore:
         self._tasks.wake(time)
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
+        if self._elastic.late:
+            self._elastic.late.limit()
         had_backlog = self._placement.has_backlog
         self._has_more = self._placement.place(time)
         if self._placement.has_backlog and not had_backlog:
@@ -656,6 +658,7 @@ class SchedulerCore:
             case messages.WorkerHeartbeat():
                 self.state.count(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
+                self._elastic.dispatched(worker, message.dispatch_seconds)
             case messages.Relay():
                 self._relayed(worker, message, now)
             case messages.RelayClosed(nested):

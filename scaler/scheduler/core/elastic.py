@@ -14,12 +14,13 @@ import math
 from collections.abc import Iterable, Mapping
 
 from scaler.policy.spending import affordable, cost_of_work, limited
-from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+from scaler.policy.view import LATE_SECONDS, ClusterView, Demand, ManagerView, Wanted
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.durations import TaskTimes, forecast
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
+from scaler.scheduler.core.late_workers import LateWorkers
 from scaler.scheduler.core.lifetimes import ending, ends_of
 from scaler.scheduler.core.orphans import Orphans
 from scaler.scheduler.core.outbox import Outbox
@@ -61,6 +62,7 @@ class Elastic:
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
         self.task_times = TaskTimes()
+        self.late = LateWorkers(state, placement)
 
     # -- managers and their workers
 
@@ -71,6 +73,7 @@ class Elastic:
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
                 record.learn(worker)
+                self.late.note(worker, is_late=_dispatch_seconds(record) >= LATE_SECONDS)
         record.joined_units = set(record.running_units)
         self.next_plan = now
         return record
@@ -103,6 +106,7 @@ class Elastic:
         for unit in record.units:
             if unit.unit_id == unit_id and not worker.is_reporting:
                 record.measure(unit, unit.age_seconds + (now - record.status_at))
+        self.late.note(worker, is_late=_dispatch_seconds(record) >= LATE_SECONDS)
         if unit_id in record.unwanted_units:
             self.drain(worker, "it is not needed any more")
 
@@ -112,7 +116,17 @@ class Elastic:
         if record is not None:
             record.unwanted_units.add(worker.details.unit_id)
 
+    def dispatched(self, worker: Worker, seconds: float) -> None:
+        """Note how long tasks that were given to a worker take to begin; 0: it has not measured that."""
+        if not seconds:
+            return
+        record = self._state.manager_named(worker.details.manager_id)
+        if record is not None:
+            record.dispatch_seconds = seconds
+            self.late.note(worker, is_late=seconds >= LATE_SECONDS)
+
     def worker_left(self, worker: Worker) -> None:
+        self.late.leave(worker)
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
@@ -157,12 +171,16 @@ class Elastic:
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
             self._view = view if managers else None
+        elif self.late:
+            self.late.plan(None, {})
         if not managers:
             self.next_plan = now + ORPHANS_SECONDS if self._state.workers else math.inf
 
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
         self._asked_at = None
         self._wanted = wanted
+        if self.late:
+            self.late.plan(self._view, wanted)
         if complaint:
             self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
         self._apply()
@@ -214,6 +232,8 @@ class Elastic:
         assigned = running = 0
         elapsed: dict[Function, list[tuple[float, int]]] = {}
         for worker in self._state.workers.values():
+            if worker in self.late:
+                continue  # its tasks are counted by function
             begun = min(worker.busy, worker.slots)
             assigned += len(worker.tasks)
             if not worker.has_begun:
@@ -245,7 +265,8 @@ class Elastic:
             # Of a task that ended, no more than the time since the last view counts.
             rate, busy = (new / seconds, min(new, new_us * 1e-6 / seconds)) if seconds else (0.0, 0.0)
             if ready or sent or rate:
-                begun = round(sent * started)
+                late = self.late.tasks_of({group.timing: None for group in here}) if self.late else 0
+                begun = late + round((sent - late) * started)
                 known = forecast(
                     {group.timing for group in here}, elapsed.get(function, ()), new_us * 1e-6 / new if new_us else None
                 )
@@ -261,6 +282,7 @@ class Elastic:
                     expected_seconds=max(hints) if hints else self.task_times.median_seconds,
                     longest_seconds=known.longest_seconds,
                     running_seconds=known.running_seconds,
+                    late=late,
                 )
                 demand.append(row)
         return tuple(demand)
@@ -329,11 +351,17 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         startup_seconds=record.startup_seconds,
         queue_seconds=record.queue_seconds,
         usual_startup_seconds=details.usual_startup_seconds,
+        dispatch_seconds=_dispatch_seconds(record),
         trouble=record.trouble,
         fixed=details.fixed,
         unit_price=details.unit_price,
         unit_minimum_seconds=details.unit_minimum_seconds,
     )
+
+
+def _dispatch_seconds(record: ManagerRecord) -> float:
+    """Return how long a task given to a manager's free slot takes to begin, as far as it is known."""
+    return record.dispatch_seconds or record.details.usual_dispatch_seconds
 
 
 def _inputs(manager: ManagerView, demand: Iterable[Demand]) -> ScalingInputs:

@@ -480,13 +480,18 @@ class Worker(PeerRecord):
         if self.shared_memory is not None:
             self.stocks[MEMORY] = self.shared_memory
         self.slots = self.details.slots
-        self.limit = self.slots * (1 + self.details.queue_size)
+        self.limit = self.usual_limit
         self.assigned = Assigned(self)
         self.terminated = Terminated(self.name)
         self.progressed_at = self.idle_since = self.heartbeat_at = self.last_message_at
 
     def __repr__(self) -> str:
         return f"<Worker {self.name}>"
+
+    @property
+    def usual_limit(self) -> int:
+        """The most tasks that it may have, unless it is late: see `LateWorkers`."""
+        return self.slots * (1 + self.details.queue_size)
 
     @property
     def title(self) -> str:
@@ -542,6 +547,11 @@ class Worker(PeerRecord):
         self.counted[task.id] = needs, devices
         self.may_exceed = self.may_exceed or reported is not None
         self.extra += needs.width(self.offers, self.slots) - 1
+
+    def allow(self, most: int) -> bool:
+        """Let it have at most so many tasks. Returns False when that is nothing new."""
+        before, self.limit = self.limit, most
+        return before != most
 
     def take(self, tasks: Sequence[Task], now: float) -> None:
         """Add tasks, in this order. `count_function` follows."""
@@ -768,6 +778,8 @@ class ManagerRecord(PeerRecord):
     """The last one that was published."""
     startup_seconds: float | None = None
     """Moving average of the time from the start of a unit to its worker, without the time in a queue."""
+    dispatch_seconds: float = 0.0
+    """How long tasks given to its workers take to begin elsewhere, as these have measured it last; 0: not measured."""
     queue_seconds: float | None = None
     """The same of the time in a queue; None until a unit has left one."""
     queued: dict[str, float] = field(default_factory=dict)

@@ -28,7 +28,7 @@ class UnitPool:
     reclaimed_at: when every second running unit is lost, all at once. queue_seconds: the shortest and the longest time
     that a unit waits in a shared queue before it starts, which costs nothing. minimum_seconds: each unit is paid for
     at least this long. price: what a second of a unit counts. known_startup: the manager's type says how long its units
-    usually take to start.
+    usually take to start. dispatch_seconds: how long a task given to a free slot takes to begin.
     """
 
     manager_id: str
@@ -42,6 +42,8 @@ class UnitPool:
     minimum_seconds: float = 0.0
     price: float = 1.0
     known_startup: bool = False
+    unit_slots: int = 1
+    dispatch_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

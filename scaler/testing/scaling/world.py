@@ -33,7 +33,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.commands import AskPolicy, Command, PolicyAnswered, Send
 from scaler.testing.scaling.competitors import TaskWatcher, flaps_of
 from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
-from scaler.testing.simulation.actors import CALM, ActorWorld, SimulatedWorker
+from scaler.testing.simulation.actors import CALM, SimulatedWorker
 from scaler.testing.simulation.stepping import SteppedCore, hello
 from scaler.worker_manager.backend import Unit
 from scaler.worker_manager.reconcile import (
@@ -81,6 +81,8 @@ class ScalingOutcome:
     """Tasks that were lost or had to run again because their unit was stopped."""
     lost: int
     """Tasks that did not succeed."""
+    given_late: int = 0
+    """Tasks that were given to slots where they begin late."""
 
     @property
     def overshoot(self) -> int:
@@ -120,13 +122,24 @@ def _flaps(series: Sequence[tuple[float, int]], bursts: Sequence[float]) -> int:
 class _UnitWorker(SimulatedWorker):
     """The worker of a unit: its tasks have the durations of the workload."""
 
-    def __init__(self, identifier: bytes, world: ActorWorld, seconds: dict[bytes, float]) -> None:
-        super().__init__(identifier, 1, False, world, Random(0), INLINE_RESULTS)  # noqa: S311
+    def __init__(
+        self, identifier: bytes, slots: int, world: ScalingWorld, seconds: dict[bytes, float], dispatch_seconds: float
+    ) -> None:
+        super().__init__(identifier, slots, False, world, Random(0), INLINE_RESULTS)  # noqa: S311
         self._durations = seconds
+        self._dispatch_seconds = dispatch_seconds
+        self._note_late = world.given_late
 
     def duration(self, spec: Spec, task: bytes) -> float:
         del spec
-        return self._durations[task]
+        if self._dispatch_seconds:
+            self._note_late()
+        return self._dispatch_seconds + self._durations[task]
+
+    def _report(
+        self, identifier: bytes, attempt: int, outcome: messages.Outcome, payload: bytes, seconds: float
+    ) -> None:
+        super()._report(identifier, attempt, outcome, payload, seconds - self._dispatch_seconds)
 
 
 class ScalingWorld(SteppedCore):
@@ -151,6 +164,7 @@ class ScalingWorld(SteppedCore):
         self._numbers = itertools.count(1)
         self._workers: dict[bytes, SimulatedWorker] = {}
         self._most_busy = self._units = self._most_units = 0
+        self._given_late = 0
         self._ended = self._failed = self._scaled_down = 0
         self._arrive(Opened(CLIENT, hello(Role.CLIENT, ClientDetails("workload"))))
         self._managers: dict[bytes, SimulatedManager] = {}
@@ -184,6 +198,7 @@ class ScalingWorld(SteppedCore):
             ),
             scaled_down=self._scaled_down,
             lost=self._failed,
+            given_late=self._given_late,
         )
 
     def _perform(self, commands: Sequence[Command]) -> None:
@@ -240,6 +255,10 @@ class ScalingWorld(SteppedCore):
     def say(self, peer: bytes, message: Message) -> None:
         self._arrive(Received(peer, message))
 
+    def given_late(self) -> None:
+        """Count a task that was given to a late slot."""
+        self._given_late += 1
+
     def started(self, task: bytes) -> None:
         """Count the busy workers: a task has started."""
         if self._watcher is not None:
@@ -256,8 +275,9 @@ class ScalingWorld(SteppedCore):
         self._most_units = max(self._most_units, self._units)
         return next(self._numbers).to_bytes(8, "big")
 
-    def worker_joined(self, peer: bytes, details: WorkerDetails) -> None:
-        worker = self._workers[peer] = _UnitWorker(peer, self, self._durations)
+    def worker_joined(self, peer: bytes, details: WorkerDetails, dispatch_seconds: float) -> None:
+        worker = _UnitWorker(peer, details.slots, self, self._durations, dispatch_seconds)
+        self._workers[peer] = worker
         worker.say = partial(self.say, peer)
         self._arrive(Opened(peer, hello(Role.WORKER, details)))
 
@@ -296,11 +316,12 @@ class SimulatedManager:
         self.details = ManagerDetails(
             pool.manager_id,
             "simulated",
-            pool.max_units,
-            1,
+            pool.max_units * pool.unit_slots,
+            pool.unit_slots,
             dict(pool.capabilities),
             unit_price=pool.price,
             unit_minimum_seconds=pool.minimum_seconds,
+            usual_dispatch_seconds=pool.dispatch_seconds,
         )
         self._pool = pool
         self._startup_seconds = startup_seconds if pool.startup_seconds is None else pool.startup_seconds
@@ -399,8 +420,8 @@ class SimulatedManager:
         if unit.state is not UnitState.PENDING:
             return
         unit.state = UnitState.RUNNING
-        details = WorkerDetails(self._pool.manager_id, name, 1, 1000, dict(self._pool.capabilities))
-        self._world.worker_joined(unit.worker, details)
+        details = WorkerDetails(self._pool.manager_id, name, self._pool.unit_slots, 1000, dict(self._pool.capabilities))
+        self._world.worker_joined(unit.worker, details, self._pool.dispatch_seconds)
 
     def _reclaim(self) -> None:
         running = [name for name, unit in self._units.items() if unit.state is UnitState.RUNNING]

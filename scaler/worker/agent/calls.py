@@ -36,6 +36,8 @@ MAX_STATUSES = 100
 """Calls in flight that a heartbeat shows."""
 NEW_TASKS_SECONDS = 5.0
 """Tasks that have come after a refusal wait for no longer than this because of it: it may concern other tasks only."""
+DISPATCH_WEIGHT = 0.1
+"""Of one task in the moving average of how long tasks take to begin."""
 _LOSSES = "losses"
 
 
@@ -51,6 +53,8 @@ class ServiceCalls(ExecutorBase):
         """By task, the oldest first."""
         self._due: list[tuple[float, int, bool, Attempt]] = []
         """When calls that run are to be reported as started (False), and run out of time (True): a heap."""
+        self._dispatched: float | None = None
+        """Moving average of the time from handing out a call until it began."""
         self._added_at_refusal = 0
         """How many attempts had come to the queue when the executor last refused calls."""
         # A service that loses all calls must be asked less and less often, since the scheduler sends a lost task again
@@ -96,6 +100,8 @@ class ServiceCalls(ExecutorBase):
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
                     self._in_flight.pop(task, None)
+                    if not call.started_at:
+                        self._begun(max(0.0, now - item.duration_us * 1e-6 - call.dispatched_at))
                     began_us = min(micros(_began_at(call)), micros(now) - item.duration_us)
                     self.free_lane(call.lane)
                     self.ended(call, *item[2:], (began_us, call.lane, 0, 0))
@@ -178,6 +184,10 @@ class ServiceCalls(ExecutorBase):
 
     def statuses(self, _snapshots: Mapping[int, Snapshot], now: float) -> dict[int, Status]:
         """Return the oldest calls as processors that run them."""
+        if self._dispatched is not None:
+            # A queue that starts nothing is known before its first call begins.
+            oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
+            self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
         return {
             call.executor: (call.started_at > 0, False, call.id, now - _began_at(call), call.lane, "")
             for call in islice(self._in_flight.values(), MAX_STATUSES)
@@ -240,10 +250,16 @@ class ServiceCalls(ExecutorBase):
     def _started(self, call: Attempt, now: float) -> None:
         """A call runs; its time limit counts from now."""
         call.started_at = now
+        self._begun(now - call.dispatched_at)
         heapq.heappush(self._due, (now + STARTED_AFTER_SECONDS, call.executor, False, call))
         if call.spec.limit_seconds:
             heapq.heappush(self._due, (now + call.spec.limit_seconds, call.executor, True, call))
         self.wake_by(self._due[0][0])
+
+    def _begun(self, seconds: float) -> None:
+        """Note how long a call took to begin."""
+        before = self._dispatched
+        self._dispatched = seconds if before is None else before + DISPATCH_WEIGHT * (seconds - before)
 
     def _cancel(self, call: Attempt) -> None:
         del self._in_flight[call.id]

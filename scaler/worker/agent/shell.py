@@ -257,6 +257,7 @@ class Agent:
         counts = executor.memory_kills, executor.processors_replaced
         heartbeat = WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
         heartbeat.degraded_reason = executor.obstacle()
+        heartbeat.dispatch_seconds = executor.dispatch_seconds
         self.send(heartbeat)
 
     # -- the core --------------------------------------------------------------------------------------------------

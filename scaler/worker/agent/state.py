@@ -240,6 +240,8 @@ class ExecutorBase:
         self.wake_at = now
         self.memory_kills = self.processors_replaced = 0
         """Processors that were ended for their memory, or replaced between tasks, since the start."""
+        self.dispatch_seconds = 0.0
+        """Measured time from handing a task out until it begins elsewhere; 0: not measured."""
         self._lanes = 0
         self._free_lanes: list[int] = []
         """Of the lanes that were taken so far: a heap."""

@@ -62,6 +62,9 @@ CLOSE_SECONDS = 12.0
 """At the end, the termination of what is left is tried for this long."""
 CLOSE_PAUSE_SECONDS = 0.5
 
+USUAL_DISPATCH_SECONDS = 45.0
+"""From SubmitJob to the running job on Fargate, and on hosts that run already."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -69,7 +72,14 @@ def offload_backend(config: AwsHpcConfig) -> OffloadBackend:
     """Return the backend of mode offload: one local agent."""
     limit = config.max_task_concurrency
     slots = config.max_concurrent_jobs if limit < 0 else min(limit, config.max_concurrent_jobs)
-    return OffloadBackend(config, f"{__name__}:make_executor", max(1, slots), json.loads(config.to_json()))
+    settings = json.loads(config.to_json())
+    return OffloadBackend(
+        config,
+        f"{__name__}:make_executor",
+        max(1, slots),
+        settings,
+        usual_dispatch_seconds=USUAL_DISPATCH_SECONDS,
+    )
 
 
 def make_executor(config: OffloadConfig) -> BatchExecutor:

@@ -59,10 +59,12 @@ class OffloadBackend(LocalAgents):
         settings: Mapping[str, object],
         *,
         stop_grace_seconds: float = WorkerConfig.stop_grace_seconds,
+        usual_dispatch_seconds: float = 0.0,
     ) -> None:
         """executor: what makes it, module:factory. settings: the executor's own, as JSON values without secrets.
 
-        stop_grace_seconds: how long running tasks go on when the agent is asked to end.
+        stop_grace_seconds: how long running tasks go on when the agent is asked to end. usual_dispatch_seconds: see
+        `Capacity`.
         """
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
@@ -71,7 +73,14 @@ class OffloadBackend(LocalAgents):
 
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         super().__init__(
-            Capacity(slots, slots, 1, starting=1, stop_seconds=stop_seconds + _KILL_SECONDS),
+            Capacity(
+                slots,
+                slots,
+                1,
+                starting=1,
+                stop_seconds=stop_seconds + _KILL_SECONDS,
+                usual_dispatch_seconds=usual_dispatch_seconds,
+            ),
             config.worker_manager_id,
             COMMAND,
             document,

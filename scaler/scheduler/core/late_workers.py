@@ -1,0 +1,118 @@
+"""Late workers: those whose tasks run elsewhere and begin only after a while. They get no more tasks than are worth it.
+
+What they may have is planned when the policy has answered, and kept as the worker's limit, so placement does without
+them. Until there is a plan a late worker gets nothing; a plan is used up by the tasks that are sent, not by those that
+end, or a slot that gets free would take a task that the other workers end sooner.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from scaler.needs import Needs
+from scaler.policy.capacity import SlotBatch, startup_seconds
+from scaler.policy.dispatch import tasks_worth_giving
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.durations import Timing
+from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.state import Worker
+
+
+class LateWorkers:
+    """The late workers, and up to which number of sent tasks each may be sent more."""
+
+    def __init__(self, state: ClusterState, placement: Placement) -> None:
+        self._state = state
+        self._placement = placement
+        self._until: dict[Worker, int] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._until)
+
+    def __contains__(self, worker: Worker) -> bool:
+        return worker in self._until
+
+    def note(self, worker: Worker, *, is_late: bool) -> None:
+        """Note that a worker is late, or that it is none any more."""
+        if is_late and worker not in self._until:
+            self._until[worker] = worker.sent
+            self.limit()
+        elif not is_late and self._until.pop(worker, None) is not None:
+            worker.allow(worker.usual_limit)
+            self._placement.update(worker)
+
+    def leave(self, worker: Worker) -> None:
+        self._until.pop(worker, None)
+
+    def tasks_of(self, timings: Mapping[Timing, None]) -> int:
+        """Return how many tasks of a function late workers have."""
+        return sum(worker.by_function.get(timing, 0) for worker in self._until for timing in timings)
+
+    def limit(self) -> None:
+        """Let each have what it has, and what is left of its plan."""
+        for worker, until in self._until.items():
+            most = min(worker.usual_limit, max(0, worker.busy + until - worker.sent))
+            if worker.allow(most):
+                self._placement.update(worker)
+
+    def plan(self, view: ClusterView | None, wanted: Mapping[str, Wanted]) -> None:
+        """Plan which of the tasks in a view late workers may have. wanted: what the policy has answered to it."""
+        managers = {} if view is None else {each.manager_id: each for each in view.managers}
+        for worker in list(self._until):
+            # Nothing is known of one without its manager, and it must not be left without work for ever.
+            manager = managers.get(worker.details.manager_id)
+            self.note(worker, is_late=manager is not None and manager.is_late)
+        if view is None or not self._until:
+            return
+        allowed = dict.fromkeys(self._until, 0)
+        by_needs: dict[Needs, list[Demand]] = {}
+        for row in view.demand:
+            by_needs.setdefault(row.needs, []).append(row)
+        for needs, rows in by_needs.items():
+            queued = sum(row.queued for row in rows)
+            late = [each for each in self._until if each.is_willing and needs.fits(each.offers)]
+            if not queued or not late:
+                continue
+            others = self._other_slots(needs, managers, wanted)
+            seconds = tasks = 0.0
+            for row in rows:
+                each = row.longest_seconds if row.task_seconds is None else row.task_seconds
+                running = row.running - row.late
+                seconds += row.queued * each + (
+                    running / 2 * each if row.running_seconds is None else row.running_seconds
+                )
+                tasks += row.queued + running
+            left = math.ceil(tasks)
+            for worker in late:
+                slots = max(0, worker.slots - worker.busy - allowed[worker])
+                dispatch = managers[worker.details.manager_id].dispatch_seconds
+                batch = SlotBatch(slots, 0.0, 0.0, dispatch)
+                if any(other.slots for other in others):
+                    given = tasks_worth_giving(left, queued, max(1e-6, seconds / tasks), others, [batch])
+                else:
+                    given = min(queued, worker.usual_limit - worker.busy)
+                allowed[worker] += given
+                left, queued = left - given, queued - given
+        self._until = {worker: worker.sent + count for worker, count in allowed.items()}
+        self.limit()
+
+    def _other_slots(
+        self, needs: Needs, managers: Mapping[str, ManagerView], wanted: Mapping[str, Wanted]
+    ) -> Sequence[SlotBatch]:
+        """Return the slots of all other workers, and of those that their managers start."""
+        slots = [
+            SlotBatch(int(worker.slots // needs.slots_taken(worker.offers, worker.slots)), 0.0)
+            for worker in self._state.workers.values()
+            if worker.is_willing and worker not in self._until and needs.fits(worker.offers)
+        ]
+        for name, manager in managers.items():
+            if manager.is_late or not needs.fits(manager.offers):
+                continue
+            each = int(manager.unit_slots // needs.slots_taken(manager.offers, manager.unit_slots))
+            startup = startup_seconds(manager)
+            slots += [SlotBatch(each, max(0.0, startup - age)) for age in manager.pending_ages]
+            if name in wanted and not manager.trouble:
+                slots.append(SlotBatch(each * max(0, wanted[name].units - manager.units), startup))
+        return slots

@@ -1,0 +1,39 @@
+"""A laptop beside a batch service that runs each task as a job, which begins 45 s after it was submitted."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.policy.waterfall import WaterfallPolicy
+from scaler.testing.scaling import ScalingOutcome, simulate
+from scaler.testing.scaling.workloads import Arrival, UnitPool, Workload
+
+LAPTOP = UnitPool("laptop", 2, startup_seconds=1.0)
+JOBS = UnitPool("cloud", 1, startup_seconds=1.0, unit_slots=100, dispatch_seconds=45.0)
+
+
+def run(tasks: int, seconds: float, *pools: UnitPool) -> ScalingOutcome:
+    workload = Workload("burst", (Arrival(0.0, "work", (seconds,) * tasks),), pools)
+    content = ";".join(f"{number},{pool.manager_id},-1" for number, pool in enumerate(pools))
+    return simulate(workload, WaterfallPolicy(content), 1.0, ends_at_once=True, check_every=20)
+
+
+@pytest.mark.parametrize(("tasks", "seconds"), [(60, 1.0), (20, 4.0), (2_000, 0.02)])
+def test_work_that_the_laptop_does_as_soon_stays_there(tasks: int, seconds: float) -> None:
+    alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
+    assert both.given_late == 0
+    assert both.makespan_seconds <= 1.05 * alone.makespan_seconds
+
+
+@pytest.mark.parametrize(("tasks", "seconds"), [(150, 1.0), (200, 1.0), (60, 10.0)])
+def test_work_that_ends_much_sooner_with_jobs_gets_no_more_of_them_than_that_takes(tasks: int, seconds: float) -> None:
+    alone, both = run(tasks, seconds, LAPTOP), run(tasks, seconds, LAPTOP, JOBS)
+    assert both.makespan_seconds <= 0.8 * alone.makespan_seconds
+    by_the_laptop = 2 * (both.makespan_seconds - 10) / seconds
+    assert 0 < both.given_late <= tasks - 0.8 * by_the_laptop
+
+
+def test_without_other_slots_all_tasks_become_jobs() -> None:
+    both = run(60, 1.0, JOBS)
+    assert both.given_late == 60
+    assert both.makespan_seconds < 50

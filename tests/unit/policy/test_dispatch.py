@@ -1,0 +1,38 @@
+"""Which tasks are worth giving to slots where a task begins late: figures of a laptop beside AWS Batch."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.policy.capacity import SlotBatch
+from scaler.policy.dispatch import tasks_worth_giving
+
+JOBS = SlotBatch(100, 0.0, dispatch_seconds=45.0)
+
+
+def given(tasks: int, task_seconds: float, slots: int, jobs: SlotBatch = JOBS) -> int:
+    return tasks_worth_giving(tasks, tasks, task_seconds, [SlotBatch(slots, 0.0)], [jobs])
+
+
+@pytest.mark.parametrize(("tasks", "seconds", "slots"), [(60, 1.0, 2), (16, 1.0, 1), (10_000, 0.01, 2), (1, 600.0, 1)])
+def test_what_the_other_slots_finish_about_as_soon_is_not_given_away(tasks: int, seconds: float, slots: int) -> None:
+    assert given(tasks, seconds, slots) == 0
+
+
+def test_late_slots_get_what_the_others_do_not_finish_until_then() -> None:
+    assert given(16, 4.0, 1) == 4
+    assert 95 <= given(200, 1.0, 2) <= 100
+
+
+def test_a_shorter_dispatch_makes_smaller_work_worth_giving() -> None:
+    assert given(16, 1.0, 1, SlotBatch(100, 0.0, dispatch_seconds=3.0)) == 12
+
+
+def test_what_was_given_is_not_reconsidered_with_the_rest() -> None:
+    rest = 200 - given(200, 1.0, 2)
+    assert given(rest, 1.0, 2) == 0
+
+
+def test_without_other_slots_late_ones_get_all() -> None:
+    assert given(60, 1.0, 0) == 60
+    assert given(600, 1.0, 0) == 100
