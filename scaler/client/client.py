@@ -11,6 +11,7 @@ from typing import Any
 from scaler.client import data
 from scaler.client.again import run_again
 from scaler.client.cached import Call
+from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
@@ -42,6 +43,7 @@ from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
+from scaler.grammar import counted
 from scaler.ids import task_id_of
 from scaler.needs import task_needs
 from scaler.protocol.messages import MAX_REPLICAS, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
@@ -382,6 +384,8 @@ class Client(ArgumentOnly):
         parent = self._parent()
         check_integer("replicas", replicas, 1, MAX_REPLICAS)
         options = self._each_with(memory, cpus, gpu, expected_seconds)._replace(replicas=replicas)
+        call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
+        options = options._replace(call=call.number)
         wanted, inner = (options._replace(deliver=deliver) for deliver in (True, False))
         templates = self._templates
         run = GraphRun(
@@ -573,6 +577,8 @@ class Client(ArgumentOnly):
             raise UsageError(f"chunk_size is {chunk_size!r}, and {text}")
         items = list(side_by_side(iterables, "map"))
         calls: list[Call] = [(item if len(iterables) > 1 else (item,), {}) for item in items]
+        progress_of = self._loop.calls.begin("map", name_of(fn), len(items), has_chunks=False)
+        options = options._replace(call=progress_of.number)
         if keys is None:
             futures = self._cached(fn, calls, options)
         else:
@@ -594,7 +600,9 @@ class Client(ArgumentOnly):
         self._check_open()
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
         call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
-        options = of_chunks(options or self._options, chunk_size)._replace(name=call.name, is_plain=True)
+        counts = self._loop.calls.begin(verb, call.name, count_of(iterables), has_chunks=True)
+        options = of_chunks(options or self._options, chunk_size)
+        options = options._replace(name=call.name, is_plain=True, call=counts.number)
         template = self._templates.template(call.function, options, self._parent())
 
         def submit(chunk: list[Any]) -> TaskFuture:
@@ -604,7 +612,7 @@ class Client(ArgumentOnly):
 
         return ResultIterator(
             items,
-            ChunkRunner(call, submit, self._futures, chunk_size),
+            ChunkRunner(call, submit, self._futures, chunk_size, counts),
             Window(window, chunk_size),
             self._loop.call_later,
             in_order=verb != "imap_unordered",

@@ -14,7 +14,7 @@ from typing import Any
 from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
-from scaler.client.functions import check_integer, checked_hint
+from scaler.client.functions import Options, check_integer, checked_hint
 from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.task_future import TaskFuture
@@ -109,10 +109,15 @@ class ScalerExecutor(Executor):
         Raises ClientClosedError, a RuntimeError, after `shutdown`, and what `Client.submit` raises.
         """
         try:
-            future = self._open_client()._submit(fn, args, kwargs, self._options)
+            return self._submit(fn, args, kwargs, self._options)
         except BaseException as error:
             hide_frames(error)
             raise
+
+    def _submit(
+        self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options
+    ) -> ScalerFuture:
+        future = self._open_client()._submit(fn, args, kwargs, options)
         if self._is_shut_down:  # by another thread, which may have missed it
             future.cancel()
         return future
@@ -137,9 +142,11 @@ class ScalerExecutor(Executor):
         deadline = None if timeout is None else time.monotonic() + timeout
         futures: list[ScalerFuture] = []  # a task per call needs no chunks around it
         items: list[tuple[Any, ...]] = []
+        call = client._loop.calls.begin("map", name_of(fn), 0, has_chunks=False)
+        options = self._options._replace(call=call.number)
         try:
             for item in zip(*iterables, strict=False):
-                futures.append(self.submit(fn, *item))
+                futures.append(self._submit(fn, item, {}, options))
                 items.append(item)
         except BaseException:
             _cancel(futures)

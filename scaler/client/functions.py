@@ -67,6 +67,8 @@ class Options(NamedTuple):
     name: str = ""
     replicas: int = 1
     expected_seconds: float = 0.0
+    call: int = 0
+    """The number of the client's call, such as a map."""
     owner: object = None
     """The executor that submits the tasks."""
     is_plain: bool = False
@@ -181,7 +183,7 @@ class TemplateTable:
         """Return the template of tasks of this spec. functions: the function, and the serializer if there is one."""
         registered = tuple(map(self._register, functions))
         serializer = load_serializer(functions[1]) if spec.serializer else None
-        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent)
+        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0)
         if serializer is not None:
             spec = replace(spec, serializer=registered[1].id)
         return TaskTemplate(spec, registered, serializer)

@@ -14,6 +14,7 @@ import logging
 import math
 import sys
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.cached import CachedResults
+from scaler.client.calls import ClientCalls
 from scaler.client.copies import ResultCopies
 from scaler.client.future import ScalerFuture, Unloaded
 from scaler.client.futures import FutureTable, Profile, Resolved, load_outcome
@@ -53,6 +55,7 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.questions import Answer, Question, Questions
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
+    CallsReported,
     Explain,
     Explained,
     Finished,
@@ -186,6 +189,7 @@ class ClientLoop:
         and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
         ones do not.
         """
+        self.calls = ClientCalls(time.time_ns())
         self.copies = ResultCopies(self.futures, self._call, self._answer)
         self._thread = threading.Thread(target=self._run, name="scaler-client", daemon=True)
         self.futures.thread = self._thread
@@ -467,6 +471,8 @@ class ClientLoop:
         self._maintained_at = now
         self._iterate()
         self._return_memory()
+        if self._broken_at is None and (reports := self.calls.changed()):
+            self._answer(CallsReported(reports))
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
@@ -524,6 +530,7 @@ class ClientLoop:
                 parts = dump_value(future.result(), serializer)
                 stand_ins[task, serializer] = self._upload_again(parts)
         self.futures.step(SchedulerRestarted(stand_ins, expired))
+        self.calls.tell_again()
         self._loop.call_soon(self.copies.tell_again)  # after what the session sends first
         self._questions.ask_again()
 
@@ -624,7 +631,7 @@ class ClientLoop:
     async def _put_parts(self, identifier: bytes, parts: Sequence[Buffer]) -> SharedMemory | None:
         return await self._with_storage(lambda storage: storage.put(identifier, parts))
 
-    def _answer(self, message: ObjectsRestored | ReplicateResults) -> None:
+    def _answer(self, message: ObjectsRestored | ReplicateResults | CallsReported) -> None:
         if self._connector is not None:
             with contextlib.suppress(ClientClosedError):
                 self._connector.send(message)

@@ -23,6 +23,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 from weakref import WeakMethod
 
+from scaler.client.calls import CallProgress
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
     TARGET_SECONDS,
@@ -150,10 +151,14 @@ class Chunk:
 class ChunkRunner:
     """Sends chunks and waits for them. `cancel` may be called from any thread, the rest from one at a time."""
 
-    def __init__(self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None) -> None:
+    def __init__(
+        self, call: ItemCall, submit: Submit, futures: FutureTable, chunk_size: int | None, progress: CallProgress
+    ) -> None:
+        """progress: counts the items of the call."""
         self.chunk_size = chunk_size
         self.chunking = Chunking(chunk_size, time.monotonic())
         self.call = call
+        self.progress = progress
         self._submit = submit
         self._futures = futures
         self._ended: SimpleQueue[Chunk] = SimpleQueue()
@@ -165,6 +170,7 @@ class ChunkRunner:
         """Submit the next items together. Raises LimitError or ClientClosedError; a chunk that cannot be sent fails."""
         chunk = self._send(items, self._sent_items)
         self._sent_items += len(items)
+        self.progress.sent = self._sent_items
         return chunk
 
     def take_ended(self, timeout_seconds: float | None) -> list[Chunk]:
@@ -191,6 +197,10 @@ class ChunkRunner:
                 chunk.shown = "".join(map(show_item, chunk.items_sent()))
             chunk.has_ended = not chunk.parts
             chunk.items, chunk.payload, chunk.references = [], b"", ()
+            if chunk.has_ended:
+                self.progress.count(
+                    chunk.count, chunk.count if chunk.failure() is not None else len(chunk.results().failures)
+                )
         return [chunk for chunk in ended if chunk.has_ended]
 
     def _wait(self, timeout_seconds: float | None) -> Chunk:
@@ -207,7 +217,7 @@ class ChunkRunner:
 
     def cancel(self) -> None:
         """Cancel all that has not ended, and all that is sent from now on."""
-        self._is_cancelled = True
+        self._is_cancelled = self.progress.is_over = True
         # The copy of the set is made in one step, whatever the other threads do.
         carry_through(lambda: [chunk.future.cancel() for chunk in list(self._in_flight) if chunk.future is not None])
 
@@ -586,6 +596,7 @@ class ResultIterator(Iterator[Any]):
         raise outcome.exception
 
     def _close_progress(self) -> None:
+        self._runner.progress.is_over = True
         if self._progress is not None:
             self._progress.close()
 

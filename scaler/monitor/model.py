@@ -16,8 +16,9 @@ from statistics import median
 from scaler.errors import ProtocolError
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
-from scaler.monitor.progress import FunctionProgress
+from scaler.monitor.progress import JobProgress
 from scaler.monitor.rows import MALFORMED, Document, decode, decode_list, decode_status, objects
+from scaler.protocol.call_rows import CallRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.messages import MonitorEvents, MonitorStatus
 from scaler.protocol.monitor_rows import (
@@ -27,6 +28,7 @@ from scaler.protocol.monitor_rows import (
     BlockRow,
     DecisionRow,
     FailureRow,
+    FunctionRow,
     IncidentRow,
     Status,
     TaskRow,
@@ -131,7 +133,8 @@ class Model:
         self._tasks: OrderedDict[str, TaskRow] = OrderedDict()
         self._failures: OrderedDict[str, TaskRow] = OrderedDict()
         """Without those that did not run because an input failed, and without tracebacks, which the scheduler has."""
-        self._progress = FunctionProgress()
+        self._progress = JobProgress[FunctionRow]()
+        self._calls = JobProgress[CallRow]()
         self.omitted = Omitted()
         self._reported_at = 0.0
         self._clocks: OrderedDict[str, float] = OrderedDict()
@@ -154,9 +157,12 @@ class Model:
     def apply_status(self, document: Document) -> None:
         before, status = self.status, decode_status(document)
         if status.incarnation != before.incarnation:
-            self._progress = FunctionProgress()
+            self._progress, self._calls = JobProgress[FunctionRow](), JobProgress[CallRow]()
         status = _with_rates(before, status)
-        self.status = status = status._replace(functions=self._progress.follow(status.at, status.functions))
+        self.status = status = status._replace(
+            functions=self._progress.follow(status.at, status.functions),
+            calls=self._calls.follow(status.at, status.calls),
+        )
         if status.incarnation != before.incarnation and before.at:
             self._forget_scheduler()
         self._add_recent(status)
@@ -189,7 +195,7 @@ class Model:
             recent.clear()
         if recent:
             recent[-1] = recent[-1]._replace(
-                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=(), links=()
+                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=(), links=(), calls=()
             )
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:

@@ -1,4 +1,4 @@
-"""How far the tasks of each function are, and how long they will take, from one state of the cluster to the next. Pure.
+"""How far the tasks of each function and call are, and how long they will take, from one state to the next. Pure.
 
 The job of a function are its tasks since it last had none that were alive; for a monitor that connects meanwhile, all
 since the scheduler's start. Memory is bounded by the rows of the last state.
@@ -10,7 +10,9 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import hypot, sqrt
+from typing import Generic, TypeVar
 
+from scaler.protocol.call_rows import CallRow
 from scaler.protocol.monitor_rows import FunctionRow
 
 MAX_POINTS = 32
@@ -23,21 +25,22 @@ queue, its last tasks are unusual ones when nothing has ended for as long as mos
 MANY_RUNNING = 20
 """Of this many running tasks, the last one takes longer than nineteen of twenty."""
 
+Row = TypeVar("Row", FunctionRow, CallRow)
 Point = tuple[float, int]
 """A time in unix seconds, and how many tasks had ended by then."""
 
 
 @dataclass(slots=True)
-class FunctionJob:
-    """The present or last job of one function. ended, failed: what the function had before it."""
+class ProgressOfJob(Generic[Row]):
+    """The present or last job of one function or call. ended, failed: what it had before the job."""
 
     last_at: float
-    last: FunctionRow
+    last: Row
     points: deque[Point]
     ended: int = 0
     failed: int = 0
 
-    def take_in(self, at: float, row: FunctionRow) -> FunctionRow:
+    def take_in(self, at: float, row: Row) -> Row:
         """Take in the next state of the function, and return it with what is known of its job."""
         if not self.last.live and (row.live or row.ended > self.last.ended):
             self.ended, self.failed = self.last.ended, self.last.failed
@@ -56,26 +59,27 @@ class FunctionJob:
         )
 
 
-class FunctionProgress:
-    """The jobs of all functions of one scheduler."""
+class JobProgress(Generic[Row]):
+    """The jobs of all functions, or of all calls, of one scheduler."""
 
     def __init__(self) -> None:
-        self._jobs: dict[str, FunctionJob] = {}
+        self._jobs: dict[str, ProgressOfJob[Row]] = {}
 
-    def follow(self, at: float, rows: Iterable[FunctionRow]) -> tuple[FunctionRow, ...]:
+    def follow(self, at: float, rows: Iterable[Row]) -> tuple[Row, ...]:
         """Return the rows of the next state with what is known of their jobs. at: unix seconds."""
         known, self._jobs = self._jobs, {}
         found = []
         for row in rows:
-            job = known.get(row.name)
+            key = row.name if isinstance(row, FunctionRow) else row.id
+            job = known.get(key)
             if job is None or row.ended < job.last.ended:  # the scheduler had forgotten it, and counts from zero
-                job = FunctionJob(at, row, deque([(at, row.ended)], MAX_POINTS))
-            self._jobs[row.name] = job
+                job = ProgressOfJob(at, row, deque([(at, row.ended)], MAX_POINTS))
+            self._jobs[key] = job
             found.append(job.take_in(at, row))
         return tuple(found)
 
 
-def time_left(row: FunctionRow, at: float, points: deque[Point], rate: float) -> tuple[float, float] | None:
+def time_left(row: FunctionRow | CallRow, at: float, points: deque[Point], rate: float) -> tuple[float, float] | None:
     """Return in how many seconds the tasks of a function will have ended, and how wrong that may be; None: unknown.
 
     points: states in which some had ended. rate: tasks that ended per second since the first of these.

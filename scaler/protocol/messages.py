@@ -398,6 +398,7 @@ class Spec:
     parent: f.OptionalId = b""  # task that submitted these, or empty
     replicas: f.Count32 = 1  # stores that are to have a copy of each large result; 0 says the same as 1
     expected_seconds: f.Seconds = 0.0  # the user's hint until a task of the function was measured; 0: none
+    call: f.Count64 = 0  # number of the client's call that these are of, such as a map; 0: single submits
 
 
 @dataclass(slots=True)
@@ -1215,3 +1216,25 @@ class ReplicateResults(Message):
 
     ids: f.Ids
     replicas: f.Numbers32  # copies in all; 0: one of them in the object storage
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """How far a call of a client is. items: 0 while their number is unknown."""
+
+    number: f.Count64  # as in Spec.call
+    verb: f.Display  # the method of the client: map, get, ...
+    name: f.Display  # of the function, or of the graph
+    items: f.Count64 = 0  # in all
+    has_chunks: bool = False  # its tasks are chunks of items, and the following columns count these
+    sent: f.Count64 = 0  # items that were submitted
+    ended: f.Count64 = 0  # items that have ended, those that failed among them
+    failed: f.Count64 = 0
+    is_over: bool = False  # nothing more will be submitted
+
+
+@message(to_scheduler=CLIENTS)
+class CallsReported(Message):
+    """Tells how far calls are: those that have changed since the last time, once in a second."""
+
+    calls: Annotated[list[CallReport], f.PartList(CallReport)]

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
+from scaler.protocol.call_rows import CallRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
@@ -458,6 +459,7 @@ class Totals(NamedTuple):
     pairs: Annotated[int, Column(help="Pairs of stores between which something went, or cannot go")] = 0
     objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
+    calls: Annotated[int, Column(help="Calls of clients that the scheduler remembers")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -488,6 +490,7 @@ class Status(NamedTuple):
     pairs: Annotated[tuple[PairRow, ...], INTERNAL] = ()
     objects: Annotated[tuple[ObjectRow, ...], INTERNAL] = ()
     links: Annotated[tuple[LinkRow, ...], INTERNAL] = ()
+    calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

@@ -126,6 +126,7 @@ struct Body {
     useBackend @81 :UseBackend;
     copyObjects @82 :CopyObjects;
     replicateResults @83 :ReplicateResults;
+    callsReported @84 :CallsReported;
   }
 }
 
@@ -309,6 +310,7 @@ struct Spec {
   parent @11 :Data;              # task that submitted these, or empty; 16 bytes, or empty
   replicas @12 :UInt32;          # stores that are to have a copy of each large result; 0 says the same as 1
   expectedSeconds @13 :Float64;  # the user's hint until a task of the function was measured; 0: none
+  call @14 :UInt64;              # number of the client's call that these are of, such as a map; 0: single submits
 }
 
 struct TaskGroup {
@@ -1063,4 +1065,23 @@ struct ReplicateResults {
   # client, admin -> scheduler.
   ids @0 :Data;                  # column of ids
   replicas @1 :List(UInt32);     # copies in all; 0: one of them in the object storage
+}
+
+struct CallReport {
+  # How far a call of a client is. items: 0 while their number is unknown.
+  number @0 :UInt64;             # as in Spec.call
+  verb @1 :Text;                 # the method of the client: map, get, 
+  name @2 :Text;                 # of the function, or of the graph
+  items @3 :UInt64;              # in all
+  hasChunks @4 :Bool;            # its tasks are chunks of items, and the following columns count these
+  sent @5 :UInt64;               # items that were submitted
+  ended @6 :UInt64;              # items that have ended, those that failed among them
+  failed @7 :UInt64;
+  isOver @8 :Bool;               # nothing more will be submitted
+}
+
+struct CallsReported {
+  # Tells how far calls are: those that have changed since the last time, once in a second.
+  # client, admin -> scheduler.
+  calls @0 :List(CallReport);
 }

@@ -20,6 +20,7 @@ from itertools import chain, islice
 from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
+from scaler.protocol.call_rows import CALL_COLUMNS
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.link_rows import LINK_COLUMNS
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
@@ -38,6 +39,7 @@ from scaler.protocol.monitor_rows import (
     WaitingRow,
     WorkerRow,
 )
+from scaler.scheduler.call_status import call_rows
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.data.finding import largest_rows
 from scaler.scheduler.core.durations import spread
@@ -64,6 +66,9 @@ WORKERS_BYTES = 560 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 LINKS_BYTES = 16 * 1024
+CALLS_BYTES = 64 * 1024
+MAX_CALLS = 100
+"""Those with living tasks, then those that ended last."""
 MAX_LINKS = 100
 """Those with the longest round trips."""
 MAX_OBJECTS = 50
@@ -137,6 +142,16 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
         "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         "links": table(LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES),
+        "calls": table(
+            CALL_COLUMNS,
+            (
+                row[: len(CALL_COLUMNS)]
+                for row in call_rows(
+                    state, census.running, partial(_why_oldest, state, outlook_of), server.unix_at_zero, MAX_CALLS
+                )
+            ),
+            CALLS_BYTES,
+        ),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
@@ -166,6 +181,7 @@ class _Census:
     def __init__(self, state: ClusterState) -> None:
         workers = state.workers.values()
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
+        self.running = running
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
         self._by_owner: Counter[ClientRecord | str] = Counter()
         for group, count in chain(running.items(), suspended.items()):
@@ -209,6 +225,7 @@ class _Census:
             pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
             objects=len(state.directory),
             links=len(linked(state)),
+            calls=len(state.calls),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,
@@ -313,13 +330,8 @@ def _outlook(state: ClusterState, needs: Needs) -> str:
 
 def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: Callable[[Needs], str]) -> WaitingRow:
     name, needs, priority = kind
-    first = min(groups, key=Group.oldest)
-    since, oldest = first.oldest()
-    earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
-    task = next((task for task in earliest if task.group is first and task.is_queued), state.living_task(oldest))
-    reason = ""
-    if task is not None and task.is_queued:
-        reason = outlook_of(needs) if type(task.state) is Ready else explain(state, task.id, state.now)
+    reason, oldest = _why_oldest(state, outlook_of, groups)
+    since = min(map(Group.oldest, groups))[0]
     return WaitingRow(
         id=f"{name} {needs} {priority}",
         function=name,
@@ -328,9 +340,21 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
         tasks=sum(group.live - group.assigned for group in groups),
         ready=sum(group.ready for group in groups),
         age_seconds=max(0.0, state.now - since),
-        reason=reason[:MAX_REASON],
-        oldest=task.id.hex() if task is not None else "",
+        reason=reason,
+        oldest=oldest,
     )
+
+
+def _why_oldest(state: ClusterState, outlook_of: Callable[[Needs], str], groups: list[Group]) -> tuple[str, str]:
+    """Return why the oldest queued task of groups waits, and its id in hexadecimal text; empty when there is none."""
+    first = min(groups, key=Group.oldest)
+    _, oldest = first.oldest()
+    earliest = islice(first.client.tasks.values(), MAX_SEARCHED)
+    task = next((task for task in earliest if task.group is first and task.is_queued), state.living_task(oldest))
+    reason = ""
+    if task is not None and task.is_queued:
+        reason = outlook_of(first.needs) if type(task.state) is Ready else explain(state, task.id, state.now)
+    return reason[:MAX_REASON], task.id.hex() if task is not None else ""
 
 
 def running_tasks(worker: Worker) -> Iterator[Task]:

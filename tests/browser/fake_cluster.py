@@ -130,6 +130,7 @@ class FakeCluster:
                 "clients": len(self.client_names),
                 "managers": 1,
                 "functions": len(self.functions),
+                "calls": len(self.client_names),
                 "stores": HOSTS + 1,
                 "links": len(alive),
                 "unreachable": 1,
@@ -152,6 +153,26 @@ class FakeCluster:
             "links": [self._link(worker) for worker in alive[:100]],
             "clients": [
                 {"id": f"{place:032x}", "name": name, "tasks": 200, "queued": 180, "running": 20, "ended": 4000}
+                for place, name in enumerate(self.client_names)
+            ],
+            "calls": [
+                {
+                    "id": f"{place:032x} {place + 1}",
+                    "call": ("map", "get")[place % 2],
+                    "name": (self.functions[0], "240 keys")[place % 2],
+                    "client": name,
+                    "queued": 180,
+                    "running": 20,
+                    "ended": 4000,
+                    "failed": 3 * place,
+                    "cancelled": 0,
+                    "began_at": self.started_at + place,
+                    "p50_seconds": 0.31,
+                    "p95_seconds": 1.2,
+                    "max_seconds": 14.0,
+                    "reason": "all workers that fit are busy",
+                    "oldest": f"{place:032x}",
+                }
                 for place, name in enumerate(self.client_names)
             ],
             "managers": [self._manager(len(alive))],

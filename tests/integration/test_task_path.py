@@ -20,7 +20,7 @@ import scaler
 from tests.integration.task_path.program import WINDOWS
 
 MAX_FUNCTIONS = 200
-MAX_FILES = 44
+MAX_FILES = 45
 PAGE = Path(__file__).parents[2] / "docs" / "design.md"
 pytestmark = pytest.mark.alone  # on a busy machine, what timers cause runs for nearly every task, too
 BEGIN = "<!-- path of one task: begin -->\n"

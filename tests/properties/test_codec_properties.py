@@ -218,6 +218,12 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
     m.CopyObjects: columns(sizes=U64).map(lambda drawn: m.CopyObjects(**drawn)),
     m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
+    m.CallsReported: st.builds(
+        m.CallsReported,
+        st.lists(
+            st.builds(m.CallReport, U64, TEXT, TEXT, U64, st.booleans(), U64, U64, U64, st.booleans()), max_size=3
+        ),
+    ),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
 

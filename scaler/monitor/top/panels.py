@@ -16,6 +16,7 @@ from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
+from scaler.protocol.call_rows import CallRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, FunctionRow, Status, TaskRow, WorkerRow
 
@@ -81,11 +82,13 @@ def sides(status: Status) -> list[Panel]:
     """Return the counts by function, by client and by worker manager."""
     functions = [(row.name or "(no name)", _counts(row)) for row in status.functions]
     clients = [(row.name or row.id[:8], _counts(row)) for row in status.clients]
+    calls = [(_call_text(row), _counts(row)) for row in status.calls if row.live]
     managers = [
         (row.id, f"{row.running}{'' if row.desired is None else f' of {row.desired}'}{' (!)' if row.trouble else ''}")
         for row in status.managers
     ]
     return [
+        Panel("calls", calls, 38, 60, _COUNTS),
         Panel("functions", functions, 38, 44, _COUNTS),
         Panel("clients", clients, 38, 44, _COUNTS),
         Panel("managers", [*managers, *_spending(status)], 26, 44, "units"),
@@ -181,7 +184,13 @@ def _by_count(counts: Mapping[str, int]) -> Pairs:
     return [(name, f"{number:,}") for name, number in ordered]
 
 
-def _counts(row: FunctionRow | ClientRow) -> str:
+def _call_text(row: CallRow) -> str:
+    left = "" if row.left_seconds is None else f" {formats.duration(row.left_seconds)} left"
+    percent = "" if row.progress_percent is None else f" {row.progress_percent:.0f}%"
+    return f"{row.call} {row.name}{percent}{left}"
+
+
+def _counts(row: FunctionRow | ClientRow | CallRow) -> str:
     numbers = (row.queued, row.running, row.ended, row.failed)
     return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)
 

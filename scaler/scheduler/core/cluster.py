@@ -10,6 +10,7 @@ from scaler.needs import Offers
 from scaler.policy.spending import SpendingLedger
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
+from scaler.scheduler.core.calls import Calls
 from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
@@ -88,6 +89,7 @@ class ClusterState:
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""
+        self.calls = Calls()
         self.history = History()
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()

@@ -42,6 +42,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core.accounts import KeyAccount
+from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durable import DurableSession
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
@@ -94,6 +95,7 @@ class Group:
     depth: int
     timing: Timing
     function: Function
+    call: CallRecord
     live: int = 0
     ready: int = 0
     assigned: int = 0

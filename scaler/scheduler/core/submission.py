@@ -200,6 +200,7 @@ class Submission:
     def _count(group: Group, tasks: int) -> None:
         group.live += tasks
         group.function.submitted += tasks
+        group.call.submitted += tasks
         group.client.submitted += tasks
         group.client.account.tasks += tasks
 
@@ -218,6 +219,7 @@ class Submission:
             parent = client.via.tasks.get(spec.parent)
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
+        self._state.calls.begin(group.call, timing)
         timings = group.function.timings
         timings[timing] = None
         if len(timings) > MAX_DEFINITIONS:
@@ -238,7 +240,10 @@ class Submission:
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
-        return Group(client, spec, functions_of(spec), spec_bytes(spec), function.needs, rank, depth, timing, function)
+        call = self._state.calls.of(client.id, client.name, spec, self._state.now)
+        return Group(
+            client, spec, functions_of(spec), spec_bytes(spec), function.needs, rank, depth, timing, function, call
+        )
 
 
 def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:

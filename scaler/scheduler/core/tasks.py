@@ -662,7 +662,7 @@ class Tasks:
         account = client.account
         account.tasks -= 1
         self._state.ended[outcome] += 1
-        if outcome and outcome != _CANCELLED:
+        if outcome:
             self._failed(task, is_kept, outcome, payload, duration_us, cpu_us, peak_bytes)
         if task.references:
             self._drop_references(task)
@@ -704,9 +704,16 @@ class Tasks:
                 changes.add(ValueRetained(task.id, retained.payload))
 
     def _failed(self, task: Task, is_kept: bool, *columns: Any) -> None:
-        """Count a failed task, and retain it with what it ran, unless it did not run because an input failed."""
+        """Count a failed task, and retain it with what it ran, unless it did not run because an input failed.
+
+        A cancelled one is counted, too.
+        """
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
+        if outcome == _CANCELLED:
+            task.group.call.cancelled += 1
+            return
         task.group.function.failed += 1
+        task.group.call.failed += 1
         task.group.client.failed += 1
         if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
@@ -726,6 +733,7 @@ class Tasks:
         groups = group.client.groups
         if groups.get(group.spec) is group:
             del groups[group.spec]
+            self._state.calls.end(group.call)
             group.client.account.size_bytes -= group.size_bytes
             for identifier in group.functions:
                 self._objects.unuse(identifier)

@@ -9,6 +9,7 @@ import pytest
 from scaler.needs import Needs
 from scaler.protocol.messages import Outcome, Spec
 from scaler.scheduler.core import facts as module
+from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, History, TasksEnded
 from scaler.scheduler.core.state import ClientRecord, Function, Group, Terminated
@@ -24,6 +25,7 @@ GROUP = Group(
     0,
     Timing(),
     Function("f", Needs()),
+    CallRecord((b"client..", "f"), "client", "f", 0.0),
 )
 
 

@@ -1,9 +1,9 @@
 // Clients, and the functions that they call.
 
 import { fill, h, href, panel } from "./dom.js";
-import { NONE, age, clock, count, percent, short } from "./format.js";
+import { NONE, count, short } from "./format.js";
 import { noTasks } from "./notices.js";
-import { SAVED } from "./saved.js";
+import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
@@ -22,30 +22,6 @@ const FUNCTIONS = columns("functions", {
 });
 const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
 const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } });
-
-/** How many tasks of the present or last job are done, failed, running and queued. */
-const parts = (row) => [row.job_ended - row.job_failed, row.job_failed, row.running, row.queued];
-
-function progress(row) {
-  if (row.progress_percent === null) return NONE;
-  const [done, failed, running, queued] = parts(row).map(count);
-  return { text: percent(Math.floor(row.progress_percent)), title: `${done} done, ${failed} failed, ${running} running, ${queued} queued` };
-}
-
-function drawProgress(cell, row) {
-  const total = parts(row).reduce((sum, part) => sum + part, 0);
-  let end = 0;
-  ["good", "bad", "f0"].forEach((colour, place) => {
-    end += total ? 100 * parts(row)[place] / total : 0;
-    cell.style.setProperty(`--to-${colour}`, `${end}%`);
-  });
-}
-
-function left(row) {
-  if (row.left_seconds === null) return NONE;
-  const whole = (seconds) => age(Math.max(1, seconds));
-  return { text: `${whole(row.left_seconds)} ± ${whole(row.left_error_seconds)}`, title: SAVED === null ? `done at about ${clock(Date.now() / 1000 + row.left_seconds)}` : "" };
-}
 
 export function clients(store) {
   const noClients = h("div");

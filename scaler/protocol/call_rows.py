@@ -1,0 +1,60 @@
+"""The rows of monitors about the calls of clients. Pure."""
+
+from __future__ import annotations
+
+from typing import Annotated, NamedTuple
+
+from scaler.protocol.monitor_columns import INTERNAL, Column
+
+_PROGRESS = Column(
+    "Progress",
+    "percent",
+    1,
+    "Ended items of all; the bar: done, failed, running, queued",
+    after="client",
+    volatile=True,
+)
+_LEFT = Column("Time left", "seconds", 1, "Until it has ended, while that is known", after="client", volatile=True)
+_LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
+_RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_is_none=True)
+
+
+class CallRow(NamedTuple):
+    """A call of a client: a map, a graph, or all single submits of one function. Its items are tasks, except in maps.
+
+    queued: also those that the client has not sent. reason: why the oldest of its waiting tasks waits.
+    """
+
+    id: str = ""
+    call: Annotated[str, Column("Call", help="The method of the client; submit: all single submits")] = ""
+    name: Annotated[str, Column("Function")] = ""
+    client: Annotated[str, Column("Client", rank=3)] = ""
+    queued: Annotated[int, Column("Queued", "count", 2)] = 0
+    running: Annotated[int, Column("Running", "count", 2)] = 0
+    ended: Annotated[int, Column("Ended", "count", 2)] = 0
+    failed: Annotated[int, Column("Failed", "count")] = 0
+    cancelled: Annotated[int, Column(help="Tasks that were cancelled")] = 0
+    began_at: Annotated[float, Column("Began", "time", 3)] = 0.0
+    p50_seconds: Annotated[float, INTERNAL] = 0.0
+    p95_seconds: Annotated[float, INTERNAL] = 0.0
+    max_seconds: Annotated[float, INTERNAL] = 0.0
+    reason: Annotated[str, Column("Why it waits", help="Why the oldest of its waiting tasks waits")] = ""
+    oldest: Annotated[str, Column(help="The task that this is about")] = ""
+    job_ended: Annotated[int, Column(help="Items that have ended; of single submits since there last were none")] = 0
+    job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
+    tasks_per_second: Annotated[float, _RATE] = 0.0
+    left_seconds: Annotated[float | None, _LEFT] = None
+    left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
+
+    @property
+    def live(self) -> int:
+        return self.queued + self.running
+
+    @property
+    def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
+        items = self.job_ended + self.live
+        return 100.0 * self.job_ended / items if items else None
+
+
+CALL_COLUMNS = CallRow._fields[:-5]
+"""What the scheduler sends of a call; the receiver sets the others."""

@@ -1,0 +1,71 @@
+"""The rows of calls, for monitors. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
+
+from scaler.protocol.call_rows import CallRow
+from scaler.scheduler.core.calls import CallRecord
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.durations import spread
+from scaler.scheduler.core.state import Group
+
+MAX_TEXT_OF_CALL = 200
+Reason = Callable[[list[Group]], tuple[str, str]]
+"""Returns why the oldest task of groups with queued ones waits, and its id."""
+
+
+def call_rows(
+    state: ClusterState, running: Mapping[Group, int], reason: Reason, unix_at_zero: float, most: int
+) -> Iterator[CallRow]:
+    """Return the calls with living tasks, the last ones first, then the ones that ended last. O(groups).
+
+    running: how many tasks of each group run. unix_at_zero: unix seconds when the clock of the scheduler showed 0.
+    """
+    groups: defaultdict[CallRecord, list[Group]] = defaultdict(list)
+    live: Counter[CallRecord] = Counter()
+    for client in state.all_clients():
+        for group in client.groups.values():
+            groups[group.call].append(group)
+            live[group.call] += group.live
+    known = [*reversed(state.calls.live.values()), *reversed(state.calls.kept.values())]
+    # A graph that could not be submitted has a report and no tasks.
+    calls = (call for call in known if call.submitted or (call.report is not None and call.report.has_chunks))
+    for call in islice(calls, most):
+        its_own = groups[call]
+        queued = [group for group in its_own if group.live > group.assigned]
+        row = counted_row(
+            call, live[call], sum(running.get(group, 0) for group in its_own), call.key[0] in state.clients
+        )
+        why, oldest = reason(queued) if queued else ("", "")
+        yield row._replace(began_at=unix_at_zero + call.began_at, reason=why, oldest=oldest)
+
+
+def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> CallRow:
+    """Return the row of a call with its counts. live, running: tasks. has_client: its client may submit more."""
+    p50, p95, longest = (round(seconds, 6) for seconds in spread(call.timings))
+    report = call.report
+    ended, failed, queued = call.submitted - live, call.failed, live - running
+    if report is not None and report.has_chunks:
+        ended, failed = report.ended, report.failed
+        unsent = report.items - report.sent
+        in_flight = max(0, report.sent - report.ended)
+        # Chunks of one call are of about equal sizes, but the client says only how many items all of them have.
+        running = min(in_flight, max(running, round(in_flight * running / live))) if live else 0
+        queued = in_flight - running + unsent if (has_client and not report.is_over) else 0
+    return CallRow(
+        id=call.id,
+        call=report.verb if report is not None else "submit",
+        name=(report.name if report is not None else call.name)[:MAX_TEXT_OF_CALL],
+        client=call.client[:MAX_TEXT_OF_CALL],
+        queued=queued,
+        running=running,
+        ended=ended,
+        failed=failed,
+        cancelled=call.cancelled,
+        p50_seconds=p50,
+        p95_seconds=p95,
+        max_seconds=longest,
+    )

@@ -1,0 +1,61 @@
+"""Calls of clients on a real cluster, as monitors are told them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from scaler import Client, ScalerExecutor, SchedulerClusterCombo
+from scaler.monitor.connection import MonitorConnection
+from scaler.protocol.call_rows import CallRow
+from tests.integration.settings_rig import WAIT_SECONDS
+
+Calls = dict[tuple[str, str], CallRow]
+
+
+def divide(number: int) -> float:
+    return 10 / (number % 40)
+
+
+async def calls(address: str, wanted: Callable[[Calls], bool]) -> Calls:
+    """Return the first calls for which the condition is true, by method and name."""
+    changed = asyncio.Event()
+    connection = MonitorConnection(address, changed.set)
+    try:
+        async with asyncio.timeout(WAIT_SECONDS):
+            while True:
+                found = {(row.call, row.name): row for row in connection.model.status.calls}
+                if wanted(found):
+                    return found
+                await changed.wait()
+                changed.clear()
+    finally:
+        connection.close()
+
+
+def test_maps_count_items_and_graphs_and_submits_count_tasks() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,
+        Client(cluster.get_address(), name="desk") as client,
+    ):
+        results = client.map(divide, range(400), return_exceptions=True)
+        assert sum(isinstance(each, ZeroDivisionError) for each in results) == 10
+        assert client.get({"a": 1, "b": (abs, "a"), "c": (abs, "b")}, ["c"]) == {"c": 1}
+        for number in (3, 4):
+            assert client.submit(abs, number).result() == number
+        with ScalerExecutor(client) as executor:
+            assert list(executor.map(hash, [1, 2, 3])) == [1, 2, 3]
+        names = {("map", "divide"), ("get", "1 key"), ("submit", "abs"), ("map", "hash")}
+        found = asyncio.run(
+            calls(
+                cluster.get_monitor_address(),
+                lambda rows: names <= rows.keys() and not any(row.live for row in rows.values()),
+            )
+        )
+        counts = {name: (found[name].ended, found[name].failed, found[name].client) for name in names}
+        assert counts == {
+            ("map", "divide"): (400, 10, "desk"),
+            ("get", "1 key"): (2, 0, "desk"),
+            ("submit", "abs"): (2, 0, "desk"),
+            ("map", "hash"): (3, 0, "desk"),
+        }

@@ -1,0 +1,30 @@
+"""What a client tells of its calls."""
+
+from __future__ import annotations
+
+from scaler.client.calls import ClientCalls, count_of
+from scaler.protocol.messages import CallReport
+
+
+def test_a_call_is_told_when_it_has_changed_and_once_after_its_end() -> None:
+    calls = ClientCalls(1)
+    call = calls.begin("map", "work", 10, has_chunks=True)
+    assert calls.changed() == [CallReport(1, "map", "work", 10, True)]
+    assert calls.changed() == []
+    call.sent = 12  # the iterable grew
+    call.count(4, 1)
+    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
+    calls.tell_again()
+    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1)]
+    call.is_over = True
+    assert calls.changed() == [CallReport(1, "map", "work", 12, True, 12, 4, 1, True)]
+    calls.tell_again()
+    assert calls.changed() == []
+
+
+def test_the_items_of_a_map_are_those_of_its_shortest_iterable_as_far_as_that_is_known() -> None:
+    class Broken(list[int]):
+        def __len__(self) -> int:
+            raise ValueError
+
+    assert [count_of(each) for each in (([1, 2], range(5)), [(x for x in "ab")], [], [Broken()])] == [2, 0, 0, 0]

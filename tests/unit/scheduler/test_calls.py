@@ -1,0 +1,102 @@
+"""Counts of the calls of clients, as monitors are told them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.protocol.messages import CallReport, CallsReported, Outcome
+from scaler.scheduler.core.calls import MAX_CALLS_KEPT
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import document
+
+
+def rows(cluster: Cluster) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document(cluster)["calls"]
+    return found
+
+
+def counts(row: dict[str, Any]) -> tuple[int, ...]:
+    return tuple(row[name] for name in ("queued", "running", "ended", "failed", "cancelled"))
+
+
+def test_each_call_has_a_row_and_single_submits_of_one_function_share_one() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client("alice"), cluster.worker("w", slots=1, queue_size=0)
+    cluster.submit(client, 1, name="work")
+    (first, *_) = cluster.submit(client, 3, name="work", call=7)
+    cluster.submit(client, 2, name="work")
+    cluster.submit(client, 4, name="work", call=8)
+    assert sorted(counts(row)[:2] for row in rows(cluster)) == [(2, 1), (3, 0), (4, 0)]
+    assert {row["client"] for row in rows(cluster)} == {"alice"}
+    cluster.say(client, CallsReported([CallReport(7, "get", "3 keys", is_over=True)]))
+    (told,) = [row for row in rows(cluster) if row["call"] == "get"]
+    assert (told["name"], counts(told)) == ("3 keys", (3, 0, 0, 0, 0))
+    cluster.cancel(client, first)
+    (told,) = [row for row in rows(cluster) if row["call"] == "get"]
+    assert counts(told) == (2, 0, 1, 0, 1)
+    assert worker
+
+
+def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=4, queue_size=0)
+    retried, failed, cancelled, done = cluster.submit(client, 4, call=1)
+    cluster.finish(worker, retried, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"again")
+    cluster.finish(worker, failed, outcome=Outcome.EXCEPTION, payload=b"no")
+    cluster.finish(worker, done)
+    (row,) = rows(cluster)
+    assert sum(counts(row)[:3]) == 4
+    assert counts(row)[2:] == (2, 1, 0)
+    cluster.leave(worker)
+    cluster.cancel(client, cancelled)
+    (row,) = rows(cluster)
+    assert sum(counts(row)[:3]) == 4
+    assert counts(row)[2:] == (3, 1, 1)
+
+
+def test_a_map_counts_the_items_that_its_client_tells_and_those_that_were_not_sent() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
+    first, _ = cluster.submit(client, 2, call=5)
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
+    (row,) = rows(cluster)
+    assert counts(row) == (90, 10, 0, 0, 0)  # one chunk of two runs: half of the items that were sent
+    cluster.finish(worker, first)
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 10, 3)]))
+    (row,) = rows(cluster)
+    assert counts(row) == (80, 10, 10, 3, 0)
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 20, 3, True)]))
+    (row,) = rows(cluster)
+    assert counts(row) == (0, 0, 20, 3, 0)
+
+
+def test_a_call_says_why_its_tasks_wait() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    (task,) = cluster.submit(client, 1, call=5)
+    (row,) = rows(cluster)
+    assert row["reason"] == "no worker and no worker manager is connected"
+    assert row["oldest"] == task.hex()
+
+
+def test_a_map_of_a_client_that_left_waits_for_nothing() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.submit(client, 1, call=5)
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
+    cluster.leave(client)
+    (row,) = rows(cluster)
+    assert counts(row)[:2] == (0, 0)
+
+
+@pytest.mark.parametrize("many", [MAX_CALLS_KEPT + 50])
+def test_a_bounded_number_of_ended_calls_is_remembered(many: int) -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    for number in range(1, many):
+        (task,) = cluster.submit(client, 1, call=number)
+        cluster.finish(worker, task)
+    cluster.say(client, CallsReported([CallReport(number, "map", "f") for number in range(many, 2 * many)]))
+    assert document(cluster)["totals"]["calls"] == MAX_CALLS_KEPT
