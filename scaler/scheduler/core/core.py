@@ -142,7 +142,7 @@ class SchedulerCore:
         self._tasks.wake(time)
         if state.objects.withdrawn:
             self._outbox.withdraw_functions()
-        if self._elastic.late:
+        if self._elastic.late.until:
             self._elastic.late.limit()
         had_backlog = self._placement.has_backlog
         self._has_more = self._placement.place(time)

@@ -171,7 +171,7 @@ class Elastic:
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
             self._view = view if managers else None
-        elif self.late:
+        elif self.late.until:
             self.late.plan(None, {})
         if not managers:
             self.next_plan = now + ORPHANS_SECONDS if self._state.workers else math.inf
@@ -179,7 +179,7 @@ class Elastic:
     def answered(self, wanted: Mapping[str, Wanted], complaint: str) -> None:
         self._asked_at = None
         self._wanted = wanted
-        if self.late:
+        if self.late.until:
             self.late.plan(self._view, wanted)
         if complaint:
             self._outbox.publish(Incident("policy", "scaling policy", complaint, {}))
@@ -265,7 +265,7 @@ class Elastic:
             # Of a task that ended, no more than the time since the last view counts.
             rate, busy = (new / seconds, min(new, new_us * 1e-6 / seconds)) if seconds else (0.0, 0.0)
             if ready or sent or rate:
-                late = self.late.tasks_of({group.timing: None for group in here}) if self.late else 0
+                late = self.late.tasks_of({group.timing: None for group in here}) if self.late.until else 0
                 begun = late + round((sent - late) * started)
                 known = forecast(
                     {group.timing for group in here}, elapsed.get(function, ()), new_us * 1e-6 / new if new_us else None

@@ -26,33 +26,31 @@ class LateWorkers:
     def __init__(self, state: ClusterState, placement: Placement) -> None:
         self._state = state
         self._placement = placement
-        self._until: dict[Worker, int] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._until)
+        self.until: dict[Worker, int] = {}
+        """Up to which number of sent tasks each late worker may be sent more."""
 
     def __contains__(self, worker: Worker) -> bool:
-        return worker in self._until
+        return worker in self.until
 
     def note(self, worker: Worker, *, is_late: bool) -> None:
         """Note that a worker is late, or that it is none any more."""
-        if is_late and worker not in self._until:
-            self._until[worker] = worker.sent
+        if is_late and worker not in self.until:
+            self.until[worker] = worker.sent
             self.limit()
-        elif not is_late and self._until.pop(worker, None) is not None:
+        elif not is_late and self.until.pop(worker, None) is not None:
             worker.allow(worker.usual_limit)
             self._placement.update(worker)
 
     def leave(self, worker: Worker) -> None:
-        self._until.pop(worker, None)
+        self.until.pop(worker, None)
 
     def tasks_of(self, timings: Mapping[Timing, None]) -> int:
         """Return how many tasks of a function late workers have."""
-        return sum(worker.by_function.get(timing, 0) for worker in self._until for timing in timings)
+        return sum(worker.by_function.get(timing, 0) for worker in self.until for timing in timings)
 
     def limit(self) -> None:
         """Let each have what it has, and what is left of its plan."""
-        for worker, until in self._until.items():
+        for worker, until in self.until.items():
             most = min(worker.usual_limit, max(0, worker.busy + until - worker.sent))
             if worker.allow(most):
                 self._placement.update(worker)
@@ -60,19 +58,19 @@ class LateWorkers:
     def plan(self, view: ClusterView | None, wanted: Mapping[str, Wanted]) -> None:
         """Plan which of the tasks in a view late workers may have. wanted: what the policy has answered to it."""
         managers = {} if view is None else {each.manager_id: each for each in view.managers}
-        for worker in list(self._until):
+        for worker in list(self.until):
             # Nothing is known of one without its manager, and it must not be left without work for ever.
             manager = managers.get(worker.details.manager_id)
             self.note(worker, is_late=manager is not None and manager.is_late)
-        if view is None or not self._until:
+        if view is None or not self.until:
             return
-        allowed = dict.fromkeys(self._until, 0)
+        allowed = dict.fromkeys(self.until, 0)
         by_needs: dict[Needs, list[Demand]] = {}
         for row in view.demand:
             by_needs.setdefault(row.needs, []).append(row)
         for needs, rows in by_needs.items():
             queued = sum(row.queued for row in rows)
-            late = [each for each in self._until if each.is_willing and needs.fits(each.offers)]
+            late = [each for each in self.until if each.is_willing and needs.fits(each.offers)]
             if not queued or not late:
                 continue
             others = self._other_slots(needs, managers, wanted)
@@ -95,7 +93,7 @@ class LateWorkers:
                     given = min(queued, worker.usual_limit - worker.busy)
                 allowed[worker] += given
                 left, queued = left - given, queued - given
-        self._until = {worker: worker.sent + count for worker, count in allowed.items()}
+        self.until = {worker: worker.sent + count for worker, count in allowed.items()}
         self.limit()
 
     def _other_slots(
@@ -105,7 +103,7 @@ class LateWorkers:
         slots = [
             SlotBatch(int(worker.slots // needs.slots_taken(worker.offers, worker.slots)), 0.0)
             for worker in self._state.workers.values()
-            if worker.is_willing and worker not in self._until and needs.fits(worker.offers)
+            if worker.is_willing and worker not in self.until and needs.fits(worker.offers)
         ]
         for name, manager in managers.items():
             if manager.is_late or not needs.fits(manager.offers):
