@@ -57,13 +57,16 @@ def about(**ids: str) -> dict[str, dict[str, str]]:
 class TextLines(logging.Formatter):
     """Text: time, level, component[pid and ids], logger, message; a traceback follows in lines of its own."""
 
-    def __init__(self, component: str) -> None:
+    def __init__(self, component: str, *, with_ids: bool = False) -> None:
+        """with_ids: show the ids of each record's own objects, too."""
         super().__init__()
         self._component = escaped(component)
+        self._with_ids = with_ids
 
     def format(self, record: logging.LogRecord) -> str:
         time = _time_of(record)
-        ids = "".join(f" {kind}={escaped(text)}" for kind, text in _identity.items())
+        shown = {**_identity, **getattr(record, "ids", {})} if self._with_ids else _identity
+        ids = "".join(f" {kind}={escaped(text)}" for kind, text in shown.items())
         line = f"{time} {record.levelname} {self._component}[{record.process}{ids}] {record.name}: "
         texts = (record.getMessage(), *_traceback_of(self, record))
         return line + "\n    ".join(escaped(text, MAX_MESSAGE_CHARACTERS) for text in texts)
@@ -143,6 +146,7 @@ def _open(path: str) -> logging.Handler:
     from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (rarely needed, and takes half a megabyte)
 
     try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
         return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"logging_paths: cannot open {path!r}: {error.strerror}") from None

@@ -111,7 +111,7 @@ def own_logging() -> Iterator[None]:
             "must be -1 (no limit), or from 1 to ",
         ),
         (["scaler_object_storage_server", "ipc:///nowhere/at/all"], "its directory does not exist"),
-        (["scaler_object_storage_server", "ipc:///a", "-lp", "/nowhere/log"], "logging_paths: cannot open"),
+        (["scaler_object_storage_server", "ipc:///a", "-lp", "/dev/null/log"], "logging_paths: cannot open"),
         (["scaler_scheduler", "ipc:///a", "--protect"], "unknown flag --protect"),
         (["scaler_scheduler", "ipc:///a", "-ct", "0"], "--client-timeout-seconds = '0': must be greater than 0"),
         (["scaler_scheduler", "ipc:///a", "-el", "trio"], "must be 'builtin' or 'uvloop'"),

@@ -28,6 +28,12 @@ def current() -> ProcessorContext | None:
     return context if context is not None and context.pid == os.getpid() else None
 
 
+def running_task() -> bytes:
+    """Return the id of the task that this process runs; empty between tasks and elsewhere."""
+    context = current()
+    return b"" if context is None else context.task_id
+
+
 def enter(context: ProcessorContext) -> None:
     """Make this process a processor."""
     global _current  # noqa: PLW0603 (a process is a processor or is not: this is where it is known)

@@ -42,6 +42,7 @@ from scaler.worker.processor.functions import (
     StoredObjects,
 )
 from scaler.worker.processor.guard import ProcessGuard
+from scaler.worker.processor.on_import import on_import
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
@@ -66,6 +67,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
+    on_import("logging", partial(_show_records, config))
     if config.preload is not None:
         try:
             run_preload(config.preload)
@@ -81,6 +83,12 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     with contextlib.suppress(ValueError, OSError):
         sys.stdout.flush()
     return 0
+
+
+def _show_records(config: WorkerConfig) -> None:
+    from scaler.worker.processor.records import show_records  # noqa: PLC0415 (many tasks never import logging)
+
+    show_records(config, context.running_task)
 
 
 def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> BlockingStorage:

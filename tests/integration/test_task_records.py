@@ -1,0 +1,110 @@
+"""The `logging` records of tasks: where they appear, from which level on, and how."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.config.setting import LoggingConfig
+from scaler.logs import set_up
+
+_log = logging.getLogger("market")
+
+
+def priced(text: str) -> None:
+    _log.debug("debug of %s", text)
+    _log.info("price of %s", text)
+    try:
+        raise ValueError("closed")
+    except ValueError:
+        _log.exception("no price of %s", text)
+
+
+def with_own_handler() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("mine: %(message)s"))
+    _log.addHandler(handler)
+    try:
+        _log.warning("once")
+    finally:
+        _log.removeHandler(handler)
+
+
+def malformed() -> int:
+    _log.warning("%d", "text")
+    return 7
+
+
+@pytest.fixture(scope="module")
+def talking() -> object:
+    with (
+        SchedulerClusterCombo(n_workers=1, logging_level="INFO", name="talking") as combo,
+        Client(combo.get_address()) as client,
+    ):
+        yield client
+
+
+def test_records_from_the_level_on_are_in_the_output_of_the_task_with_its_id(talking: Client) -> None:
+    future = talking.submit(priced, "gold")
+    future.result()
+    lines = talking.logs(future).stderr.splitlines()
+    assert f" task={future.task_id.hex()}] market: price of gold" in lines[0]
+    assert " INFO task[" in lines[0]
+    assert " ERROR task[" in lines[1]
+    assert lines[1].endswith("market: no price of gold")
+    assert any("ValueError: closed" in line for line in lines[2:])
+    assert not any("debug" in line for line in lines)
+
+
+def test_records_reach_the_client_at_once(talking: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    future = talking.submit_verbose(priced, ("silver",), stream_output=True)
+    future.result()
+    assert "market: price of silver" in capsys.readouterr().err
+
+
+def test_a_handler_of_the_task_is_used_instead(talking: Client) -> None:
+    future = talking.submit(with_own_handler)
+    future.result()
+    assert talking.logs(future).stderr == "mine: once\n"
+
+
+def test_a_malformed_record_fails_no_task(talking: Client) -> None:
+    future = talking.submit(malformed)
+    assert future.result() == 7
+    assert "Logging error" in talking.logs(future).stderr
+
+
+def test_a_higher_level_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, logging_level="ERROR", logging_format="json", name="quiet") as combo,
+        Client(combo.get_address()) as client,
+    ):
+        future = client.submit(priced, "tin")
+        future.result()
+        [line] = client.logs(future).stderr.splitlines()
+        entry = json.loads(line)
+        assert entry["message"] == "no price of tin"
+        assert entry["task_id"] == future.task_id.hex()
+        assert (entry["level"], entry["component"], entry["logger"]) == ("ERROR", "task", "market")
+        assert "ValueError: closed" in entry["traceback"]
+
+
+def test_the_folders_of_a_log_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "year" / "day" / "log"
+    root = logging.getLogger()
+    before, level = root.handlers[:], root.level
+    root.handlers.clear()
+    try:
+        set_up("worker", LoggingConfig(logging_paths=(str(path),)))
+        logging.getLogger("here").warning("first")
+        [handler] = root.handlers
+        handler.close()
+    finally:
+        root.handlers[:] = before
+        root.setLevel(level)
+    assert path.read_text().endswith("here: first\n")
