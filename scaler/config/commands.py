@@ -36,7 +36,10 @@ MAX_OBJECTS = 1_000
 TopForm = Literal["screen", "once", "json"]
 
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
-    "explain": ("TASK_ID", "Explain why a task waits, or how it ended. The beginning of an id will do, or a name."),
+    "explain": (
+        "TASK_ID",
+        "Explain why a task waits, or how it ended; without a task, why all wait that do. An id may be cut short, or a name.",
+    ),
     "logs": ("TASK_ID", "Print what a task has printed, to the same streams. The beginning of an id will do."),
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
     "report": ("FILE", "Write the web page with all that it shows into one HTML file; FILE - is stdout."),
@@ -155,7 +158,7 @@ class Question:
     config: TopConfig
     verb: QuestionVerb
     subject: str
-    """A task's id in hex; of `trace` and `report` the file to write."""
+    """A task's id in hex, "" for all waiting tasks; of `trace` and `report` the file to write."""
     seconds: float = 0.0
     """Of `trace` and `report`: how long to watch before writing."""
 
@@ -227,8 +230,12 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
     if verb in ("trace", "report"):
         text = "watch for this long before writing; by default the scheduler's history is written at once"
         parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
-    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-"):
+    if not arguments or (arguments[0].startswith("-") and arguments[0] != "-") or "://" in arguments[0]:
         parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
+        if verb == "explain":
+            return Question(_monitored(_sources(TopConfig, parser, arguments, environment)), verb, "")
+        if arguments and "://" in arguments[0]:
+            raise UsageError(f"{arguments[0]!r} is an address: {program} {subject} {arguments[0]}")
         raise UsageError(f"give the {subject} first: {program} {subject} ADDRESS")
     sources = _sources(TopConfig, parser, arguments[1:], environment)
     seconds = sources.flags.pop("seconds", 0.0)

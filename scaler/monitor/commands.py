@@ -23,7 +23,7 @@ from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.messages import Role
-from scaler.protocol.monitor_rows import AuditRow
+from scaler.protocol.monitor_rows import AuditRow, Status
 from scaler.texts import escaped
 
 STDOUT = "-"
@@ -50,8 +50,6 @@ def run(request: _Request) -> int:
             raise UsageError("there is no terminal to show a screen on; --once prints plain text, --json a document")
         case Question(verb="trace" | "report" as verb, subject=file):
             _check_folder(file, verb)
-        case Question(verb=verb, subject=task) if "://" in task:
-            raise UsageError(f"{task!r} is an address: scaler {verb} TASK_ID {task}")
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -84,6 +82,9 @@ async def _main(request: _Request) -> None:
                     _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
             case ObjectsRequest(_, as_json, limit):
                 _print_objects(await connection.objects(limit), as_json=as_json)
+            case Question(verb="explain", subject=""):
+                for line in why_waiting(connection.model.status):
+                    _write(sys.stdout, line)
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
@@ -131,6 +132,18 @@ async def _task_of(connection: MonitorConnection, text: str) -> str:
     for row in found:
         _write(sys.stdout, f"{row.id} {row.state:9} {row.function}")
     raise UsageError(f"{counted(len(found), 'task')} fit {text!r}: give the id of one")
+
+
+def why_waiting(status: Status) -> list[str]:
+    """Return a line for each kind of waiting tasks, the oldest first."""
+    rows = sorted(status.waiting, key=lambda row: -row.age_seconds)
+    lines = [
+        f"{counted(row.tasks, 'task')} of {row.function}: {row.reason} (the oldest for {row.age_seconds:,.1f} s)"
+        for row in rows
+    ]
+    if (more := status.totals.waiting - len(rows)) > 0:
+        lines.append(f"and {counted(more, 'other kind')} of waiting tasks")
+    return lines or ["no task waits"]
 
 
 async def _show_log(connection: MonitorConnection, task: str) -> None:

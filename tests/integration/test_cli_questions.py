@@ -16,6 +16,7 @@ import pytest
 
 from scaler import SchedulerClusterCombo
 from scaler.cli import run_command
+from scaler.monitor.commands import why_waiting
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
@@ -36,6 +37,7 @@ from scaler.protocol.messages import (
     TasksFound,
     Welcome,
 )
+from scaler.protocol.monitor_rows import Status
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 
@@ -46,7 +48,20 @@ WATCHING = b"scaler trace: watching for SECONDS s; Ctrl-C writes what there is s
 COLUMNS = ["id", "state", "function", "worker", "attempt", "ended_at", "duration_us", "lane", "began_us"]
 LARGE = ["11" * 16, 80 * 2**20, "make\x1b", TASK.hex(), "alice", ["alpha", "beta"]]
 NO_EVENTS = b'{"version": 1, "dropped": 0}'
-STATUS = json.dumps({"version": 1, "at": 1000.0, "incarnation": 1, "workers": [{"id": "a", "name": "w1"}]}).encode()
+WAITING = [
+    {"id": "1", "function": "price", "tasks": 12, "age_seconds": 3.0, "reason": "no worker offers gpu=2"},
+    {"id": "2", "function": "load\x1b", "tasks": 1, "age_seconds": 4000.0, "reason": "all workers that fit are busy"},
+]
+STATUS = json.dumps(
+    {
+        "version": 1,
+        "at": 1000.0,
+        "incarnation": 1,
+        "workers": [{"id": "a", "name": "w1"}],
+        "waiting": WAITING,
+        "totals": {"waiting": 3},
+    }
+).encode()
 EVENTS = json.dumps(
     {
         "version": 1,
@@ -144,6 +159,19 @@ def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
         assert ask("explain", TASK.hex(), *arguments) == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
 
 
+def test_without_a_task_all_that_wait_are_explained_the_oldest_first() -> None:
+    for arguments in (["ADDRESS"], [], ["--monitor-address", "ADDRESS"]):
+        assert ask("explain", *arguments).out.splitlines() == [
+            "1 task of load\\x1b: all workers that fit are busy (the oldest for 4,000.0 s)",
+            "12 tasks of price: no worker offers gpu=2 (the oldest for 3.0 s)",
+            "and 1 other kind of waiting tasks",
+        ]
+
+
+def test_without_waiting_tasks_that_is_what_is_said() -> None:
+    assert why_waiting(Status()) == ["no task waits"]
+
+
 def test_a_task_is_named_by_the_beginning_of_its_id_and_several_are_listed() -> None:
     assert ask("explain", TASK.hex()[:8], "ADDRESS") == Done(0, "no worker offers gpu=2\\x1b[31m\n", "")
     log = TaskLog(TASK, b"one\n", b"", 0)
@@ -205,8 +233,8 @@ def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["explain"], "scaler explain: give the TASK_ID first: scaler explain TASK_ID ADDRESS\n"),
-        (["explain", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler explain TASK_ID tcp://"),
+        (["logs"], "scaler logs: give the TASK_ID first: scaler logs TASK_ID ADDRESS\n"),
+        (["logs", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler logs TASK_ID tcp://"),
         (["logs", "abc", "ADDRESS"], "no task is known whose id begins with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),
