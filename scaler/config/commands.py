@@ -38,7 +38,7 @@ TopForm = Literal["screen", "once", "json"]
 _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
     "explain": (
         "TASK_ID",
-        "Explain why a task waits, or how it ended; without a task, why all wait that do. An id may be cut short, or a name.",
+        "Explain why a task waits, or how it ended; without a task, why all wait that do. A name will do, too.",
     ),
     "logs": ("TASK_ID", "Print what a task has printed, to the same streams. The beginning of an id will do."),
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
