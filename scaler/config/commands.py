@@ -181,6 +181,14 @@ class ObjectsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class CostsRequest:
+    """The request of `scaler costs`."""
+
+    config: TopConfig
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgainRequest:
     """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
 
@@ -275,6 +283,18 @@ def parse_objects(program: str, arguments: Sequence[str], environment: Environme
     if not as_json:
         require("top", "textual", "the table: --json does without")
     return ObjectsRequest(_monitored(sources), as_json, limit)
+
+
+def parse_costs(program: str, arguments: Sequence[str], environment: Environment) -> CostsRequest:
+    """Return the request of `scaler costs`."""
+    purpose = "List what units of worker managers have cost, by function, client and key, and what idle slots have."
+    parser = flags_parser(program, TopConfig, purpose)
+    parser.add_argument("--json", action="store_true", help="print one JSON object: sums, limits, and the list")
+    sources = _sources(TopConfig, parser, arguments, environment)
+    as_json = bool(sources.flags.pop("json"))
+    if not as_json:
+        require("top", "textual", "the table: --json does without")
+    return CostsRequest(_monitored(sources), as_json)
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:

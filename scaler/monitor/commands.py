@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.commands import AuditRequest, ObjectsRequest, Question, TopForm, TopRequest
+from scaler.config.commands import AuditRequest, CostsRequest, ObjectsRequest, Question, TopForm, TopRequest
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
@@ -34,7 +34,7 @@ NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
-_Request = TopRequest | Question | AuditRequest | ObjectsRequest
+_Request = TopRequest | Question | AuditRequest | ObjectsRequest | CostsRequest
 
 
 def run(request: _Request) -> int:
@@ -85,6 +85,8 @@ async def _main(request: _Request) -> None:
             case Question(verb="explain", subject=""):
                 for line in why_waiting(connection.model.status):
                     _write(sys.stdout, line)
+            case CostsRequest(_, as_json):
+                _print_costs(connection.model.status, as_json=as_json)
             case Question(verb="explain", subject=task):
                 _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
@@ -170,6 +172,18 @@ def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:
     width = os.get_terminal_size(1).columns if os.isatty(1) else None
     lines = [json.dumps(view(row)) for row in rows] if as_json else table_of(ObjectRow, rows, width)
     for line in lines:
+        _write(sys.stdout, line)
+
+
+def _print_costs(status: Status, *, as_json: bool) -> None:
+    if as_json:
+        document = {"spending": view(status.spending), "costs": [view(row) for row in status.costs]}
+        _write(sys.stdout, json.dumps(document))
+        return
+    from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (its libraries are the extra `top`)
+
+    width = os.get_terminal_size(1).columns if os.isatty(1) else None
+    for line in cost_lines(status, width):
         _write(sys.stdout, line)
 
 

@@ -195,7 +195,16 @@ class Model:
             recent.clear()
         if recent:
             recent[-1] = recent[-1]._replace(
-                workers=(), clients=(), managers=(), waiting=(), stores=(), pairs=(), objects=(), links=(), calls=()
+                workers=(),
+                clients=(),
+                managers=(),
+                waiting=(),
+                stores=(),
+                pairs=(),
+                objects=(),
+                links=(),
+                calls=(),
+                costs=(),
             )
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:

@@ -37,6 +37,7 @@ KEYS = {
     "objects": "id",
     "links": "id",
     "calls": "id",
+    "costs": "id",
 }
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from scaler.policy.costs import CostShares
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 WINDOWS = {"hour": 3600.0, "day": 86400.0}
@@ -53,6 +54,8 @@ class SpendingLedger:
     """Of all units that exist."""
     reached: set[str] = field(default_factory=set)
     """Periods whose limit was reached, and of which more than WARNING_SHARE is still spent."""
+    shares: CostShares = field(default_factory=CostShares)
+    """Who has caused it. What was charged in the last second is not among them yet."""
     _units: dict[str, dict[str, UnitCharge]] = field(default_factory=dict)
     _buckets: deque[tuple[float, float]] = field(default_factory=deque)
     """Charges of each minute of the last day: when it began, and the sum."""
@@ -61,8 +64,8 @@ class SpendingLedger:
 
     def charge(
         self, manager: str, unit: str, age_seconds: float, now: float, *, price: float, minimum_seconds: float = 0.0
-    ) -> None:
-        """Charge a unit up to this age. price: of an hour."""
+    ) -> float:
+        """Charge a unit up to this age, and return by how much. price: of an hour."""
         units = self._units.setdefault(manager, {})
         if unit not in units:
             # What it cost before the run belongs to another one.
@@ -71,17 +74,19 @@ class SpendingLedger:
         due = price / 3600 * max(minimum_seconds, age_seconds - known.free_seconds)
         amount = due - known.charged
         if amount <= 0:
-            return
+            return 0.0
         known.charged = due
         self.run += amount
         self.by_manager[manager] = self.by_manager.get(manager, 0.0) + amount
         begun = now - now % _BUCKET_SECONDS
         if self._buckets and self._buckets[-1][0] >= begun:
             begun, before = self._buckets.pop()
-            amount += before
-        self._buckets.append((begun, amount))
+        else:
+            before = 0.0
+        self._buckets.append((begun, before + amount))
         while self._buckets[0][0] <= now - WINDOWS["day"] - _BUCKET_SECONDS:
             self._buckets.popleft()
+        return amount
 
     def queued(self, manager: str, unit: str, age_seconds: float) -> None:
         """Note that a unit has waited in a queue all its life."""
@@ -99,7 +104,11 @@ class SpendingLedger:
         """Return what was spent in the last hour or day, to the minute, or in the run."""
         if period == "run":
             return self.run
-        since = now - WINDOWS[period] - _BUCKET_SECONDS
+        return self.spent_within(WINDOWS[period], now)
+
+    def spent_within(self, seconds: float, now: float) -> float:
+        """Return what was spent in the last seconds, at most a day, to the minute."""
+        since = now - seconds - _BUCKET_SECONDS
         return math.fsum(amount for begun, amount in self._buckets if begun > since)
 
     def check(self, now: float) -> list[str]:
@@ -158,6 +167,31 @@ class SpendingLedger:
                 last = begun
         return last - since
 
+    def reached_in(self, period: str, now: float) -> float:
+        """Return in how many seconds a limit is reached if units cost what they do now; infinite if it never is."""
+        limit, spent, rate = self.limits[period], self.spent(period, now), self.per_hour / 3600
+        if spent >= limit:
+            return 0.0
+        if rate <= 0:
+            return math.inf
+        if period == "run":
+            return (limit - spent) / rate
+        since = now - WINDOWS[period] - _BUCKET_SECONDS
+        for begun, amount in self._buckets:
+            if begun > since:
+                seconds = begun - since  # until it counts no more
+                if spent + rate * seconds >= limit:
+                    return (limit - spent) / rate
+                spent -= amount
+        seconds = (limit - spent) / rate
+        # What is spent from now on counts no more after that time either.
+        return seconds if seconds <= now - since else math.inf
+
+    def next_limit(self, now: float) -> tuple[str, float]:
+        """Return the limit that is reached first, and in how many seconds; "" when none is."""
+        found = min(((self.reached_in(period, now), period) for period in self.limits), default=(math.inf, ""))
+        return (found[1], found[0]) if math.isfinite(found[0]) else ("", math.inf)
+
     # -- across restarts
 
     def to_json(self, now: float) -> dict[str, Any]:
@@ -168,7 +202,7 @@ class SpendingLedger:
         }
         buckets = [[now - begun, amount] for begun, amount in self._buckets]
         sums = {"age": now - self.began_at, "run": self.run, "by_manager": self.by_manager}
-        return {**sums, "units": units, "buckets": buckets}
+        return {**sums, "units": units, "buckets": buckets, "shares": self.shares.to_json()}
 
     def restore(self, document: Mapping[str, Any], now: float) -> None:
         """Go on with what `to_json` returned. Raises ValueError when it is something else."""
@@ -181,6 +215,7 @@ class SpendingLedger:
                 manager: {unit: UnitCharge(float(charged), float(free)) for unit, (charged, free) in units.items()}
                 for manager, units in document["units"].items()
             }
+            self.shares.restore(document.get("shares"), self.run)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"not a record of what was spent: {error!r}") from None
 

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
 from scaler.protocol.call_rows import CallRow
+from scaler.protocol.cost_rows import CostRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
 from scaler.protocol.monitor_columns import INTERNAL, Column, Top, gauge
@@ -419,6 +420,9 @@ class SpendingRow(NamedTuple):
         float | None, gauge("scaler_spending_forecast", "Estimated cost of the present work.", "money")
     ] = 0.0
     reached: Annotated[str, gauge("scaler_spend_limit_reached", "1 while a spend_limit is reached.", "text")] = ""
+    today: Annotated[float, gauge("scaler_spent_today", "What units cost since midnight.", "money")] = 0.0
+    next_limit: Annotated[str, Column(help="The period whose limit is reached first at the present cost")] = ""
+    limit_seconds: Annotated[float | None, Column("", "seconds", help="Until then")] = None
 
 
 class TaskCounts(NamedTuple):
@@ -460,6 +464,7 @@ class Totals(NamedTuple):
     objects: Annotated[int, Column(help="Objects of which the scheduler knows the stores")] = 0
     links: Annotated[int, Column(help="Connections to the scheduler")] = 0
     calls: Annotated[int, Column(help="Calls of clients that the scheduler remembers")] = 0
+    costs: Annotated[int, Column(help="Functions of clients that units have cost something for")] = 0
     unreachable: Annotated[
         int, gauge("scaler_stores_unreachable", "Pairs of stores without a way from one to the other.")
     ] = 0
@@ -491,6 +496,7 @@ class Status(NamedTuple):
     objects: Annotated[tuple[ObjectRow, ...], INTERNAL] = ()
     links: Annotated[tuple[LinkRow, ...], INTERNAL] = ()
     calls: Annotated[tuple[CallRow, ...], INTERNAL] = ()
+    costs: Annotated[tuple[CostRow, ...], INTERNAL] = ()
 
 
 _AGE_HELP = "Age of the state of which all other metrics are."

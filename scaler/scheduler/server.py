@@ -498,7 +498,9 @@ class SchedulerServer:
         at = time.time()
         counts = self._sent, self._received
         zero = at - time.monotonic()
-        figures = scheduler, self._storage_row, *counts, self._listener.figures
+        clock = time.localtime(at)
+        today = clock.tm_hour * 3600.0 + clock.tm_min * 60 + clock.tm_sec
+        figures = scheduler, self._storage_row, *counts, self._listener.figures, today
         return ServerStatus(at, zero, self._incarnation, *figures)
 
 

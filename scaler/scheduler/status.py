@@ -21,6 +21,7 @@ from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.call_rows import CALL_COLUMNS
+from scaler.protocol.cost_rows import CostRow
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.link_rows import LINK_COLUMNS
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
@@ -46,6 +47,7 @@ from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
+from scaler.scheduler.cost_status import cost_rows, count_costs
 from scaler.scheduler.data_status import pair_rows, store_rows
 from scaler.scheduler.link_status import link_rows, linked
 
@@ -66,11 +68,14 @@ WORKERS_BYTES = 560 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 LINKS_BYTES = 16 * 1024
+COSTS_BYTES = 32 * 1024
 CALLS_BYTES = 64 * 1024
 MAX_CALLS = 100
 """Those with living tasks, then those that ended last."""
 MAX_LINKS = 100
 """Those with the longest round trips."""
+MAX_COSTS = 100
+"""The largest shares of what units cost."""
 MAX_OBJECTS = 50
 """The largest objects."""
 WAITING_BYTES = 64 * 1024
@@ -96,6 +101,8 @@ class ServerStatus:
     sent: Mapping[str, int]
     received: Mapping[str, int]
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
+    seconds_today: float = 0.0
+    """Since midnight, local time."""
 
 
 def status(state: ClusterState, server: ServerStatus) -> bytes:
@@ -123,7 +130,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "incarnation": server.incarnation,
         "scheduler": server.scheduler._asdict(),
         "storage": server.storage._asdict(),
-        "spending": _spending(state)._asdict(),
+        "spending": _spending(state, server.seconds_today)._asdict(),
         "tasks": census.tasks._asdict(),
         "messages": {"sent": dict(server.sent), "received": dict(server.received)},
         "totals": census.totals._asdict(),
@@ -142,6 +149,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
         "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         "links": table(LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES),
+        "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS), COSTS_BYTES),
         "calls": table(
             CALL_COLUMNS,
             (
@@ -226,6 +234,7 @@ class _Census:
             objects=len(state.directory),
             links=len(linked(state)),
             calls=len(state.calls),
+            costs=count_costs(state.ledger),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,
@@ -368,13 +377,23 @@ def state_name(outcome: int) -> str:
     return "done" if outcome == Outcome.SUCCESS else Outcome(outcome).name.lower()
 
 
-def _spending(state: ClusterState) -> SpendingRow:
+def _spending(state: ClusterState, seconds_today: float) -> SpendingRow:
     ledger, now = state.ledger, state.own_time(state.now)
     limits = {f"{period}_limit": limit for period, limit in ledger.limits.items()}
     spent = {period: round(ledger.spent(period, now), 6) for period in PERIODS}
     forecast = None if ledger.forecast is None else round(ledger.forecast, 6)
     reached = ledger.why(now) if ledger.reached else ""
-    return SpendingRow(**spent, **limits, per_hour=round(ledger.per_hour, 6), forecast=forecast, reached=reached)
+    period, seconds = ledger.next_limit(now)
+    return SpendingRow(
+        **spent,
+        **limits,
+        per_hour=round(ledger.per_hour, 6),
+        forecast=forecast,
+        reached=reached,
+        today=round(ledger.spent_within(seconds_today, now), 6),
+        next_limit=period,
+        limit_seconds=round(seconds) if period else None,
+    )
 
 
 def _manager(state: ClusterState, record: ManagerRecord) -> ManagerRow:

@@ -52,6 +52,11 @@ WAITING = [
     {"id": "1", "function": "price", "tasks": 12, "age_seconds": 3.0, "reason": "no worker offers gpu=2"},
     {"id": "2", "function": "load\x1b", "tasks": 1, "age_seconds": 4000.0, "reason": "all workers that fit are busy"},
 ]
+SPENDING = {"hour": 1.5, "day": 8.0, "run": 8.0, "run_limit": 10.0, "per_hour": 2.0, "forecast": 0.25, "today": 4.0}
+COSTS = [
+    {"id": "1", "function": "risk\x1b", "client": "desk", "key": "alice", "cost": 6.0, "percent": 75.0},
+    {"id": "2", "function": "(idle)", "cost": 2.0, "percent": 25.0},
+]
 STATUS = json.dumps(
     {
         "version": 1,
@@ -60,6 +65,8 @@ STATUS = json.dumps(
         "workers": [{"id": "a", "name": "w1"}],
         "waiting": WAITING,
         "totals": {"waiting": 3},
+        "spending": {**SPENDING, "next_limit": "run", "limit_seconds": 3600.0},
+        "costs": COSTS,
     }
 ).encode()
 EVENTS = json.dumps(
@@ -206,6 +213,21 @@ def test_the_largest_objects_are_listed_with_what_made_them_and_who_has_them() -
     assert json.loads(told) == dict(
         zip(("id", "size_bytes", "function", "task", "client", "holders"), [*LARGE[:5], "alpha, beta"], strict=True)
     )
+
+
+def test_costs_are_listed_with_sums_and_the_limit_that_is_reached_next() -> None:
+    done = ask("costs", "ADDRESS")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        "2.00 per hour now, 1.50 in the last hour, 4.00 today, 8.00 in this run; to come for the present tasks: 0.2500",
+        "spend_limit: 8.00 of 10.00 per run; at the present cost that per run is reached in 1h00m",
+        "function  client  key    cost  share",
+        "risk\\x1b  desk    alice  6.00  75.0%",
+        "(idle)                   2.00  25.0%",
+    ]
+    told = json.loads(ask("costs", "ADDRESS", "--json").out)
+    assert told["spending"]["today"] == 4.0
+    assert [row["function"] for row in told["costs"]] == ["risk\x1b", "(idle)"]
 
 
 def test_the_timeline_is_written_to_a_file_or_to_stdout(tmp_path: Path) -> None:

@@ -21,10 +21,10 @@ def wait_for(path: str) -> str:
     return "done"
 
 
-def spending(monitor: str, directory: Path) -> Any:
-    with command("scaler_top", monitor, "--once", "--json", directory=directory) as top:
-        assert top.process.wait(WAIT_SECONDS) == 0
-        return json.loads(top.output())["spending"]
+def costs(monitor: str, directory: Path) -> Any:
+    with command("scaler", "costs", monitor, "--json", directory=directory) as told:
+        assert told.process.wait(WAIT_SECONDS) == 0
+        return json.loads(told.output())
 
 
 def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_nothing(tmp_path: Path) -> None:
@@ -49,5 +49,10 @@ def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_n
         assert within(WAIT_SECONDS, lambda: "ended" in manager.output())
         assert not second.done()
     with command(*SCHEDULER, *flags, directory=tmp_path) as running:
-        found = spending(running.addresses()["monitor"], tmp_path)
+        told = costs(running.addresses()["monitor"], tmp_path)
+        found = told["spending"]
         assert found["run"] >= found["run_limit"] == LIMIT
+        by_function = {row["function"]: row["cost"] for row in told["costs"]}
+        assert by_function.keys() == {"wait_for", "(idle)"}
+        assert by_function["wait_for"] > 0.0
+        assert abs(sum(by_function.values()) - found["run"]) < 1e-3

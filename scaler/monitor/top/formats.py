@@ -111,5 +111,6 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "bytes": size,
     "percent": percent,
     "seconds": duration,
+    "money": money,
 }
 """How the table of workers shows a value of this unit."""

@@ -18,6 +18,7 @@ from scaler.policy.view import LATE_SECONDS, ClusterView, Demand, ManagerView, W
 from scaler.protocol.messages import Desired, Drain, ManagerDetails, ManagerStatus, UnitState
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import AskPolicy
+from scaler.scheduler.core.cost_split import CostSplit
 from scaler.scheduler.core.durations import TaskTimes, forecast
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.late_workers import LateWorkers
@@ -61,6 +62,7 @@ class Elastic:
         self._reported_at = -math.inf
         self._wanted: Mapping[str, Wanted] = {}
         self._orphans = Orphans()
+        self._split = CostSplit()
         self.task_times = TaskTimes()
         self.late = LateWorkers(state, placement)
 
@@ -198,9 +200,11 @@ class Elastic:
                 if unit.state is UnitState.WAITING:
                     ledger.queued(record.name, unit.unit_id, age)
                     continue
-                ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+                amount = ledger.charge(record.name, unit.unit_id, age, now, price=price, minimum_seconds=minimum)
+                self._split.collect(record.running_units.get(unit.unit_id), amount)
                 alive += 0.0 if has_ended else price
             ledger.forget_others(record.name, {unit.unit_id for unit in record.units})
+        self._split.step(ledger.shares, now)
         ledger.per_hour = alive
         for text in ledger.check(now):
             self._outbox.publish(Incident("spend_limit", "spend_limit", text, {}))

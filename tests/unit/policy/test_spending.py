@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -159,3 +160,34 @@ def test_a_restarted_scheduler_goes_on_with_what_was_spent_and_charges_the_time_
     assert after.run == pytest.approx(1.0 + 600 / 3600 + 1.0)
     with pytest.raises(ValueError, match="not a record"):
         after.restore({"age": 1.0}, 50.0)
+
+
+def test_it_is_known_when_a_limit_is_reached_at_the_present_cost() -> None:
+    books = ledger("1/hour, 3/run")
+    assert books.next_limit(START) == ("", math.inf), "nothing is spent now"
+    books.per_hour = 2.0
+    assert books.next_limit(START)[0] == "hour"
+    assert books.next_limit(START)[1] == pytest.approx(1800.0)
+    books.charge("cloud", "u", 2700.0, START, price=0.0001)
+    books.per_hour = 0.9
+    assert books.next_limit(START)[0] == "run", "an hour never costs 1"
+    assert books.next_limit(START)[1] == pytest.approx(3600 * 3 / 0.9, rel=0.01)
+    books.per_hour = 60.0
+    books.charge("cloud", "v", 60.0, START + 60, price=60.0)
+    assert books.next_limit(START + 60) == ("hour", 0.0)
+
+
+def test_what_leaves_the_hour_delays_its_limit() -> None:
+    books = ledger("1/hour")
+    books.charge("cloud", "u", 1800.0, START + 1800, price=1.6)  # 0.8, which the hour loses 61 minutes later
+    books.per_hour = 0.36  # 0.36 of the 0.2 left until then
+    assert books.next_limit(START + 1800)[1] == pytest.approx(2000.0)
+    books.per_hour = 0.12
+    assert books.next_limit(START + 1800) == ("", math.inf), "0.12 an hour never make 1"
+
+
+def test_what_was_spent_since_midnight_is_counted_to_the_minute() -> None:
+    books = ledger()
+    for minute in range(120):
+        books.charge("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=60.0)
+    assert books.spent_within(1800.0, START + 7200) == pytest.approx(30.0, abs=1.5)

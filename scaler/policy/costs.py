@@ -1,0 +1,83 @@
+"""Who has caused what units cost: by key, client and function, and what idle slots have cost. Pure.
+
+The cost of a unit for a time is split over the tasks that run on it, by the slots that each takes. What slots without a
+task cost is idle, as is all of a unit whose worker has not come.
+
+Laws: all shares and idle are together what was added; while all slots of a unit are busy, nothing of it is idle.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+MAX_SHARES = 1_000
+OTHERS = "(others)"
+"""Client and function of the smallest shares of a key, which are one."""
+
+
+class Payer(NamedTuple):
+    """Who has tasks run. key: its name, empty for what is not known."""
+
+    key: str
+    client: str
+    function: str
+
+
+UNKNOWN = Payer("", OTHERS, OTHERS)
+"""Of what units have cost before shares were kept, and of keys that are too many."""
+
+
+@dataclass(slots=True)
+class CostShares:
+    """What each payer has caused in a run, and what idle slots have cost."""
+
+    by_payer: dict[Payer, float] = field(default_factory=dict)
+    idle: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return math.fsum(self.by_payer.values()) + self.idle
+
+    def add(self, amount: float, slots: float, taken: Mapping[Payer, float]) -> None:
+        """Split what a unit has cost. taken: how many of its slots the tasks of each payer take."""
+        whole = max(slots, math.fsum(taken.values()))
+        if not taken or whole <= 0:
+            self.idle += amount
+            return
+        left = amount
+        for payer, weight in taken.items():
+            share = amount * weight / whole
+            self.by_payer[payer] = self.by_payer.get(payer, 0.0) + share
+            left -= share
+        self.idle += max(0.0, left)
+        if len(self.by_payer) > MAX_SHARES:
+            self._merge()
+
+    def _merge(self) -> None:
+        """Merge the smallest half of the shares into one per key, so that it is not needed for each new payer."""
+        ranked = sorted((payer for payer in self.by_payer if payer.function != OTHERS), key=self.by_payer.__getitem__)
+        self._into(ranked[: MAX_SHARES // 2], lambda payer: Payer(payer.key, OTHERS, OTHERS))
+        if len(self.by_payer) > MAX_SHARES:
+            self._into([payer for payer in self.by_payer if payer.function == OTHERS], lambda _payer: UNKNOWN)
+
+    def _into(self, payers: Iterable[Payer], target: Callable[[Payer], Payer]) -> None:
+        for payer in payers:
+            merged = target(payer)
+            self.by_payer[merged] = self.by_payer.pop(payer) + self.by_payer.get(merged, 0.0)
+
+    # -- across restarts
+
+    def to_json(self) -> list[list[str | float]]:
+        return [[*payer, amount] for payer, amount in self.by_payer.items()]
+
+    def restore(self, rows: Iterable[tuple[str, str, str, float]] | None, run: float) -> None:
+        """Go on with what `to_json` returned, None from an older scheduler. run: what units have cost in all.
+
+        What was not split when the file was written is idle: it is that of one second.
+        """
+        known = [(UNKNOWN, run)] if rows is None else [(Payer(*map(str, who)), float(sum_)) for *who, sum_ in rows]
+        self.by_payer = {payer: amount for payer, amount in known if amount > 0}
+        self.idle = max(0.0, run - math.fsum(self.by_payer.values()))

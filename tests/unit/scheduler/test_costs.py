@@ -1,0 +1,56 @@
+"""What a cluster's functions and clients cost, as monitors are told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.protocol.messages import UnitState, UnitStatus
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_elastic import PATIENT, Told, report
+from tests.unit.scheduler.test_status import document
+
+
+def costs(cluster: Cluster) -> dict[tuple[str, str], float]:
+    rows: list[dict[str, Any]] = document(cluster)["costs"]
+    assert sum(row["percent"] for row in rows) == pytest.approx(100.0, abs=0.01)
+    return {(row["function"], row["client"]): row["cost"] for row in rows}
+
+
+def paid_worker(slots: int = 4) -> Cluster:
+    cluster = Cluster(Told(m=1), **PATIENT)
+    cluster.manager("m", unit_price=60.0, unit_slots=slots)
+    cluster.worker("w", manager_id="m", slots=slots)
+    report(cluster, "m", UnitStatus("unit-w", UnitState.RUNNING, slots, 0.0))
+    return cluster
+
+
+def test_running_tasks_pay_for_their_slots_and_the_others_are_idle() -> None:
+    cluster = paid_worker()
+    cluster.client("desk")
+    cluster.submit("desk", 3)
+    before = cluster.state.ledger.shares.idle
+    cluster.wait(61.0, alive=["m", "w", "desk"])
+    found = costs(cluster)
+    assert found["function", "desk"] == pytest.approx(60 / 80, rel=0.05)
+    assert found["(idle)", ""] - before == pytest.approx(20 / 80, rel=0.1)
+    shares, ledger = cluster.state.ledger.shares, cluster.state.ledger
+    assert shares.total == pytest.approx(ledger.run, abs=60 / 3600 * 1.1)
+
+
+def test_a_unit_whose_worker_has_not_come_is_idle() -> None:
+    cluster = Cluster(Told(m=1), **PATIENT)
+    cluster.manager("m", unit_price=60.0)
+    report(cluster, "m", UnitStatus("unit-w", UnitState.PENDING, 1, 0.0))
+    cluster.wait(30.0, alive=["m"])
+    assert [*costs(cluster)] == [("(idle)", "")]
+    assert document(cluster)["totals"]["costs"] == 1
+
+
+def test_without_prices_there_are_no_costs() -> None:
+    cluster = Cluster(Told(m=1), **PATIENT)
+    cluster.manager("m")
+    cluster.worker("w", manager_id="m")
+    cluster.wait(30.0, alive=["m", "w"])
+    assert document(cluster)["costs"] == []
