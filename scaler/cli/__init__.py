@@ -33,6 +33,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler init": ("scaler.config.init:parse_init", "scaler.config.init:run"),
     "scaler keys": ("scaler.security.commands:parse_keys", "scaler.security.commands:run"),
     "scaler run-again": (f"{_PARSE}run_again", "scaler.client.commands:run"),
+    "scaler replay": (f"{_PARSE}replay", "scaler.client.replay:run"),
     "scaler sessions": (f"{_PARSE}sessions", "scaler.client.session_commands:run"),
     "scaler audit": (f"{_PARSE}audit", "scaler.monitor.commands:run"),
     "scaler objects": (f"{_PARSE}objects", "scaler.monitor.commands:run"),

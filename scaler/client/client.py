@@ -5,11 +5,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from scaler.client import data
-from scaler.client.again import run_again
+from scaler.client.again import id_of_task, run_again
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
@@ -44,7 +46,6 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.grammar import counted
-from scaler.ids import task_id_of
 from scaler.needs import task_needs
 from scaler.protocol.messages import MAX_REPLICAS, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
@@ -486,10 +487,31 @@ class Client(ArgumentOnly):
         task that is not kept, and ObjectLostError that names the input that is gone.
         """
         self._check_open()
-        identifier = task.task_id if isinstance(task, ScalerFuture) else task
-        if isinstance(identifier, str):
-            identifier = task_id_of(identifier)
-        return run_again(self._loop, self._futures, self._templates, identifier, self._parent())
+        return run_again(self._loop, self._futures, self._templates, id_of_task(task), self._parent())
+
+    @hiding_frames
+    def bundle(self, task: ScalerFuture | bytes | str, path: str | PathLike[str]) -> Path:
+        """Write a failed task into one file: function, arguments, inputs, environment, output, traceback.
+
+        task: as in `run_again`. `scaler replay PATH` runs it in a shell. The file has the values that the task got.
+        Raises UsageError, also for a file that cannot be written, and ObjectLostError that names what is gone.
+        """
+        from scaler.client.debugging import write_bundle_of  # noqa: PLC0415 (few clients debug)
+
+        self._check_open()
+        return write_bundle_of(self._loop, task, path)
+
+    @hiding_frames
+    def replay(self, task: ScalerFuture | bytes | str, *, pdb: bool = False) -> Any:
+        """Run a failed task again in this process, with its inputs, and return its value or raise what it raises.
+
+        task: as in `run_again`. pdb: open the debugger where the exception is raised. Of a `map` the chunk runs up to
+        the item that fails. Raises UsageError, ObjectLostError that names what is gone, and SerializationError.
+        """
+        from scaler.client.debugging import replay_of  # noqa: PLC0415 (few clients debug)
+
+        self._check_open()
+        return replay_of(self._loop, task, pdb=pdb)
 
     # -- the end
 

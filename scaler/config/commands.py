@@ -197,6 +197,14 @@ class RunAgainRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayRequest:
+    """The request of `scaler replay`. bundle: the file. pdb: open the debugger where the task fails."""
+
+    bundle: str
+    pdb: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SessionsRequest:
     """The request of `scaler sessions VERB`. name: of the session. credentials: as for a client."""
 
@@ -305,6 +313,18 @@ def parse_run_again(program: str, arguments: Sequence[str], environment: Environ
     parser.add_argument("address", metavar="ADDRESS", nargs="?", help=text)
     found = parser.parse_intermixed_args(arguments)
     return RunAgainRequest(found.task, found.address or environment.get("SCALER_ADDRESS") or find_only().address)
+
+
+def parse_replay(program: str, arguments: Sequence[str], _environment: Environment) -> ReplayRequest:
+    """Return the request of `scaler replay`."""
+    purpose = (
+        "Run the failed task of a bundle here, and print its result or its traceback. It runs the code in the file:"
+    )
+    parser = bare_parser(program, f"{purpose} only replay bundles from people whose programs you would run.")
+    parser.add_argument("bundle", metavar="BUNDLE", help="the file that client.bundle() wrote")
+    parser.add_argument("--pdb", action="store_true", help="open the debugger where the task raises its exception")
+    found = parser.parse_args(arguments)
+    return ReplayRequest(found.bundle, found.pdb)
 
 
 SESSION_VERBS: Mapping[str, str] = {

@@ -28,6 +28,7 @@ SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "persist"),
+        *("bundle", "replay"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},

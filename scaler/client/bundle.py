@@ -1,0 +1,116 @@
+"""A failed task as one file: a ZIP archive that shows without Scaler what ran and how it failed, and that runs again.
+
+`manifest.json`, `traceback.txt`, `stdout.txt` and `stderr.txt` are for people. What else is in it are pickles: to load
+them is to run what they say, so only `scaler replay` does, on the user's command.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+import zipfile
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import NamedTuple
+
+from scaler._version import __version__
+from scaler.client.what_ran import WhatRan
+from scaler.errors import ProtocolError, UsageError
+from scaler.protocol.messages import Spec
+from scaler.serialization import Parts, parts_of, to_payload
+
+FORMAT = 1
+_MANIFEST = "manifest.json"
+_ARGUMENTS = "arguments.bin"
+_FUNCTIONS = ("function.bin", "serializer.bin")
+MAX_MANIFEST_BYTES = 16 * 1024 * 1024
+
+
+class Failing(NamedTuple):
+    """How a task failed, for people. error: one line. omitted_bytes: of the output, which was too much to keep."""
+
+    task: str
+    error: str
+    traceback: str
+    stdout: str
+    stderr: str
+    omitted_bytes: int
+
+
+def environment() -> dict[str, object]:
+    """Return this process's Python, platform, and versions of installed packages by name."""
+    packages = {str(each.metadata["Name"]): each.version for each in distributions()}
+    return {
+        "python": platform.python_version(),
+        "implementation": platform.python_implementation(),
+        "platform": platform.platform(),
+        "scaler": __version__,
+        "packages": dict(sorted(packages.items(), key=lambda item: item[0].lower())),
+    }
+
+
+def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
+    """Write the file, and return its path. Raises UsageError when it cannot be written."""
+    manifest = {
+        "format": FORMAT,
+        "task": failing.task,
+        "function": ran.spec.name,
+        "error": failing.error,
+        "inputs": len(ran.inputs),
+        "has_serializer": bool(ran.spec.serializer),
+        "omitted_output_bytes": failing.omitted_bytes,
+        "environment_of_client": environment(),
+    }
+    path = Path(path)
+    try:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))
+            for name in ("traceback", "stdout", "stderr"):
+                archive.writestr(f"{name}.txt", getattr(failing, name).encode("utf-8", "backslashreplace"))
+            for name, parts in zip(_FUNCTIONS, ran.functions, strict=False):
+                archive.writestr(name, to_payload(parts))
+            archive.writestr(_ARGUMENTS, to_payload(ran.arguments))
+            for number, parts in enumerate(ran.inputs):
+                archive.writestr(f"inputs/{number}.bin", to_payload(parts))
+    except OSError as error:
+        raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
+    return path
+
+
+def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
+    """Return what ran, with nothing unpickled yet, and a warning about another version of Python, or an empty text.
+
+    Raises UsageError for a file that cannot be read or is no bundle.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            if archive.getinfo(_MANIFEST).file_size > MAX_MANIFEST_BYTES:
+                raise ValueError(f"its {_MANIFEST} is larger than {MAX_MANIFEST_BYTES} bytes")
+            manifest = json.loads(archive.read(_MANIFEST))
+            if manifest["format"] != FORMAT:
+                text = f"bundle {str(path)!r} is of format {manifest['format']!r}, and this version reads {FORMAT}"
+                raise UsageError(f"{text}: replay it with the version of scaler that wrote it")
+
+            def parts(name: str) -> Parts:
+                # Of a bytearray, so that arrays in it can be written to, as on a worker.
+                return [*parts_of(bytearray(archive.read(name)))]
+
+            names = _FUNCTIONS[: 1 + bool(manifest["has_serializer"])]
+            functions = [parts(name) for name in names]
+            inputs = [parts(f"inputs/{number}.bin") for number in range(manifest["inputs"])]
+            spec = Spec(
+                function=bytes(16), name=str(manifest["function"]), serializer=bytes(16) if len(names) > 1 else b""
+            )
+            written = str(manifest["environment_of_client"]["python"])
+            ran = WhatRan(spec, functions, parts(_ARGUMENTS), inputs, b"")
+    except UsageError:
+        raise
+    except OSError as error:
+        raise UsageError(f"cannot read {str(path)!r}: {error.strerror or error}") from None
+    except (zipfile.BadZipFile, ProtocolError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"{str(path)!r} is no bundle of client.bundle(): {error}") from None
+    here = platform.python_version()
+    if written.split(".")[:2] == here.split(".")[:2]:
+        return ran, ""
+    return ran, f"the bundle was written with Python {written}, and {sys.executable} is Python {here}"

@@ -1,0 +1,73 @@
+"""Runs in this process what a failed task ran on a worker, so that a debugger can look at it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable
+from functools import partial
+from types import CoroutineType
+from typing import Any
+
+from scaler.client.bundle import read_bundle
+from scaler.client.chunks import ChunkResults, run_chunk
+from scaler.client.what_ran import WhatRan
+from scaler.config.commands import ReplayRequest
+from scaler.serialization import Serializer, load_function, load_serializer, load_value
+from scaler.serialization.arguments import load_arguments
+from scaler.serialization.exceptions import load_exception
+from scaler.serialization.tracebacks import user_traceback
+from scaler.texts import escaped_lines
+
+
+def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
+    """Call the function of a task with its arguments, and return its value; of a chunk of a map, the list of values.
+
+    pdb: open the debugger where the exception was raised, before it is raised here. Raises what the function raises,
+    and SerializationError for what cannot be loaded here.
+    """
+    serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
+    function = load_function(ran.functions[0], serializer)
+
+    def value(index: int) -> Any:
+        return load_value(ran.inputs[index], serializer, f"input {index}")
+
+    args, kwargs = load_arguments(ran.arguments, value, serializer)
+    try:
+        return _call(function, args, kwargs, serializer)
+    except BaseException as error:
+        if pdb:
+            import pdb as debugger  # noqa: PLC0415 (few replays ask for it)
+
+            sys.stderr.write(f"{type(error).__name__}: {escaped_lines(str(error))}\n")
+            debugger.post_mortem(error.__traceback__)
+        raise
+
+
+def run(request: ReplayRequest) -> int:
+    """Print the result of the task in a bundle, or its traceback; return the exit code."""
+    ran, warning = read_bundle(request.bundle)
+    if warning:
+        sys.stderr.write(f"scaler replay: {warning}\n")
+    try:
+        value = replay(ran, pdb=request.pdb)
+    except Exception as error:  # noqa: BLE001 (whatever the task raises is what the user wants to see)
+        sys.stderr.write(escaped_lines(f"{user_traceback(error).strip()}\n"))
+        return 1
+    sys.stdout.write(f"{escaped_lines(repr(value))}\n")
+    return 0
+
+
+def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], serializer: Serializer | None) -> Any:
+    if serializer is None and isinstance(function, partial) and function.func is run_chunk:
+        # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised.
+        each, spread = function.args
+        return [_finish(each(*item) if spread else each(item)) for item in args[0]]
+    value = _finish(function(*args, **kwargs))
+    if isinstance(value, ChunkResults) and value.failures:
+        raise load_exception(value.failures[min(value.failures)])
+    return value
+
+
+def _finish(value: Any) -> Any:
+    return asyncio.run(value) if type(value) is CoroutineType else value
