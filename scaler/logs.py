@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
@@ -146,7 +147,8 @@ def _open(path: str) -> logging.Handler:
     from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (rarely needed, and takes half a megabyte)
 
     try:
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileExistsError):  # of a file in place of a folder, opening tells more
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
         return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"logging_paths: cannot open {path!r}: {error.strerror}") from None
