@@ -205,6 +205,7 @@ class Model:
                 links=(),
                 calls=(),
                 costs=(),
+                scaling=(),
             )
         recent.append(status)
         while status.at - recent[0].at > RECENT_SECONDS:

@@ -38,6 +38,7 @@ KEYS = {
     "links": "id",
     "calls": "id",
     "costs": "id",
+    "scaling": "id",
 }
 """The lists of rows in a `Status`, with the column that tells their rows apart; `LISTS` has the kinds of rows."""
 LISTS: Mapping[str, type[NamedTuple]] = {name: get_args(get_type_hints(Status)[name])[0] for name in KEYS}

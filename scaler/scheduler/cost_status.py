@@ -1,13 +1,17 @@
-"""The part of the MonitorStatus document about what units cost. Pure."""
+"""The parts of the MonitorStatus document about what units cost, and what comes next. Pure."""
 
 from __future__ import annotations
 
 from heapq import nlargest
 
 from scaler.policy.costs import Payer
+from scaler.policy.prospect import prospects
 from scaler.policy.spending import SpendingLedger
-from scaler.protocol.cost_rows import CostRow
+from scaler.protocol.cost_rows import CostRow, ScalingRow
+from scaler.scheduler.core.cluster import ClusterState
 
+MAX_TEXT = 200
+"""Characters of any text in a row."""
 IDLE = Payer("", "", "(idle)")
 
 
@@ -28,3 +32,30 @@ def cost_rows(ledger: SpendingLedger, most: int) -> list[CostRow]:
 
 def count_costs(ledger: SpendingLedger) -> int:
     return len(ledger.shares.by_payer) + (ledger.shares.idle > 0)
+
+
+def scaling_rows(state: ClusterState) -> list[ScalingRow]:
+    """Return a row for each of the first worker managers."""
+    if state.view is None:
+        return []
+    wanted = {record.name: record.wanted for record in state.managers.values() if record.wanted is not None}
+    rows = []
+    for each in prospects(state.view, wanted):
+        reason = wanted[each.manager_id].reason if each.manager_id in wanted else ""
+        row = ScalingRow(
+            each.manager_id[:MAX_TEXT],
+            each.units,
+            each.wanted_units,
+            present_seconds=_rounded(each.present_seconds, 1),
+            wanted_seconds=_rounded(each.wanted_seconds, 1),
+            more_seconds=_rounded(each.more_seconds, 1),
+            more_cost=_rounded(each.more_cost, 6),
+            reason=reason[:MAX_TEXT],
+            note=each.note[:MAX_TEXT],
+        )
+        rows.append(row)
+    return rows
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None else round(value, digits)

@@ -21,7 +21,7 @@ from scaler.config.spend_limit import PERIODS
 from scaler.needs import Needs
 from scaler.net.connection import LinkFigures
 from scaler.protocol.call_rows import CALL_COLUMNS
-from scaler.protocol.cost_rows import CostRow
+from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.data_rows import STORE_COLUMNS, ObjectRow, PairRow
 from scaler.protocol.link_rows import LINK_COLUMNS
 from scaler.protocol.messages import Outcome, UnitState, WorkerHeartbeat
@@ -47,7 +47,7 @@ from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
-from scaler.scheduler.cost_status import cost_rows, count_costs
+from scaler.scheduler.cost_status import cost_rows, count_costs, scaling_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
 from scaler.scheduler.link_status import link_rows, linked
 
@@ -68,7 +68,7 @@ WORKERS_BYTES = 560 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 LINKS_BYTES = 16 * 1024
-COSTS_BYTES = 32 * 1024
+COSTS_BYTES = SCALING_BYTES = 32 * 1024
 CALLS_BYTES = 64 * 1024
 MAX_CALLS = 100
 """Those with living tasks, then those that ended last."""
@@ -150,6 +150,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
         "links": table(LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES),
         "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS), COSTS_BYTES),
+        "scaling": table(ScalingRow._fields, scaling_rows(state), SCALING_BYTES),
         "calls": table(
             CALL_COLUMNS,
             (
@@ -235,6 +236,7 @@ class _Census:
             links=len(linked(state)),
             calls=len(state.calls),
             costs=count_costs(state.ledger),
+            scaling=len(state.managers),
             unreachable=len(state.tracker.unreachable),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,

@@ -133,6 +133,8 @@ class FakeCluster:
                 "calls": len(self.client_names),
                 "stores": HOSTS + 1,
                 "links": len(alive),
+                "costs": 7,
+                "scaling": 1,
                 "unreachable": 1,
                 "moved_bytes": int(self.at - self.started_at) * GIB // 4,
             },
@@ -176,6 +178,40 @@ class FakeCluster:
                 for place, name in enumerate(self.client_names)
             ],
             "managers": [self._manager(len(alive))],
+            "spending": {
+                "hour": 9.4,
+                "day": 31.08,
+                "run": 31.08,
+                "day_limit": 40.0,
+                "per_hour": 12.6,
+                "forecast": 2.1,
+                "today": 20.5,
+                "next_limit": "day",
+                "limit_seconds": 2548.0,
+            },
+            "costs": [
+                {
+                    "id": f"{place}",
+                    "function": function,
+                    "client": self.client_names[place % len(self.client_names)] if self.client_names else "",
+                    "key": "desk",
+                    "cost": 31.08 / 2 ** (place + 1),
+                    "percent": 100 / 2 ** (place + 1),
+                }
+                for place, function in enumerate(["(idle)", *self.functions[:6]])
+            ],
+            "scaling": [
+                {
+                    "id": "grid",
+                    "units": len(alive),
+                    "wanted": self.workers,
+                    "present_seconds": 610.0,
+                    "wanted_seconds": 400.0,
+                    "more_seconds": 390.0,
+                    "more_cost": 0.031,
+                    "reason": f"400 tasks wait for {len(alive)} slots",
+                }
+            ],
             "functions": [
                 {
                     "name": name,

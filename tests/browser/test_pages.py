@@ -32,6 +32,7 @@ PATHS = (
     "/#/failures",
     "/#/clients",
     "/#/network",
+    "/#/scaling",
 )
 WHY = "no worker offers gpu=2, and no worker manager could start one that does: there is at most gpu=1"
 WAITING = {"id": "w", "function": "risk_report", "capabilities": "gpu=2", "tasks": 7, "age_seconds": 9.0, "reason": WHY}
@@ -140,6 +141,20 @@ def test_the_network_page_says_whether_it_is_the_network_and_lists_the_slowest_c
     assert first.get_by_role("rowheader").inner_text() == "node-023"
     assert "20.5 KiB" in first.inner_text()  # per second, to it
     page.locator(".plot canvas").wait_for()
+
+
+def test_the_scaling_page_says_what_it_costs_who_causes_it_and_what_one_more_unit_changes(
+    told: Told, windows: Windows
+) -> None:
+    page = windows.open(told.url("/#/scaling"))
+    costs = page.get_by_role("region", name="What it costs")
+    costs.get_by_text("12.60 per hour now · 9.40 in the last hour · 20.50 today · 31.08 in this run").wait_for()
+    costs.get_by_text("31.08 of 40.00 per day; at the present cost that per day is reached in").wait_for()
+    first = page.get_by_role("table", name="Costs").locator("tbody tr").first
+    assert first.get_by_role("rowheader").inner_text() == "(idle)"
+    assert "15.54" in first.inner_text()
+    grid = page.get_by_role("table", name="Forecast").locator("tbody tr").first
+    assert "0.0310" in grid.inner_text()
 
 
 def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Told, windows: Windows) -> None:
@@ -475,7 +490,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 8
+        assert [link.is_visible() for link in links] == [True] * 9
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -515,6 +530,7 @@ def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
         ("6", "Failures"),
         ("7", "Clients and functions"),
         ("8", "Network"),
+        ("9", "Scaling"),
         ("1", "Overview"),
     ):
         page.keyboard.press(key)
@@ -536,7 +552,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     seen = []
-    for _ in range(12):
+    for _ in range(13):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert seen == [
@@ -550,6 +566,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
         "Failures",
         "Clients",
         "Network",
+        "Scaling",
         "Pause",
         "5 min",
     ]

@@ -280,6 +280,7 @@ ROUTES: tuple[ApiRoute, ...] = (
     _table("functions", "Functions and their tasks"),
     _table("calls", "Calls of clients: maps, graphs and single submits, and how far they are"),
     _table("costs", "What units have cost by function, client and key, and what idle slots have"),
+    _table("scaling", "Worker managers: why they have their units, when the work ends, and what one more would do"),
     _table("waiting", "Waiting tasks by function and needs, and why they wait"),
     _table("stores", "Stores of objects: the object storage, and those of hosts"),
     _table("pairs", "What went from store to store, and which ones cannot reach each other"),

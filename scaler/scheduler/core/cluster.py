@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from scaler.ids import owner_of
 from scaler.needs import Offers
 from scaler.policy.spending import SpendingLedger
+from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
 from scaler.scheduler.core.calls import Calls
@@ -64,6 +65,8 @@ class ClusterState:
         """In the order in which they joined, which is that of the policy's view."""
         self.ledger = SpendingLedger({}, now)
         """What units have cost."""
+        self.view: ClusterView | None = None
+        """The last one that the scaling policy was shown; None while there are no worker managers."""
         self.stores: dict[bytes, StoreRecord] = {}
         """Stores of hosts."""
         self.directory = Directory()

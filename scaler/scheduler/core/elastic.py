@@ -172,7 +172,7 @@ class Elastic:
             self._state.ledger.forecast = cost_of_work(view.demand, view.managers)
             self._asked_at = now
             self._outbox.add(AskPolicy(view))
-            self._view = view if managers else None
+            self._view = self._state.view = view if managers else None
         elif self.late.until:
             self.late.plan(None, {})
         if not managers:

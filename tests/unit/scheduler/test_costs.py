@@ -54,3 +54,18 @@ def test_without_prices_there_are_no_costs() -> None:
     cluster.worker("w", manager_id="m")
     cluster.wait(30.0, alive=["m", "w"])
     assert document(cluster)["costs"] == []
+
+
+def test_it_is_told_when_the_work_ends_and_what_one_more_unit_changes() -> None:
+    cluster = paid_worker(1)
+    cluster.client("desk")
+    [first, *_] = cluster.submit("desk", 40)
+    cluster.wait(1.0, alive=["m", "w", "desk"])
+    [row] = document(cluster)["scaling"]
+    assert (row["id"], row["units"], row["wanted"], row["present_seconds"]) == ("m", 1, 1, None)
+    assert row["note"] == "no task of function has ended, so it is not known how long they take"
+    cluster.finish("w", first, seconds=2.0)
+    cluster.wait(1.0, alive=["m", "w", "desk"])
+    [row] = document(cluster)["scaling"]
+    assert row["present_seconds"] > row["more_seconds"] > 30
+    assert row["note"] == ""

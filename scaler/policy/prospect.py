@@ -1,0 +1,123 @@
+"""What comes next for each worker manager: when the present work ends, and what one more unit would change. Pure.
+
+The work of a manager is all tasks that it can run, with their mean duration, on the slots of all managers that can run
+each of them. New units come after their usual start-up time. A running task counts as a whole one, so the end is at
+most one task too late.
+
+Law: with one more unit, the work ends no later.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scaler.policy.capacity import Budget, CapacityPlan, SlotBatch, soonest_seconds
+from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
+
+MAX_MANAGERS = 20
+"""The first ones; others have no forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prospect:
+    """The end of a manager's work, in seconds from now. None: not known, for the reason in note, or never.
+
+    present_seconds: with the units that it has; wanted_seconds: with those that the policy wants; more_seconds: with
+    one more than these, which costs more_cost in all, less what other units cost for a shorter time.
+    """
+
+    manager_id: str
+    units: int
+    wanted_units: int
+    present_seconds: float | None = None
+    wanted_seconds: float | None = None
+    more_seconds: float | None = None
+    more_cost: float | None = None
+    note: str = ""
+
+
+def prospects(view: ClusterView, wanted: Mapping[str, Wanted]) -> list[Prospect]:
+    targets = {
+        manager.manager_id: wanted[manager.manager_id].units if manager.manager_id in wanted else manager.units
+        for manager in view.managers
+    }
+    return [_prospect(manager, view, targets) for manager in view.managers[:MAX_MANAGERS]]
+
+
+def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int]) -> Prospect:
+    units, target = manager.units, targets[manager.manager_id]
+    rows = [row for row in view.demand if row.needs.fits(manager.offers) and row.queued + row.running > 0]
+    if not rows:
+        return Prospect(manager.manager_id, units, target, note="there are no tasks that it can run")
+    unknown = [row.function for row in rows if _seconds(row) is None]
+    if unknown:
+        note = f"no task of {unknown[0]} has ended, so it is not known how long they take"
+        return Prospect(manager.manager_id, units, target, note=note)
+    tasks = sum(row.queued + row.running for row in rows)
+    task_seconds = sum((row.queued + row.running) * (_seconds(row) or 0.0) for row in rows) / tasks
+    able = [each for each in view.managers if all(row.needs.fits(each.offers) for row in rows)]
+
+    def end(extra: Mapping[str, int]) -> float:
+        """Return when the work ends with this many units more than there are."""
+        batches = [batch for each in able for batch in _batches(each, extra.get(each.manager_id, 0))]
+        return soonest_seconds(_merged(batches), tasks, task_seconds)
+
+    changes = {each.manager_id: targets[each.manager_id] - each.units for each in able}
+    present, then = end({}), end(changes)
+    note = _why_no_more(manager, target)
+    if note:
+        return Prospect(manager.manager_id, units, target, _known(present), _known(then), note=note)
+    more = min(then, end({**changes, manager.manager_id: changes[manager.manager_id] + 1}))
+    rate = sum(targets[each.manager_id] * each.unit_price for each in able)
+    saved = then - more if math.isfinite(then) else 0.0
+    cost = (manager.unit_price * max(manager.unit_minimum_seconds, more) - rate * saved) / 3600
+    return Prospect(
+        manager.manager_id,
+        units,
+        target,
+        _known(present),
+        _known(then),
+        _known(more),
+        cost if math.isfinite(more) else None,
+    )
+
+
+def _seconds(row: Demand) -> float | None:
+    return row.task_seconds if row.task_seconds is not None else row.expected_seconds
+
+
+def _why_no_more(manager: ManagerView, target: int) -> str:
+    if manager.fixed:
+        return "it starts what it is configured to, and no more"
+    if manager.trouble:
+        return f"it cannot start units now: {manager.trouble}"
+    if manager.max_units is not None and target >= manager.max_units:
+        return "it may have no more units"
+    return ""
+
+
+def _batches(manager: ManagerView, change: int) -> list[SlotBatch]:
+    """Return the slots of a manager with this many units more, or less: those that come last are missing then."""
+    plan = CapacityPlan(manager, None, Budget(), 0.0, manager.units)
+    slots = change * manager.unit_slots
+    if slots >= 0:
+        return [*plan.free, SlotBatch(slots, plan.startup, dispatch_seconds=manager.dispatch_seconds)]
+    left, batches = sum(batch.slots for batch in plan.free) + slots, []
+    for batch in plan.free:
+        batches.append(SlotBatch(min(batch.slots, max(0, left)), batch.from_seconds, 0.0, batch.dispatch_seconds))
+        left -= batch.slots
+    return batches
+
+
+def _merged(batches: Sequence[SlotBatch]) -> list[SlotBatch]:
+    slots: Counter[tuple[float, float]] = Counter()
+    for batch in batches:
+        slots[batch.from_seconds, batch.dispatch_seconds] += batch.slots
+    return [SlotBatch(count, since, 0.0, late) for (since, late), count in slots.items()]
+
+
+def _known(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
