@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from scaler.client import data
 from scaler.client.again import id_of_task, run_again
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
+from scaler.client.cluster_rows import ClusterSnapshot, TaskTable
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.durable import NamedSession, checked_label
@@ -30,6 +31,7 @@ from scaler.client.functions import (
     of_chunks,
 )
 from scaler.client.future import ScalerFuture
+from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, Key
 from scaler.client.map import (
     UNBOUNDED,
@@ -52,6 +54,9 @@ from scaler.serialization import Serializer, bind_serializer, dump_value, name_o
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 from scaler.texts import escaped_lines
+
+if TYPE_CHECKING:
+    from scaler.client.status import ClusterStatus
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
 _DISCONNECTED = "the client was disconnected"
@@ -130,7 +135,7 @@ class Client(ArgumentOnly):
         if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
         else:
-            access = client_access(credentials, insecure_no_auth, compression)
+            access = self._access = client_access(credentials, insecure_no_auth, compression)
             self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
@@ -513,6 +518,82 @@ class Client(ArgumentOnly):
         self._check_open()
         return replay_of(self._loop, task, pdb=pdb)
 
+    @hiding_frames
+    def cluster(self) -> ClusterSnapshot:
+        """Return workers, managers, clients, functions, tasks, storage and scheduler, as rows of what the page shows.
+
+        Each list has `to_pandas()`. Raises UnreachableError and RefusedError, as `tasks`, `report`, `retry` and
+        `wait_for_workers` do, and UsageError inside a task.
+        """
+        return self._status().state()
+
+    @hiding_frames
+    def tasks(self, name: str | None = None, *, state: str = "") -> TaskTable:
+        """Return the tasks of this name, of any client of the key, the newest first; without a name those known.
+
+        state: only these: `running`, `failed` (in any way), or the name of an outcome such as `done`.
+        """
+        return self._status().tasks(name, state)
+
+    @hiding_frames
+    def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
+        """Cancel this client's unfinished tasks of a name, or those of its durable session with a tag; return how many.
+
+        Raises UsageError unless one of the two is given.
+        """
+        self._check_open()
+        if (name is None) == (tag is None):
+            raise UsageError("give the name or the tag of the tasks to cancel; clear() cancels all")
+        if tag is not None:
+            return sum(future.cancel() for future in self._durable("tags").find(None, None, tag))
+        return sum(future.cancel() for future in self._futures.unfinished() if future._spec.name == name)
+
+    @hiding_frames
+    def retry(self, name: str) -> list[ScalerFuture]:
+        """Run this client's failed tasks of a name again, as `run_again` does; return their new futures.
+
+        Those that did not run because an input failed are left out: run that again. The scheduler keeps the last 1,000.
+        """
+        own = self.identity.hex()
+        failed = self._status().tasks(name, "failed")
+        return [self.run_again(row.id) for row in reversed(failed) if row.id.startswith(own) and row.worker]
+
+    @hiding_frames
+    def report(self, path: str | PathLike[str]) -> Path:
+        """Write the web page with the tasks, timeline and failures of this run into one HTML file.
+
+        Raises UsageError for a file that cannot be written.
+        """
+        return self._status().report(Path(path))
+
+    @hiding_frames
+    def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
+        """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is."""
+        self._status().wait_for_workers(count, timeout)
+
+    # -- many futures
+
+    @hiding_frames
+    def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
+        """Return the values of futures in lists, tuples, sets and dicts, however nested, in the same shape.
+
+        return_exceptions: put exceptions in their places. Otherwise, raises that of the first that failed.
+        """
+        return gather(futures, return_exceptions=return_exceptions)
+
+    @hiding_frames
+    def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsCompleted:
+        """Iterate over futures in the order in which they end; `add` of the iterator takes more on the way.
+
+        timeout: seconds until `next` raises TimeoutError.
+        """
+        return AsCompleted(self._futures, futures, timeout)
+
+    @hiding_frames
+    def progress(self, futures: Iterable[ScalerFuture], *, name: str = "tasks") -> None:
+        """Wait for futures, with a bar of tqdm on stderr or in a notebook: how many have ended, and how many failed."""
+        show_progress(self._futures, futures, name)
+
     # -- the end
 
     def clear(self) -> None:
@@ -571,6 +652,14 @@ class Client(ArgumentOnly):
         if key is None and tag is None:
             return self._futures.submit(template, args, kwargs)
         return self._durable("key and tag").submit(template, args, kwargs, key, tag)
+
+    def _status(self) -> ClusterStatus:
+        from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)
+
+        self._check_open()
+        if self._is_nested:
+            raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
+        return ClusterStatus(self._loop.address, self._access, self._futures.timeout_seconds)
 
     def _durable(self, what: str) -> NamedSession:
         if self._session is None:

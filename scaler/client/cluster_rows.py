@@ -1,0 +1,54 @@
+"""The cluster at one time, as users read it: tables of the rows that the page and its API show."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+if TYPE_CHECKING:  # processors import this module, and no rows
+    import pandas
+
+    from scaler.protocol.monitor_rows import (
+        ClientRow,
+        FunctionRow,
+        ManagerRow,
+        SchedulerRow,
+        StorageRow,
+        TaskRow,
+        WorkerRow,
+    )
+
+_R = TypeVar("_R", bound=NamedTuple)
+
+
+class RowTable(tuple[_R, ...]):
+    """Rows of one kind: a tuple, which pandas can take."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Return a data frame with a row for each. Raises ImportError where pandas is not installed."""
+        import pandas  # noqa: PLC0415 (users need not have it)
+
+        from scaler.monitor.rows import view  # noqa: PLC0415 (see the head of this module)
+
+        return pandas.DataFrame([view(row) for row in self])
+
+
+if TYPE_CHECKING:
+    TaskTable = RowTable[TaskRow]
+else:
+    TaskTable = RowTable
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """A cluster at one time. tasks: those that were reported last, the newest first."""
+
+    scheduler: SchedulerRow
+    storage: StorageRow
+    workers: RowTable[WorkerRow]
+    managers: RowTable[ManagerRow]
+    clients: RowTable[ClientRow]
+    functions: RowTable[FunctionRow]
+    tasks: TaskTable

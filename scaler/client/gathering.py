@@ -1,0 +1,95 @@
+"""Waiting for many futures: their values in the shape that they came in, as they end, and with a bar."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from scaler.client.future import FutureOwner, ScalerFuture
+from scaler.client.map import Progress
+from scaler.errors import UsageError
+from scaler.grammar import counted
+
+
+def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
+    """Return the same lists, tuples, sets and dicts with the values of the futures in them; wait for these.
+
+    return_exceptions: put exceptions in the places of futures that failed. Raises the exception of one otherwise.
+    """
+    if isinstance(nested, ScalerFuture):
+        error = nested.exception() if return_exceptions and not nested.cancelled() else None
+        return nested.result() if error is None else error
+    if type(nested) in (list, tuple, set, frozenset):
+        return type(nested)([gather(each, return_exceptions=return_exceptions) for each in nested])
+    if type(nested) is dict:
+        return {key: gather(each, return_exceptions=return_exceptions) for key, each in nested.items()}
+    return nested
+
+
+class AsCompleted(Iterator[ScalerFuture]):
+    """Gives futures in the order in which they end; `add` takes more on the way. Threads may share it."""
+
+    def __init__(self, owner: FutureOwner, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
+        """owner: the client's lock, by which a task that waits lends its slot. timeout: seconds for all together."""
+        self._owner = owner
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._changed = threading.Condition()
+        self._ended: deque[ScalerFuture] = deque()
+        self._known: set[ScalerFuture] = set()
+        self._left = 0
+        for future in futures:
+            self.add(future)
+
+    def add(self, *futures: ScalerFuture) -> None:
+        """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
+        for future in futures:
+            if not isinstance(future, ScalerFuture):
+                raise UsageError(f"as_completed takes futures of this client, and {future!r} is none")
+            with self._changed:
+                if future in self._known:
+                    continue
+                self._known.add(future)
+                self._left += 1
+            future.add_done_callback(self._take)
+
+    def __len__(self) -> int:
+        """Return how many have not been given yet."""
+        return self._left
+
+    def __next__(self) -> ScalerFuture:
+        """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""
+        with self._changed:
+            if not self._ended and self._left:
+                self._wait()
+            if not self._ended:
+                raise StopIteration
+            self._left -= 1
+            if not self._left:
+                self._changed.notify_all()  # other threads wait for nothing now
+            return self._ended.popleft()
+
+    def _take(self, future: Any) -> None:
+        with self._changed:
+            self._ended.append(future)
+            self._changed.notify()
+
+    def _wait(self) -> None:
+        self._owner.check_waitable()
+        with self._owner.blocked():
+            seconds = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+            if not self._changed.wait_for(lambda: self._ended or not self._left, seconds):
+                raise TimeoutError(f"{counted(self._left, 'future')} did not end in time")
+
+
+def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str) -> None:
+    """Wait for the futures, with a bar of those that have ended and of how many failed; a widget in a notebook."""
+    every = list(futures)
+    bar = Progress(name, (every,))
+    try:
+        for future in AsCompleted(owner, every, None):
+            bar.count(1, future.cancelled() or future.exception() is not None)
+    finally:
+        bar.close()

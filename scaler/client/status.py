@@ -1,0 +1,113 @@
+"""How the cluster is, from Python: the rows that the page and its API show, asked for over a monitor's connection."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from scaler.client.cluster_rows import ClusterSnapshot, RowTable, TaskTable
+from scaler.config.addresses import monitor_address_beside
+from scaler.errors import UsageError
+from scaler.grammar import counted
+from scaler.monitor.connection import MonitorConnection
+from scaler.net.access import Access
+from scaler.registry import running
+
+MAX_TASKS = 10_000
+_T = TypeVar("_T")
+
+
+class ClusterStatus:
+    """Asks one cluster. Each question opens a connection of its own, so that a client that asks nothing has none."""
+
+    def __init__(self, address: str, access: Access, timeout_seconds: float) -> None:
+        """address: the scheduler's for clients."""
+        self._address = address
+        self._access = access
+        self._timeout_seconds = timeout_seconds
+
+    def state(self) -> ClusterSnapshot:
+        """Return how the cluster is. Raises UnreachableError and RefusedError, as everything here."""
+
+        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> ClusterSnapshot:
+            await monitor.storage_figures()
+            status = monitor.model.status
+            return ClusterSnapshot(
+                status.scheduler,
+                status.storage,
+                workers=RowTable(status.workers),
+                managers=RowTable(status.managers),
+                clients=RowTable(status.clients),
+                functions=RowTable(status.functions),
+                tasks=RowTable(monitor.model.tasks(limit=MAX_TASKS)),
+            )
+
+        return self._ask(ask)
+
+    def tasks(self, name: str | None, state: str) -> TaskTable:
+        """Return the tasks of this name, or all that are known; state: an outcome's name, `running`, `failed`."""
+
+        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> TaskTable:
+            found = [] if name is None else [row for row in await monitor.find(name) if row.function == name]
+            return RowTable(monitor.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=found))
+
+        return self._ask(ask)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the page with what is known now into one HTML file. Raises UsageError when it cannot be written."""
+        from scaler.monitor.web.report import report  # noqa: PLC0415 (the other questions serve no page)
+
+        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> str:
+            await monitor.storage_figures()
+            return await report(monitor)
+
+        text = self._ask(ask)
+        try:
+            Path(path).write_text(text, "utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
+        return Path(path)
+
+    def wait_for_workers(self, count: int, timeout: float | None) -> None:
+        """Return once this many workers are connected. Raises TimeoutError that says how many are, and UsageError."""
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise UsageError(f"the number of workers is {count!r}, and must be an integer from 0 on")
+
+        async def ask(monitor: MonitorConnection, changed: asyncio.Event) -> None:
+            try:
+                async with asyncio.timeout(timeout):
+                    while len(monitor.model.status.workers) < count:
+                        changed.clear()
+                        await changed.wait()
+            except TimeoutError:
+                status = monitor.model.status
+                text = f"waited {timeout:g} s for {counted(count, 'worker')}, and {len(status.workers):,} are connected"
+                raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
+
+        self._ask(ask)
+
+    def _ask(self, question: Callable[[MonitorConnection, asyncio.Event], Awaitable[_T]]) -> _T:
+        async def ask() -> _T:
+            changed = asyncio.Event()
+            address = _monitor_address_of(self._address)
+            seconds = self._timeout_seconds
+            monitor = MonitorConnection(address, changed.set, access=self._access, timeout_seconds=seconds)
+            try:
+                await monitor.ready()
+                return await question(monitor, changed)
+            finally:
+                monitor.close()
+
+        with ThreadPoolExecutor(1, "cluster-status") as thread:  # the caller's may have a loop that runs, in notebooks
+            return thread.submit(lambda: asyncio.run(ask())).result()
+
+
+def _monitor_address_of(address: str) -> str:
+    try:
+        known = next((each.monitor_address for each in running() if each.address == address), "")
+    except UsageError:
+        known = ""
+    return known or monitor_address_beside(address)

@@ -1,0 +1,163 @@
+"""What a client tells of its cluster, and how it waits for many futures."""
+
+from __future__ import annotations
+
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import UsageError
+from tests.waiting import until, wait_for_file
+
+MISSING = "/dev/null/missing"
+"""No other test can make it."""
+
+
+def doubled(number: int) -> int:
+    return 2 * number
+
+
+def divided(path: str, number: int) -> float:
+    if not Path(path).exists():
+        raise ZeroDivisionError(f"no {number}")
+    return 1 / number
+
+
+def nested_status() -> str:
+    try:
+        Client().cluster()
+    except UsageError as error:
+        return str(error)
+    return ""
+
+
+def waits_inside(number: int) -> int:
+    with Client() as client:
+        return sum(future.result() for future in client.as_completed([client.submit(doubled, number)]))
+
+
+def test_the_state_of_the_cluster_has_its_rows(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address(), name="asking") as client:
+        future = client.submit(doubled, 4)
+        assert future.result() == 8
+        state = client.cluster()
+        assert {row.manager for row in state.workers} == {"local"}
+        assert [row.id for row in state.managers] == ["local"]
+        assert "asking" in {row.name for row in state.clients}
+        assert state.scheduler.rss_bytes > 0
+        row = until(lambda: next((row for row in client.tasks("doubled") if row.id == future.task_id.hex()), None))
+        assert (row.function, row.state) == ("doubled", "done")
+        assert not client.tasks("no such task")
+        frame = state.workers.to_pandas()
+        assert list(frame["id"]) == [row.id for row in state.workers]
+        assert "give it the scheduler's address" in client.submit(nested_status).result()
+
+
+def test_failed_tasks_of_a_name_run_again(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    path = str(tmp_path / "there")
+    with Client(cluster.get_address()) as client:
+        failed = [client.submit_verbose(divided, (path, number), name="halves") for number in (1, 2)]
+        other = client.submit(divided, path, 4)
+        blocked = client.submit_verbose(doubled, (failed[0],), name="halves")
+        for future in (*failed, other, blocked):
+            assert isinstance(future.exception(), ZeroDivisionError)
+        Path(path).touch()
+        until(lambda: len(client.tasks("halves", state="failed")) == 3)
+        assert client.gather(client.retry("halves")) == [1.0, 0.5]
+    with Client(cluster.get_address()) as stranger:
+        assert stranger.retry("halves") == []
+
+
+def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    with Client(cluster.get_address()) as client:
+        gate = tmp_path / "gate"
+        waiting = [client.submit_verbose(wait_for_file, (gate,), name="waiting") for _ in range(3)]
+        other = client.submit(wait_for_file, gate)
+        assert client.cancel("waiting") == 3
+        assert all(future.cancelled() for future in waiting)
+        gate.touch()
+        other.result()
+        assert client.cancel("waiting") == 0
+        for arguments in ({}, {"name": "a", "tag": "b"}):
+            with pytest.raises(UsageError, match="give the name or the tag"):
+                client.cancel(**arguments)
+        with pytest.raises(UsageError, match="durable session"):
+            client.cancel(tag="b")
+
+
+def test_a_report_is_one_file(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    with Client(cluster.get_address()) as client:
+        client.submit_verbose(doubled, (4,), name="named-in-the-report").result()
+        until(lambda: client.tasks("named-in-the-report", state="done"))
+        path = client.report(tmp_path / "run.html")
+        assert "named-in-the-report" in path.read_text()
+        with pytest.raises(UsageError, match="cannot write"):
+            client.report(tmp_path / "missing" / "run.html")
+
+
+def test_workers_are_waited_for(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        client.wait_for_workers(1, timeout=20)
+        with pytest.raises(TimeoutError, match=r"waited 0\.1 s for 1,000 workers, and \d+ are connected"):
+            client.wait_for_workers(1000, timeout=0.1)
+        with pytest.raises(UsageError, match="must be an integer"):
+            client.wait_for_workers(-1)
+
+
+def test_values_are_gathered_in_the_shape_of_their_futures(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        one, two = client.submit(doubled, 1), client.submit(doubled, 2)
+        assert client.gather([one, {"two": (two, "text")}, {one}, 7]) == [2, {"two": (4, "text")}, {2}, 7]
+        failed = client.submit(divided, MISSING, 3)
+        with pytest.raises(ZeroDivisionError, match="no 3"):
+            client.gather([one, failed])
+        good, bad = client.gather([one, failed], return_exceptions=True)
+        assert good == 2
+        assert isinstance(bad, ZeroDivisionError)
+        endless = client.submit(wait_for_file, MISSING)
+        assert endless.cancel()
+        with pytest.raises(CancelledError):
+            client.gather([endless], return_exceptions=True)
+
+
+def test_futures_are_added_while_others_end(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    with Client(cluster.get_address()) as client:
+        late = client.submit(wait_for_file, tmp_path / "gate")
+        ending = client.as_completed([late, client.submit(doubled, 1)])
+        found = []
+        for future in ending:
+            if future is late:
+                break
+            found.append(future.result())
+            if found[-1] < 16:
+                ending.add(client.submit(doubled, found[-1]), future)  # one that was given is not given again
+            else:
+                (tmp_path / "gate").touch()
+        assert found == [2, 4, 8, 16]
+        assert len(ending) == 0
+        assert list(ending) == []
+        with pytest.raises(UsageError, match="takes futures"):
+            ending.add(7)  # type: ignore[arg-type]
+        assert client.submit(waits_inside, 3).result() == 6
+
+
+def test_futures_that_do_not_end_in_time_stay(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    with Client(cluster.get_address()) as client:
+        late = client.submit(wait_for_file, tmp_path / "gate")
+        with pytest.raises(TimeoutError, match="1 future did not end in time"):
+            next(client.as_completed([late], timeout=0.05))
+        (tmp_path / "gate").touch()
+        assert next(client.as_completed([late], timeout=20)) is late
+
+
+def test_a_bar_counts_what_has_ended_and_failed(
+    cluster: SchedulerClusterCombo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Client(cluster.get_address()) as client:
+        client.progress([client.submit(doubled, 1), client.submit(divided, MISSING, 3)], name="both")
+        written = capsys.readouterr().err
+        assert "both: 100%" in written
+        assert "2/2" in written
+        assert "failed=1" in written
