@@ -43,6 +43,7 @@ from scaler.client.map import (
     results_of,
     side_by_side,
 )
+from scaler.client.profiles import TaskProfile, profile
 from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference
@@ -482,6 +483,17 @@ class Client(ArgumentOnly):
         """
         self._check_open()
         return data.objects(self._loop, limit)
+
+    @hiding_frames
+    def profile(self, of: ScalerFuture | str, seconds: float = 0.0) -> TaskProfile:
+        """Return where the time of a task goes, or of all tasks of a function (its name); `print` shows hot frames.
+
+        A short task, which has no profile of its own, has that of its function. Of a running task it waits for the
+        first samples. seconds: what is sampled in the next seconds, or until the task ends; 0: all so far. Raises
+        UsageError, and UnreachableError when the scheduler does not answer.
+        """
+        self._check_open()
+        return profile(self._loop, of, seconds)
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:

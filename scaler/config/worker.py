@@ -107,6 +107,10 @@ class WorkerSettings(LoggingConfig):
     """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
     its tasks back and ends. 0: no limit. Not for symphony and aws_hpc in mode offload.
     """
+    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.02
+    """How often a processor looks where the code of its task is, for profiles of functions and tasks; 0: never. Not for
+    symphony and aws_hpc in mode offload.
+    """
     io_threads: Annotated[Count, Setting("-it", metavar="COUNT")] = 1
     """Threads that move bytes between ZeroMQ sockets and the process. Peers on the scheduler's host need none."""
     event_loop: Annotated[EventLoop, Setting("-el -e")] = "builtin"

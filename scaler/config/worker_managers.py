@@ -25,6 +25,7 @@ PROCESSOR_SETTINGS = (
     "max_tasks_per_processor",
     "max_processor_memory_growth",
     "max_suspended_tasks",
+    "profile_interval_seconds",
     "hard_processor_suspend",
     "preload_timeout_seconds",
 )

@@ -18,8 +18,10 @@ from scaler.protocol.messages import (
     ListSessions,
     ListSessionTasks,
     ObjectsFound,
+    Profiled,
     ReadFailure,
     ReadLog,
+    ReadProfile,
     SessionEnded,
     SessionsListed,
     SessionTasks,
@@ -32,9 +34,9 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects
+OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | ReadProfile
 Question = OfTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
-AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound
+AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | Profiled
 Answer = AboutTasks | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
@@ -42,6 +44,7 @@ _ANSWERS: dict[type[Question], type[Answer]] = {
     ReadFailure: FailedTask,
     FindTasks: TasksFound,
     FindObjects: ObjectsFound,
+    ReadProfile: Profiled,
     ShutdownCluster: ShutdownReply,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,

@@ -1238,3 +1238,31 @@ class CallsReported(Message):
     """Tells how far calls are: those that have changed since the last time, once in a second."""
 
     calls: Annotated[list[CallReport], f.PartList(CallReport)]
+
+
+@message(to_scheduler=(WORKER,), sequenced=False)
+class TasksProfiled(Message):
+    """Where the time of a task, or of several short ones of its function, was spent since the last such message."""
+
+    task: f.Id  # the last one
+    document: bytes  # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
+
+
+@message(to_scheduler=(*CLIENTS, MONITOR))
+class ReadProfile(Message):
+    """Asks for the profile of a task or a function; without both, for the functions that have one.
+
+    The answer is Profiled.
+    """
+
+    task: f.OptionalId = b""
+    search: str = ""  # the name of a function
+
+
+@message(from_scheduler=(*CLIENTS, MONITOR), batch=True)
+class Profiled(Message):
+    """Answers ReadProfile."""
+
+    task: f.OptionalId
+    search: str
+    json: bytes  # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions

@@ -14,7 +14,7 @@
 # header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
 # is of one message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -127,6 +127,9 @@ struct Body {
     copyObjects @82 :CopyObjects;
     replicateResults @83 :ReplicateResults;
     callsReported @84 :CallsReported;
+    tasksProfiled @85 :TasksProfiled;
+    readProfile @86 :ReadProfile;
+    profiled @87 :Profiled;
   }
 }
 
@@ -1084,4 +1087,28 @@ struct CallsReported {
   # Tells how far calls are: those that have changed since the last time, once in a second.
   # client, admin -> scheduler.
   calls @0 :List(CallReport);
+}
+
+struct TasksProfiled {
+  # Where the time of a task, or of several short ones of its function, was spent since the last such message.
+  # worker -> scheduler.
+  task @0 :Data;                 # the last one; 16 bytes
+  document @1 :Data;             # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
+}
+
+struct ReadProfile {
+  # Asks for the profile of a task or a function; without both, for the functions that have one.
+  #
+  # The answer is Profiled.
+  # client, monitor, admin -> scheduler.
+  task @0 :Data;                 # 16 bytes, or empty
+  search @1 :Text;               # the name of a function
+}
+
+struct Profiled {
+  # Answers ReadProfile.
+  # scheduler -> client, monitor, admin.
+  task @0 :Data;                 # 16 bytes, or empty
+  search @1 :Text;
+  json @2 :Data;                 # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
 }

@@ -30,6 +30,7 @@ from scaler.protocol.messages import (
     MonitorEvents,
     MonitorStatus,
     ReadLog,
+    ReadProfile,
     RefusalReason,
     Refused,
     Role,
@@ -42,6 +43,7 @@ from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Action, Fact
+from scaler.scheduler.core.profile_answers import profiled
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
 from scaler.scheduler.search import find
 from scaler.scheduler.status import ServerStatus, fitting, status
@@ -103,7 +105,7 @@ class Monitors:
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
-        self._questions: deque[tuple[bytes, Explain | FindTasks | FindObjects]] = deque()
+        self._questions: deque[tuple[bytes, Explain | FindTasks | FindObjects | ReadProfile]] = deque()
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
@@ -171,7 +173,7 @@ class Monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, (Explain() | FindTasks() | FindObjects()) as question):
+                case Received(peer, (Explain() | FindTasks() | FindObjects() | ReadProfile()) as question):
                     self._ask(peer, question)
                 case Received(peer, ReadLog(task)):
                     self._listener.send(peer, self._state.read_log(task))
@@ -246,7 +248,7 @@ class Monitors:
 
     # -- questions
 
-    def _ask(self, peer: bytes, question: Explain | FindTasks | FindObjects) -> None:
+    def _ask(self, peer: bytes, question: Explain | FindTasks | FindObjects | ReadProfile) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
             if isinstance(question, Explain):
                 text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
@@ -267,6 +269,8 @@ class Monitors:
                     self._listener.send(peer, Explained(task, explain(self._state, task, now)))
                 case FindObjects():
                     self._listener.send(peer, finding.answer(self._state, question))
+                case ReadProfile():
+                    self._listener.send(peer, profiled(self._state, question))
                 case FindTasks(search):
                     self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
         if self._questions:

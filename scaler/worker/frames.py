@@ -94,6 +94,8 @@ class ToAgent(IntEnum):
     """it is to be replaced once its tasks have ended; text: why"""
     WAITS = 10
     """text: what its running task waits for besides tasks of its own; empty: it goes on"""
+    PROFILED = 11
+    """identifier: of a task; text: the document of TasksProfiled"""
 
 
 def pack(*kind_and_values: Any) -> bytes:

@@ -119,6 +119,10 @@ OF_WORKERS = {
     "max_suspended_tasks": (
         "integration/test_client_nested.py::test_deeper_than_max_suspended_tasks_ends_at_once_and_says_so"
     ),
+    "profile_interval_seconds": (
+        "integration/test_profiles.py::"
+        "test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches_them_off"
+    ),
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
     "preload": CLUSTERS + "test_processors_were_preloaded",
     "preload_timeout_seconds": WORKERS + "test_workers_whose_preload_hangs_end_and_say_so",

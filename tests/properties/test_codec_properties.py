@@ -193,6 +193,9 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.StorageReply: st.builds(
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
+    m.TasksProfiled: st.builds(m.TasksProfiled, ID, DATA),
+    m.ReadProfile: st.builds(m.ReadProfile, st.just(b"") | ID, TEXT),
+    m.Profiled: st.builds(m.Profiled, st.just(b"") | ID, TEXT, DATA),
     m.FindObjects: st.builds(m.FindObjects, IDS, U32),
     m.ObjectsFound: st.builds(m.ObjectsFound, IDS, U32, DATA),
     m.StorageStatus: st.builds(m.StorageStatus, U64, U64, U64, U64, U64, U64, U64, TEXT, U64, U64),

@@ -19,6 +19,7 @@ from scaler.scheduler.core.facts import History, Logs
 from scaler.scheduler.core.failures import Failures
 from scaler.scheduler.core.locality import Locality
 from scaler.scheduler.core.objects import ObjectTable
+from scaler.scheduler.core.profiles import Profiles
 from scaler.scheduler.core.ready import ReadyQueues
 from scaler.scheduler.core.resources import MemoryPools
 from scaler.scheduler.core.state import (
@@ -97,6 +98,7 @@ class ClusterState:
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()
         """What tasks printed that have not failed."""
+        self.profiles = Profiles()
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, until the audit log is told."""
 

@@ -49,6 +49,7 @@ from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
+from scaler.scheduler.core.profile_answers import profiled, take_profile
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, StoreRecord, Worker
@@ -523,6 +524,8 @@ class SchedulerCore:
                 self._clear(client, other)
             case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
                 self._outbox.answer(client, self._answer(client, message))
+            case messages.ReadProfile():
+                self._outbox.answer(client, profiled(self.state, message, client))
             case messages.FindObjects():
                 self._outbox.answer(client, finding.answer(self.state, message, client))
             case messages.FindTasks() | messages.Heartbeat():
@@ -668,13 +671,8 @@ class SchedulerCore:
                 client = self.state.clients.get(nested)
                 if client is not None and client.via is worker:
                     self._client_left(client, "its task's process ended", now)
-            case messages.Output(task, is_stderr, text):
-                client = self._printed(task, is_stderr, text)
-                if client is not None:
-                    self._outbox.send_to_client(client, message)
-            case messages.Printed(ids, are_stderr, truncated_bytes, texts):
-                for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
-                    self._printed(*row)
+            case messages.Output() | messages.Printed() | messages.TasksProfiled():
+                self._told(message)
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
@@ -686,6 +684,19 @@ class SchedulerCore:
                 self._forget_peer(worker.id, reason, now, "left", retain=False)
             case _:
                 self._not_allowed(worker.id, message)
+
+    def _told(self, message: messages.Output | messages.Printed | messages.TasksProfiled) -> None:
+        """Take in what a worker tells of tasks beside how they end."""
+        match message:
+            case messages.TasksProfiled():
+                take_profile(self.state, message)
+            case messages.Output(task, is_stderr, text):
+                client = self._printed(task, is_stderr, text)
+                if client is not None:
+                    self._outbox.send_to_client(client, message)
+            case messages.Printed(ids, are_stderr, truncated_bytes, texts):
+                for row in zip(ids, are_stderr, texts, truncated_bytes, strict=True):
+                    self._printed(*row)
 
     def _printed(self, task: bytes, is_stderr: bool, text: bytes, lost: int = 0) -> ClientRecord | None:
         """Keep what a task wrote, and return its client; None when that has left."""

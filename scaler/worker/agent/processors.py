@@ -19,7 +19,7 @@ from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, memory_cgroup
-from scaler.protocol.messages import Relay, Welcome
+from scaler.protocol.messages import Relay, TasksProfiled, Welcome
 from scaler.texts import escaped
 from scaler.worker.agent.events import (
     AgentInput,
@@ -64,6 +64,8 @@ MAX_READ_PER_WAKEUP = 64
 """Datagrams of one processor in one iteration of the loop, so that others get their turn."""
 CRASH_TEXT_BYTES = 4096
 """Of what the interpreter wrote while it crashed, at most this much is shown."""
+MAX_PROFILE_BYTES = 512 * 1024
+"""Of one report of samples."""
 DESCRIPTORS_PER_TASK = 8
 """Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
 _log = logging.getLogger(__name__)
@@ -356,6 +358,9 @@ class ProcessorAgent(Agent):
                 descriptors.clear()
             case ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
+            case ToAgent.PROFILED:
+                if len(note.text) <= MAX_PROFILE_BYTES:
+                    self.send_output(TasksProfiled(note.identifier, note.text))
             case kind:
                 if kind is ToAgent.WAITS or (kind is ToAgent.READY and self._core.executor.obstacle()):
                     self.heartbeat_soon()  # it says what a task waits for, or that nothing keeps them any more

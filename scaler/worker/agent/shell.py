@@ -37,6 +37,7 @@ from scaler.protocol.messages import (
     Returned,
     Role,
     Server,
+    TasksProfiled,
     Welcome,
     WorkerDetails,
     WorkerHeartbeat,
@@ -197,8 +198,8 @@ class Agent:
         except RefusedError:
             return  # the event that ends this agent and says why comes with this wakeup or the next
 
-    def send_output(self, message: Output | Printed) -> None:
-        """Send the scheduler what a task wrote, unless too much is on its way already."""
+    def send_output(self, message: Output | Printed | TasksProfiled) -> None:
+        """Send the scheduler what a task wrote, or where its time went, unless too much is on its way already."""
         if self._connector is not None and self._connector.outbox_bytes() < MAX_OUTPUT_BACKLOG_BYTES:
             self.send(message)
 

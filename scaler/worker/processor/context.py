@@ -49,6 +49,8 @@ class ProcessorContext:
         """Returns how this worker authenticates."""
         self.task_id = b""
         """The running task; empty between tasks."""
+        self.function = ""
+        """The name of its function."""
         self.object_storage_address = ""
         self._control = control
         self._flush_results = flush_results

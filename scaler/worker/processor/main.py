@@ -43,6 +43,7 @@ from scaler.worker.processor.functions import (
 )
 from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.on_import import on_import
+from scaler.worker.processor.sampling import Sampler
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import BlockingStorage
@@ -227,6 +228,9 @@ class _Processor:
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
         self._guard = ProcessGuard()
+        below = _Processor._run.__code__, _Processor._call.__code__
+        interval = config.profile_interval_seconds
+        self._sampler = Sampler(interval, self._context, below, self._send_profile) if interval else None
         self._is_spoilt = False
         """A task has changed this process, so that it must run no other."""
 
@@ -234,6 +238,8 @@ class _Processor:
         """Work until the agent says END."""
         tasks = self._tasks
         run = self._run
+        if self._sampler is not None:
+            self._sampler.start()
         with teed_streams(self._printing.write):
             while not self._is_spoilt:
                 try:
@@ -287,11 +293,16 @@ class _Processor:
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
 
+    def _send_profile(self, task: bytes, document: bytes) -> None:
+        """Send samples, unless the agent is behind with reading: the task must not wait for it."""
+        with contextlib.suppress(BlockingIOError, ConnectionError):
+            send(self._control, pack_note(Note(ToAgent.PROFILED, document, task)), socket.MSG_DONTWAIT)
+
     def _use_storage(self, store_address: str, object_storage_address: str) -> None:
         self._objects.move(store_address, is_host_store=store_address != object_storage_address)
         self._context.object_storage_address = object_storage_address  # of clients in tasks, which are as any other
 
-    def _run(self, values: tuple[Any, ...]) -> None:
+    def _run(self, values: tuple[Any, ...]) -> None:  # noqa: PLR0915 (calls of more functions would cost each task)
         """Run the task of a TASK datagram, and add its result."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
@@ -304,7 +315,13 @@ class _Processor:
         ):  # fmt: skip
             results.flush()
         results.begin(began_ns)
+        self._context.function = spec.name
         self._context.task_id = task
+        sampler = self._sampler
+        if sampler is not None and sampler.is_asleep:
+            sampler.is_asleep = False
+            if sampler.awake.locked():  # it is not after a release that came too late for an earlier sleep
+                sampler.awake.release()
         meter = _UNMEASURED
         try:
             if spec.profiling or spec.stream_output:

@@ -1,0 +1,108 @@
+"""Where the time of tasks goes, as workers have sampled it: a profile per function, and of long tasks one each. Pure.
+
+Bounded: the functions and tasks that were sampled last are kept, and of many reports in a short time not all are taken.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from scaler.stack_profile import StackProfile, read_json
+
+MAX_FUNCTIONS = 256
+"""Functions of all keys."""
+MAX_TASKS = 256
+"""Tasks with a profile of their own."""
+MAX_LISTED = 200
+REPORTS_PER_SECOND = 100
+"""Taken in at most, on average over MAX_SAVED_SECONDS: each costs some 0.1 ms."""
+MAX_SAVED_SECONDS = 5.0
+MAX_NAME = 200
+
+
+@dataclass(slots=True, eq=False)
+class _Sampled:
+    profile: StackProfile = field(default_factory=StackProfile)
+    hottest: str | None = None
+    """The frame with the longest own time; None: to be found again."""
+
+    def merge(self, other: StackProfile) -> None:
+        self.profile.merge(other)
+        self.hottest = None
+
+
+@dataclass(slots=True, eq=False)
+class Profiles:
+    """Profiles of functions by key and name, and of tasks by id; the last used ones at the end."""
+
+    dropped: int = 0
+    """Reports that were not taken, or that could not be read."""
+    _functions: OrderedDict[tuple[str, str], _Sampled] = field(default_factory=OrderedDict)
+    _tasks: OrderedDict[bytes, tuple[str, _Sampled]] = field(default_factory=OrderedDict)
+    _left: float = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
+    _refilled_at: float = 0.0
+
+    def add(self, task: bytes, key: str, document: bytes, now: float) -> None:
+        """Take in a worker's report about a task, or several of its function. key: whose they are."""
+        refill = max(0.0, now - self._refilled_at) * REPORTS_PER_SECOND
+        self._left = min(self._left + refill, REPORTS_PER_SECOND * MAX_SAVED_SECONDS)
+        self._refilled_at = now
+        try:
+            if self._left < 1:
+                raise ValueError("too many reports")
+            self._left -= 1
+            profile, values = read_json(document)
+            name = str(values.get("name", ""))[:MAX_NAME]
+        except ValueError:
+            self.dropped += 1
+            return
+        self._functions.setdefault((key, name), _Sampled()).merge(profile)
+        self._functions.move_to_end((key, name))
+        if len(self._functions) > MAX_FUNCTIONS:
+            self._functions.popitem(last=False)
+        if values.get("single") is True:
+            self._tasks.setdefault(task, (name, _Sampled()))[1].merge(profile)
+            self._tasks.move_to_end(task)
+            if len(self._tasks) > MAX_TASKS:
+                self._tasks.popitem(last=False)
+
+    def of_task(self, task: bytes) -> tuple[str, StackProfile] | None:
+        """Return the function and the profile of a task that has one of its own."""
+        found = self._tasks.get(task)
+        return None if found is None else (found[0], found[1].profile)
+
+    def of_function(self, name: str, may_see: Callable[[str], bool]) -> StackProfile | None:
+        """Return the profile of a function. may_see: tells whether what this key owns counts."""
+        visible = [each.profile for (key, own), each in self._functions.items() if own == name and may_see(key)]
+        if len(visible) < 2:
+            return visible[0] if visible else None
+        merged = StackProfile()
+        for each in visible:
+            merged.merge(each)
+        return merged
+
+    def hottest(self, name: str) -> str:
+        """Return the hottest frame of a function, of all keys: of the one that has the most samples. O(keys)."""
+        found = [each for (_, own), each in self._functions.items() if own == name]
+        if not found:
+            return ""
+        longest = max(found, key=lambda each: each.profile.samples)
+        if longest.hottest is None:
+            longest.hottest = next((each.frame for each in longest.profile.hottest(1)), "")
+        return longest.hottest
+
+    def hottest_frames(self) -> dict[str, str]:
+        """Return the hottest frame of every function."""
+        return {name: self.hottest(name) for name in {name for _, name in self._functions}}
+
+    def listed(self, may_see: Callable[[str], bool]) -> list[tuple[str, int, int, str]]:
+        """Return name, samples, microseconds and hottest frame of the visible functions, the longest time first."""
+        rows = []
+        for name in dict.fromkeys(name for key, name in self._functions if may_see(key)):
+            profile = self.of_function(name, may_see)
+            if profile is not None:
+                frame = next((each.frame for each in profile.hottest(1)), "")
+                rows.append((name, profile.samples, profile.total_us, frame))
+        return sorted(rows, key=lambda row: (-row[2], row[0]))[:MAX_LISTED]

@@ -1,0 +1,202 @@
+"""Samples what the main thread of a processor does while a task runs, some fifty times a second.
+
+A sample counts the time since the one before it, so a call into C that keeps the interpreter's lock is charged in full,
+to the Python frame that made it. Threads that a task starts are not sampled, and other processes are not.
+"""
+
+from __future__ import annotations
+
+import _thread
+import gc
+import json
+import random
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import CodeType, FrameType
+
+from scaler.stack_profile import LEFT_OUT, StackProfile, label, short_file, within_depth
+from scaler.worker.processor.context import ProcessorContext
+
+FIRST_REPORT_SECONDS = 1.0
+LAST_REPORT_SECONDS = 5.0
+"""The pause between two reports begins with the first and doubles up to the last, as long as tasks run."""
+LONG_TASK_US = 2_000_000
+"""Samples of a task with more are reported as its own, not only as its function's."""
+ASLEEP_AFTER_SECONDS = 0.5
+"""Without a task for this long, the thread waits for the next one."""
+SUSPENDED_FACTOR = 16
+"""A task that waits for others is sampled so much more rarely: there may be a thousand of them on one host."""
+MAX_WALKED = 500
+"""Frames that are looked at; more of them are the outermost ones of a deep recursion."""
+SWITCH_SECONDS = 0.0001
+"""How long the thread waits for the interpreter's lock before it asks for it, while the task has one thread only. With
+Python's own 5 ms, calls that release the lock (such as reading a file) would get the samples of the code before them.
+"""
+NO_FRAME = "scaler (arguments and result)"
+"""Stands for the time in which no function of a user runs."""
+
+_OWN_THREADS = 1
+"""The sampler: the main thread does not count."""
+_RawStack = tuple[tuple[CodeType, int], ...]
+_Counts = dict[_RawStack, list[int]]
+"""Microseconds and samples of each stack."""
+
+
+class Sampler:
+    """One per processor, with a thread of its own that user code does not see in `threading`."""
+
+    def __init__(
+        self,
+        interval_seconds: float,
+        context: ProcessorContext,
+        below: tuple[CodeType, ...],
+        send: Callable[[bytes, bytes], None],
+    ) -> None:
+        """below: code of the frames below the user's function. send: takes a task's id and a document."""
+        self._interval_seconds = interval_seconds
+        self._context = context
+        self._below = frozenset(below)
+        self._send = send
+        self._main = threading.get_ident()
+        self.is_asleep = False
+        """It waits for `awake`, which every task releases then."""
+        self.awake = _thread.allocate_lock()
+        self.awake.acquire()
+        self._switch_seconds = sys.getswitchinterval()
+        """As it was, or as a task has set it."""
+        self._task = b""
+        self._function = ""
+        self._of_task: _Counts = {}
+        self._is_long = False
+        """Some samples of the task were reported as its own, so the others are, too."""
+        self._of_functions: dict[str, tuple[bytes, _Counts]] = {}
+        """With the last task of each function."""
+
+    def start(self) -> None:
+        """Begin to sample the thread that has made this object."""
+        _thread.start_new_thread(self._work, ())
+
+    def _work(self) -> None:
+        # A signal of the process must interrupt what the main thread waits for.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self._set_switching(_OWN_THREADS)
+        context = self._context
+        pause = FIRST_REPORT_SECONDS
+        before = busy_at = time.monotonic()
+        report_at = before + pause
+        while True:
+            factor = SUSPENDED_FACTOR if context.is_suspended else 1
+            time.sleep(self._interval_seconds * factor * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)
+            now = time.monotonic()
+            if context.task_id:
+                self._sample(int((now - before) * 1e6))
+                busy_at = now
+            elif now - busy_at > ASLEEP_AFTER_SECONDS:
+                self._report(is_idle=True)
+                self.is_asleep = True  # before the question: `awake` is released after the task has its id
+                if not context.task_id or not self.is_asleep:
+                    self.awake.acquire()
+                self.is_asleep = False
+                now = busy_at = time.monotonic()
+                pause = FIRST_REPORT_SECONDS
+                report_at = now + pause
+            if now >= report_at:
+                self._report()
+                pause = min(2 * pause, LAST_REPORT_SECONDS)
+                report_at = now + pause
+            before = now
+
+    def _sample(self, microseconds: int) -> None:
+        frame = main_frame(self._main)
+        self._set_switching(_thread._count())  # noqa: SLF001 (`threading` does not know this thread)
+        task, function = self._context.task_id, self._context.function
+        if frame is None or not task:
+            return
+        stack: list[tuple[CodeType, int]] = []
+        current: FrameType | None = frame
+        while current is not None and len(stack) < MAX_WALKED:
+            code = current.f_code
+            if code in self._below:
+                break
+            stack.append((code, current.f_lineno or 0))
+            current = current.f_back
+        del frame, current  # they keep the values of the task's variables alive
+        if task != self._task:
+            self._leave_task()
+            self._task, self._function = task, function
+        counted = self._of_task.setdefault(tuple(stack), [0, 0])
+        counted[0] += microseconds
+        counted[1] += 1
+
+    def _set_switching(self, threads: int) -> None:
+        """Leave to a task with threads the pace at which these take turns."""
+        present = sys.getswitchinterval()
+        if abs(present - SWITCH_SECONDS) > SWITCH_SECONDS / 2:
+            self._switch_seconds = present
+        wanted = SWITCH_SECONDS if threads <= _OWN_THREADS else self._switch_seconds
+        if wanted != present:
+            sys.setswitchinterval(wanted)
+
+    def _leave_task(self) -> None:
+        """Count the samples of the last task as its own when it was long, or else as its function's."""
+        counts, self._of_task = self._of_task, {}
+        is_long, self._is_long = self._is_long, False
+        if not counts:
+            return
+        if is_long or sum(microseconds for microseconds, _ in counts.values()) >= LONG_TASK_US:
+            self._send_counts(self._task, self._function, counts, is_single=True)
+            return
+        _, known = self._of_functions.get(self._function, (b"", {}))
+        for stack, (microseconds, samples) in counts.items():
+            counted = known.setdefault(stack, [0, 0])
+            counted[0] += microseconds
+            counted[1] += samples
+        self._of_functions[self._function] = self._task, known
+
+    def _report(self, *, is_idle: bool = False) -> None:
+        """Send what was counted. is_idle: no task runs."""
+        if is_idle:
+            self._leave_task()
+            self._task = b""
+        elif sum(microseconds for microseconds, _ in self._of_task.values()) >= LONG_TASK_US // 4:
+            self._is_long = True
+            counts, self._of_task = self._of_task, {}
+            self._send_counts(self._task, self._function, counts, is_single=True)
+        functions, self._of_functions = self._of_functions, {}
+        for function, (task, counts) in functions.items():
+            self._send_counts(task, function, counts, is_single=False)
+
+    def _send_counts(self, task: bytes, function: str, counts: _Counts, *, is_single: bool) -> None:
+        """Send one document. What finds no room is dropped: samples are a selection anyway."""
+        found = StackProfile()
+        for raw, (microseconds, samples) in counts.items():
+            found.add(labelled(raw), microseconds, samples)
+        document = {"name": function, "single": is_single, **found.document()}
+        self._send(task, json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def labelled(raw: _RawStack) -> tuple[str, ...]:
+    """Return the labels of a stack whose innermost frame comes first, from the outermost one on."""
+    labels = [label(f"{code.co_qualname} ({short_file(code.co_filename)}:{line})") for code, line in reversed(raw)] or [
+        NO_FRAME
+    ]
+    return within_depth([LEFT_OUT, *labels] if len(raw) == MAX_WALKED else labels)
+
+
+def main_frame(thread: int) -> FrameType | None:
+    """Return the innermost frame of a thread; None when it has ended.
+
+    CPython 3.11 holds a lock of the interpreter while it makes the frames. A garbage collection in there may run code
+    that needs the same lock, and then the process stands still for ever; so none may begin.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        # The answer has this frame, too: in a variable of it, it would be a cycle that keeps the values of tasks alive.
+        return sys._current_frames().get(thread)  # noqa: SLF001 (the only way to see another thread's frame)
+    finally:
+        if was_enabled:
+            gc.enable()

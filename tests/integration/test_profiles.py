@@ -1,0 +1,181 @@
+"""Profiles of real tasks: the hot spot is found, for running tasks too, and switched off there is none."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import UsageError
+from tests.waiting import until, wait_for_file
+
+SECONDS = 30
+
+
+def hot(count: int) -> int:
+    return sum(number * number for number in range(count))
+
+
+def cool(count: int) -> int:
+    return sum(range(count // 20))
+
+
+def work(path: str) -> int:
+    """Work until there is a file."""
+    rounds = 0
+    while not Path(path).exists():
+        hot(100_000)
+        cool(100_000)
+        rounds += 1
+    return rounds
+
+
+def work_for(seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        hot(10_000)
+
+
+def work_a_little(count: int) -> int:
+    return hot(count)
+
+
+def inside(path: str) -> int:
+    """Wait for a task of a client inside."""
+    with Client() as client:
+        rounds: int = client.submit(work, path).result()
+        return rounds
+
+
+def in_a_thread(path: str) -> None:
+    beside = threading.Thread(target=work, args=(path,))
+    beside.start()
+    wait_for_file(path)
+    beside.join()
+
+
+def count_threads(_: int) -> tuple[int, bool]:
+    import gc  # noqa: PLC0415 (in the processor)
+
+    return threading.active_count(), gc.isenabled()
+
+
+def test_the_hot_spot_of_a_running_task_is_found_at_once(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(work, str(go))
+        try:
+            found = client.profile(future)
+            later = client.profile(future, seconds=1.0)
+        finally:
+            go.touch()
+        future.result(SECONDS)
+    assert (found.name, found.of) == ("work", "task")
+    # The first samples may be of the import of this module.
+    frames = {each.frame.partition(" ")[0]: each for each in later.hottest(50)}
+    assert later.hottest(1)[0].frame.startswith("hot.<locals>.<genexpr> (integration/test_profiles.py:")
+    assert frames["hot"].total_us > 0.7 * later.stacks.total_us
+    assert all(
+        stack[0].startswith("work ") for stack in later.stacks.own_us
+    )  # nothing of the processor stands below it
+    assert 0.2 < found.seconds < SECONDS
+    assert later.samples > 5
+    assert "hot.<locals>.<genexpr>" in str(later)
+
+
+def test_short_tasks_have_the_profile_of_their_function(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    with Client(cluster.get_address()) as client:
+        future = client.submit(work_a_little, 10)
+        begun = time.monotonic()
+        found = until(
+            lambda: (
+                client.map(work_a_little, [200_000] * 20)
+                and (each := client.profile("work_a_little")).samples > 20
+                and each
+            )
+        )
+        assert found.of == "function"
+        # A sample counts the time since the one before, so times add up to what has passed.
+        assert found.seconds <= (time.monotonic() - begun + 1) * 2
+        assert client.profile(future).name == "work_a_little"
+        assert client.profile(future).of == "function"
+        for name in ("stacks.json", "stacks.txt"):
+            found.save(tmp_path / name)
+        nothing = client.profile("no such function")
+        assert (nothing.of, nothing.samples, str(nothing)) == ("", 0, "no such function: no samples")
+        for bad in (1, None):
+            with pytest.raises(UsageError, match="no future and no name"):
+                client.profile(bad)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="seconds"):
+            client.profile(future, seconds=-1)
+    assert json.loads((tmp_path / "stacks.json").read_text())["profiles"][0]["unit"] == "microseconds"
+    assert (tmp_path / "stacks.txt").read_text() == found.stacks.collapsed()
+
+
+def test_a_task_that_waits_for_its_own_tasks_and_these_have_profiles(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    go = tmp_path / "go"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(inside, str(go))
+        outer, inner = client.profile(future), until(lambda: (each := client.profile("work")).samples and each)
+        go.touch()
+        future.result(SECONDS)
+    assert any(each.frame.startswith("inside ") for each in outer.hottest(50))
+    assert any(each.frame.startswith("hot.") for each in inner.hottest(50))
+
+
+def test_only_the_main_thread_of_a_task_counts(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(in_a_thread, str(go))
+        found = client.profile(future)
+        go.touch()
+        future.result(SECONDS)
+    assert found.samples
+    assert not any(each.frame.startswith(("hot", "work")) for each in found.hottest(50))
+
+
+def set_pace(_: int) -> tuple[float, float]:
+    """Return the pace of threads while there are some, after it was set, and wait until the sampler has seen them."""
+    sys.setswitchinterval(0.02)
+    over = threading.Event()
+    beside = threading.Thread(target=over.wait)
+    beside.start()
+    with_threads = until(lambda: abs(sys.getswitchinterval() - 0.02) < 0.001 and sys.getswitchinterval())
+    over.set()
+    beside.join()
+    return with_threads, until(lambda: sys.getswitchinterval() < 0.001 and sys.getswitchinterval())
+
+
+def test_threads_of_a_task_take_turns_as_it_has_set() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        with_threads, alone = client.submit(set_pace, 0).result(SECONDS)
+    assert with_threads == pytest.approx(0.02)
+    assert alone == pytest.approx(0.0001)
+
+
+def test_tasks_do_not_see_the_sampler() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(count_threads, 0).result(SECONDS) == (1, True)
+
+
+@pytest.mark.parametrize("interval_seconds", [0.02, 0.2, 0.0])
+def test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches_them_off(
+    interval_seconds: float,
+) -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, profile_interval_seconds=interval_seconds) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        client.submit(work_for, 2.5).result(SECONDS)  # the first report comes after 1 s
+        if interval_seconds:
+            found = until(lambda: (each := client.profile("work_for")).samples and each)
+            assert 0.5 < found.seconds / found.samples / interval_seconds < 3
+        else:
+            assert client.profile("work_for").samples == 0

@@ -1,0 +1,98 @@
+"""Profiles at the scheduler: merged per function, bounded, and only for those who may see the tasks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from scaler.ids import TASK_KIND
+from scaler.net.identity import Identity
+from scaler.protocol.messages import Profiled, ReadProfile, TasksProfiled
+from scaler.scheduler.core.profile_answers import profiled
+from scaler.scheduler.core.profiles import MAX_FUNCTIONS, MAX_SAVED_SECONDS, MAX_TASKS, REPORTS_PER_SECOND, Profiles
+from scaler.stack_profile import StackProfile
+from tests.unit.scheduler.driver import Cluster
+
+ALICE, BOB, ROOT = Identity("alice"), Identity("bob"), Identity("root", is_admin=True)
+
+
+def document(name: str, *frames: str, single: bool = False, us: int = 1000) -> bytes:
+    made = StackProfile()
+    made.add(frames, us)
+    return json.dumps({"name": name, "single": single, **made.document()}).encode()
+
+
+def asked(cluster: Cluster, client: str, question: ReadProfile) -> dict[str, Any]:
+    cluster.said.clear()
+    cluster.say(client, question)
+    [(_, answer)] = [said for said in cluster.said if said[0] == client]
+    assert isinstance(answer, Profiled)
+    found: dict[str, Any] = json.loads(answer.json)
+    return found
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    cluster = Cluster()
+    for name, identity in (("alice", ALICE), ("bob", BOB), ("root", ROOT)):
+        cluster.client(name, identity=identity)
+    cluster.worker("w")
+    return cluster
+
+
+def test_reports_of_a_function_are_merged_and_a_long_task_has_a_profile_of_its_own(cluster: Cluster) -> None:
+    [task, short] = cluster.submit("alice", 2)
+    cluster.say("w", TasksProfiled(task, document("function", "main", "hot", single=True, us=3000)))
+    cluster.say("w", TasksProfiled(short, document("function", "main", "hot", us=1000)))
+    own = asked(cluster, "alice", ReadProfile(task))
+    assert (own["of"], own["stacks"], own["samples"]) == ("task", [[3000, 0, 1]], 1)
+    assert asked(cluster, "alice", ReadProfile(short))["of"] == "function"
+    function = asked(cluster, "alice", ReadProfile(search="function"))
+    assert (function["of"], function["stacks"], function["samples"]) == ("function", [[4000, 0, 1]], 2)
+    assert asked(cluster, "alice", ReadProfile())["functions"] == [["function", 2, 4000, "hot"]]
+    assert cluster.state.profiles.hottest("function") == "hot"
+
+
+def test_a_client_sees_no_profile_of_another_key_and_an_admin_sees_all(cluster: Cluster) -> None:
+    [task] = cluster.submit("alice")
+    [other] = cluster.submit("bob")
+    cluster.say("w", TasksProfiled(task, document("function", "secret", single=True)))
+    cluster.say("w", TasksProfiled(other, document("function", "own")))
+    for question in (ReadProfile(task), ReadProfile(search="function"), ReadProfile()):
+        assert "secret" not in json.dumps(asked(cluster, "bob", question))
+    assert asked(cluster, "bob", ReadProfile(task)) == {"of": "", "name": ""}
+    assert asked(cluster, "bob", ReadProfile(search="function"))["frames"] == ["own"]
+    assert asked(cluster, "root", ReadProfile(task))["frames"] == ["secret"]
+    assert set(asked(cluster, "root", ReadProfile(search="function"))["frames"]) == {"secret", "own"}
+    everything = profiled(cluster.state, ReadProfile())
+    assert json.loads(everything.json)["functions"] == [["function", 2, 2000, "own"]]
+
+
+def test_what_is_no_profile_or_of_an_unknown_client_is_dropped(cluster: Cluster) -> None:
+    [task] = cluster.submit("alice")
+    for bad in (b"", b"[]", b"\xff", b'{"samples": 1}'):
+        cluster.say("w", TasksProfiled(task, bad))
+    cluster.say("w", TasksProfiled(b"stranger" + TASK_KIND + bytes(6), document("function", "main")))
+    assert asked(cluster, "root", ReadProfile())["functions"] == []
+    assert cluster.state.profiles.dropped == 4
+
+
+def test_functions_tasks_and_reports_per_second_are_bounded() -> None:
+    profiles, now = Profiles(), 0.0
+    for number in range(2 * MAX_FUNCTIONS):
+        now += 1 / REPORTS_PER_SECOND
+        profiles.add(number.to_bytes(16, "big"), "key", document(f"f{number}", "main", single=True), now)
+    last = 2 * MAX_FUNCTIONS - 1
+    assert profiles.of_function("f0", lambda _: True) is None
+    assert profiles.of_function(f"f{last}", lambda _: True) is not None
+    assert profiles.of_task(bytes(16)) is None
+    assert profiles.of_task((last - MAX_TASKS + 1).to_bytes(16, "big")) is not None
+    assert profiles.dropped == 0
+    for _ in range(2 * round(REPORTS_PER_SECOND * MAX_SAVED_SECONDS)):
+        profiles.add(bytes(16), "key", document("flood", "main"), now)
+    flood = profiles.of_function("flood", lambda _: True)
+    assert flood is not None
+    assert flood.samples + profiles.dropped == 2 * REPORTS_PER_SECOND * MAX_SAVED_SECONDS
+    assert flood.samples <= REPORTS_PER_SECOND * MAX_SAVED_SECONDS
