@@ -92,7 +92,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
 
     unit_price: Annotated[Price | None, Setting(default_text="the type's own, else 0", metavar="PRICE")] = None
     """What one unit (process, container, machine, job) costs in an hour, for spend_limit of the scheduler; 0: nothing.
-    """
+    In mode offload of aws_hpc, each job is one task."""
 
     def worker_config(
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0

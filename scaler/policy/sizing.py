@@ -84,7 +84,8 @@ class Constraints:
     def price(self, manager: ManagerView) -> float:
         """Return what one unit costs in an hour: as the user says, else as its manager does."""
         price = self.get("price_per_hour", manager.manager_id)
-        return manager.unit_price if price is None else price
+        # Where tasks are charged, a unit costs no more than all of its slots do.
+        return manager.slot_price * manager.unit_slots if price is None else price
 
     def cooldown(self, plan: CapacityPlan) -> float:
         seconds = self.get("idle_seconds", plan.manager.manager_id)

@@ -72,6 +72,23 @@ class SpendingLedger:
             units[unit] = UnitCharge(price / 3600 * max(0.0, age_seconds - (now - self.began_at)))
         known = units[unit]
         due = price / 3600 * max(minimum_seconds, age_seconds - known.free_seconds)
+        return self._add(manager, known, due, now)
+
+    def begin(self, manager: str, unit: str) -> None:
+        """Note a unit whose tasks are charged, before the first of them."""
+        self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(0.0))
+
+    def charge_tasks(self, manager: str, unit: str, paid_seconds: float, now: float, *, price: float) -> float:
+        """Charge what the tasks of a unit have cost, and return what was added.
+
+        paid_seconds: of all of them; price: of a task and hour.
+        """
+        due = price / 3600 * paid_seconds
+        # One that is not known had its tasks before the run.
+        known = self._units.setdefault(manager, {}).setdefault(unit, UnitCharge(due))
+        return self._add(manager, known, due, now)
+
+    def _add(self, manager: str, known: UnitCharge, due: float, now: float) -> float:
         amount = due - known.charged
         if amount <= 0:
             return 0.0
@@ -224,15 +241,29 @@ class SpendingLedger:
 
 
 def least_charge(manager: ManagerView) -> float:
-    """Return what one more unit costs at least."""
+    """Return what one more unit costs at least; where tasks are charged, one more task."""
     return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, LEAST_SECONDS)
 
 
-def _budget(ledger: SpendingLedger, managers: Iterable[ManagerView], now: float) -> float:
-    """Return what new units may cost: what is left after a minute of those that exist; 0 while a limit is reached."""
+def task_charge(manager: ManagerView, task_seconds: float) -> float:
+    """Return what a task of this duration costs at a manager; 0 where tasks are not charged."""
+    if not manager.charges_tasks:
+        return 0.0
+    return manager.unit_price / 3600 * max(manager.unit_minimum_seconds, task_seconds)
+
+
+def budget(ledger: SpendingLedger, managers: Iterable[ManagerView], now: float) -> float:
+    """Return what new units and tasks may cost; infinite without limits, 0 while one is reached.
+
+    It is what is left after a minute of what exists, and after the minimum of tasks that have not begun.
+    """
     if ledger.reached:
         return 0.0
-    reserved = sum(manager.unit_price * manager.units for manager in managers) / 3600 * LEAST_SECONDS
+    reserved = 0.0
+    for manager in managers:
+        paid = manager.tasks_begun if manager.charges_tasks else manager.units
+        reserved += manager.unit_price / 3600 * LEAST_SECONDS * paid
+        reserved += least_charge(manager) * max(0, manager.tasks - manager.tasks_begun)
     return max(0.0, ledger.left(now) - reserved)
 
 
@@ -240,11 +271,11 @@ def affordable(ledger: SpendingLedger, view: ClusterView) -> ClusterView:
     """Return the view with no more slots of paid managers than may be paid for, so that policies use others."""
     if not ledger.limits:
         return view
-    budget = _budget(ledger, view.managers, view.now)
+    left = budget(ledger, view.managers, view.now)
     managers = []
     for manager in view.managers:
         if manager.unit_price > 0 and not manager.fixed:
-            units = 0 if ledger.reached else manager.units + math.floor(budget / least_charge(manager) + _ROUNDING)
+            units = 0 if ledger.reached else manager.units + math.floor(left / least_charge(manager) + _ROUNDING)
             if manager.max_units is None or units < manager.max_units:
                 manager = replace(manager, max_slots=units * manager.unit_slots)  # noqa: PLW2901
         managers.append(manager)
@@ -258,19 +289,19 @@ def limited(
     answer, reasons = dict(wanted), dict[str, str]()
     if not ledger.limits:
         return answer, reasons
-    budget = _budget(ledger, managers, now)
-    for manager in sorted(managers, key=lambda manager: manager.unit_price / manager.unit_slots):
+    left = budget(ledger, managers, now)
+    for manager in sorted(managers, key=lambda manager: manager.slot_price):
         if manager.unit_price <= 0 or manager.fixed:
             continue
         here = 0 if ledger.reached else manager.units
-        most = here + math.floor(budget / least_charge(manager) + _ROUNDING)
+        most = here + math.floor(left / least_charge(manager) + _ROUNDING)
         each = answer.get(manager.manager_id)
         if each is not None:
             units = min(each.units, most)
             reason = ledger.why(now) if ledger.reached or units < each.units else each.reason
             most_units = most if each.most_units is None else min(each.most_units, most)
             answer[manager.manager_id] = Wanted(units, reason, most_units)
-            budget -= max(0, units - here) * least_charge(manager)
+            left -= max(0, units - here) * least_charge(manager)
         elif ledger.reached:
             answer[manager.manager_id] = Wanted(0, ledger.why(now), 0)
         if most <= here:
@@ -281,20 +312,30 @@ def limited(
 def cost_of_work(demand: Iterable[Demand], managers: Sequence[ManagerView]) -> float | None:
     """Return what the queued and running tasks will cost on slots as they are now; None while nothing is measured.
 
-    Without units, they are those of the cheapest manager.
+    Without units, they are those of the cheapest manager. Where tasks are charged, those that it has cost that, and the
+    others only if there is no other manager.
     """
     rows = list(demand)
     measured = [row for row in rows if row.task_seconds is not None]
     count = sum(row.queued + row.running for row in measured)
     if rows and not count:
         return None
-    known = sum((row.queued + row.running / 2) * (row.task_seconds or 0.0) for row in measured)
     mean = sum((row.queued + row.running) * (row.task_seconds or 0.0) for row in measured) / max(1, count)
-    seconds = known + sum((row.queued + row.running / 2) * mean for row in rows if row.task_seconds is None)
-    slots = sum(manager.units * manager.unit_slots for manager in managers)
-    rate = sum(manager.units * manager.unit_price for manager in managers)
-    cheapest = min((manager.unit_price / manager.unit_slots for manager in managers), default=0.0)
-    return seconds / 3600 * (rate / slots if slots else cheapest)
+    charging = min((each for each in managers if each.charges_tasks), key=lambda each: each.slot_price, default=None)
+    others = [each for each in managers if not each.charges_tasks]
+    seconds = cost = 0.0
+    for row in rows:
+        each = mean if row.task_seconds is None else row.task_seconds
+        there = 0
+        if charging is not None:
+            there = row.late if others else row.queued + row.running
+            cost += there * task_charge(charging, each)
+        if others:
+            seconds += (row.queued + (row.running - there) / 2) * each
+    slots = sum(manager.units * manager.unit_slots for manager in others)
+    rate = sum(manager.units * manager.unit_price for manager in others)
+    cheapest = min((manager.slot_price for manager in others), default=0.0)
+    return cost + seconds / 3600 * (rate / slots if slots else cheapest)
 
 
 def _time(seconds: float) -> str:

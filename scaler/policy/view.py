@@ -78,11 +78,22 @@ class ManagerView:
     """A unit that lives for less is charged for as long."""
     dispatch_seconds: float = 0.0
     """How long a task given to a free slot takes to begin: measured, before that what its type says; 0: nothing."""
+    charges_tasks: bool = False
+    """unit_price and unit_minimum_seconds are those of a task, and units cost nothing."""
+    tasks: int = 0
+    """Where tasks are charged, those that its workers have."""
+    tasks_begun: int = 0
+    """Of these, those that run and have been charged for the minimum."""
 
     @property
     def is_late(self) -> bool:
         """Its tasks run elsewhere, and begin so late that not every task is worth giving to it."""
         return self.dispatch_seconds >= LATE_SECONDS
+
+    @property
+    def slot_price(self) -> float:
+        """What one slot with work costs per hour."""
+        return self.unit_price if self.charges_tasks else self.unit_price / self.unit_slots
 
     @property
     def units(self) -> int:

@@ -281,6 +281,7 @@ class ManagerDetails:
     unit_minimum_seconds: f.Seconds = 0.0  # a unit that lives for less is paid for so long
     usual_startup_seconds: f.Seconds = 0.0  # of a unit, without a queue, before it was measured; 0: not known
     usual_dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins, before it was measured
+    charges_tasks: bool = False  # unit_price and unit_minimum_seconds are those of a task, and units cost nothing
 
 
 @dataclass(slots=True)
@@ -605,6 +606,8 @@ class WorkerHeartbeat(Message):
     processors_replaced: f.Count32 = 0  # processors that it replaced between tasks, since its start
     degraded_reason: f.Display = ""  # what keeps tasks from running there; empty: nothing
     dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins elsewhere; 0: not measured
+    paid_seconds: f.Seconds = 0.0  # that its tasks elsewhere are paid for, all together since its start
+    paid_tasks: f.Count32 = 0  # of them that run elsewhere now
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

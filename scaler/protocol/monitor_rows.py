@@ -232,7 +232,7 @@ class ManagerRow(NamedTuple):
     unit_slots: Annotated[int, Column("Slots/unit", "count", 3)] = 0
     max_slots: Annotated[int, Column("Most slots", "count", 3)] = 0
     capabilities: Annotated[str, Column("Capabilities", rank=3)] = ""
-    unit_price: Annotated[float, Column("Price/h", "money", 3, "Of one unit", zero_is_none=True)] = 0.0
+    unit_price: Annotated[float, Column("Price/h", "money", 3, "Of one unit, or one task", zero_is_none=True)] = 0.0
     spent: Annotated[float, Column("Spent", "money", 2, "On its units in this run", zero_is_none=True)] = 0.0
     reason: Annotated[str, Column("Why", help="Why the scaling policy wants this many units")] = ""
     trouble: str = ""

@@ -216,6 +216,7 @@ struct ManagerDetails {
   unitMinimumSeconds @9 :Float64;  # a unit that lives for less is paid for so long
   usualStartupSeconds @10 :Float64;  # of a unit, without a queue, before it was measured; 0: not known
   usualDispatchSeconds @11 :Float64;  # from giving a free slot a task until it begins, before it was measured
+  chargesTasks @12 :Bool;        # unit_price and unit_minimum_seconds are those of a task, and units cost nothing
 }
 
 struct StoreDetails {
@@ -512,6 +513,8 @@ struct WorkerHeartbeat {
   processorsReplaced @10 :UInt32;  # processors that it replaced between tasks, since its start
   degradedReason @11 :Text;      # what keeps tasks from running there; empty: nothing
   dispatchSeconds @12 :Float64;  # from giving a free slot a task until it begins elsewhere; 0: not measured
+  paidSeconds @13 :Float64;      # that its tasks elsewhere are paid for, all together since its start
+  paidTasks @14 :UInt32;         # of them that run elsewhere now
 }
 
 struct Heartbeat {

@@ -68,7 +68,8 @@ class Capacity:
     setting unit_price replaces it. unit_minimum_seconds: a unit that lives for less is paid for as long.
     usual_startup_seconds: how long a unit usually takes from its start, without a queue, to its worker: policies know
     it before the first one has been measured; 0: nothing is known. usual_dispatch_seconds: how long a task given to a
-    free slot usually takes to begin, where it runs elsewhere; 0: it begins at once.
+    free slot usually takes to begin, where it runs elsewhere; 0: it begins at once. charges_tasks: unit_price and
+    unit_minimum_seconds are those of one task, as it runs elsewhere, and units cost nothing.
     """
 
     unit_slots: int
@@ -84,6 +85,7 @@ class Capacity:
     unit_minimum_seconds: float = 0.0
     usual_startup_seconds: float = 0.0
     usual_dispatch_seconds: float = 0.0
+    charges_tasks: bool = False
 
     @classmethod
     def of_units(cls, unit_slots: int, max_units: int | None, *, unit_memory_bytes: int = 0) -> Capacity:

@@ -196,6 +196,7 @@ class Runner:
             capacity.unit_minimum_seconds,
             capacity.usual_startup_seconds,
             capacity.usual_dispatch_seconds,
+            capacity.charges_tasks,
         )
         self._connect = partial(connect, details, self._on_events)
         self._connector = self._connect()

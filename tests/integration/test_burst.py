@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator
 from tests.integration.clouds_rig import open_subnets
 from tests.integration.settings_rig import command
+from tests.waiting import within
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
 WAIT_SECONDS = 30.0
@@ -43,28 +45,42 @@ def provision(file: Path, *verb: str) -> str:
     return done.stdout
 
 
+def spent(monitor: str, directory: Path) -> float:
+    """Return what the run has cost, as top shows it."""
+    with command("scaler_top", monitor, "--once", "--json", directory=directory) as top:
+        assert top.process.wait(WAIT_SECONDS) == 0
+        return float(json.loads(top.output())["spending"]["run"])
+
+
 def at_once() -> str:
     return where(0.0)
 
 
-def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
-    ports = ReservedPorts(4)
+def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes: tuple[str, str]) -> Path:
+    """Write config/burst.toml for the emulator, with these texts replaced."""
     text = CONFIG.read_text()
     for old, new in (
         ("tcp://127.0.0.1:8616", f"tcp://127.0.0.1:{ports.first}"),
         ("tcp://127.0.0.1:8617", f"tcp://127.0.0.1:{ports.first + 3}"),
-        ('worker_manager_id = "laptop"', 'worker_manager_id = "laptop"\nmax_task_concurrency = 1'),
         ("job_queue = ", f'aws_endpoint_url = "{aws.endpoint_url}"\njob_queue = '),
         ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
         # What jobs install is tested where there is an index: tests/integration/test_aws_first_run.py.
         ("worker_requirements = []", 'batch_image = "emulated"'),
+        *changes,
     ):
         assert old in text
         text = text.replace(old, new)
-    file = tmp_path / "burst.toml"
+    file = directory / "burst.toml"
     file.write_text(text)
     aws.quotas.values["L-3032A538"] = 8
     open_subnets()
+    return file
+
+
+def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
+    ports = ReservedPorts(4)
+    laptop = 'worker_manager_id = "laptop"'
+    file = configured(tmp_path, aws, ports, (laptop, f"{laptop}\nmax_task_concurrency = 1"))
     assert "problem" not in provision(file, "setup", "--check")
     provision(file, "setup")
     assert "runs          no jobs" in provision(file, "show")
@@ -83,3 +99,31 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
         ports.release()
     provision(file, "teardown")
     assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
+
+
+def test_no_more_jobs_are_submitted_than_may_be_paid_for_and_each_costs_its_minute(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    ports = ReservedPorts(4)
+    laptop = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "laptop"\n'
+    price = "max_concurrent_jobs = 8\nunit_price = 60"
+    limit = '[scheduler]\nspend_limit = "3.5/run"'
+    file = configured(tmp_path, aws, ports, (laptop, ""), ("max_concurrent_jobs = 8", price), ("[scheduler]", limit))
+    provision(file, "setup")
+    with command("scaler", str(file), directory=tmp_path) as everything:
+        everything.addresses()
+        monitor = ports.address(2)
+        with Client(f"tcp://127.0.0.1:{ports.first}") as client:
+            futures = [client.submit(at_once) for _ in range(6)]
+            assert within(WAIT_SECONDS, lambda: sum(future.done() for future in futures) == 3)
+            assert within(WAIT_SECONDS, lambda: spent(monitor, tmp_path) == 3.0)
+            [waiting, *_] = [future for future in futures if not future.done()]
+            assert within(
+                WAIT_SECONDS, lambda: "spend_limit: 3.00 of 3.50 per run are spent" in client.explain(waiting)
+            )
+            assert sum(future.done() for future in futures) == 3
+            for future in futures:
+                future.cancel()
+        assert everything.stop() == 0
+        ports.release()
+    provision(file, "teardown")

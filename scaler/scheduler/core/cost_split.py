@@ -16,7 +16,13 @@ class CostSplit:
 
     def __init__(self) -> None:
         self._amounts: dict[Worker | None, float] = {}
+        self._by_task: set[Worker] = set()
         self._next = -math.inf
+
+    def collect_tasks(self, worker: Worker, amount: float) -> None:
+        """Note what the tasks of a worker have cost, where its free slots cost nothing."""
+        self._by_task.add(worker)
+        self.collect(worker, amount)
 
     def collect(self, worker: Worker | None, amount: float) -> None:
         """Note what a unit has cost. worker: its own, None before it has come and after it has left."""
@@ -32,8 +38,9 @@ class CostSplit:
             if worker is None:
                 shares.add(amount, 1, {})
             else:
-                shares.add(amount, worker.slots, _taken(worker, payers))
+                shares.add(amount, 0 if worker in self._by_task else worker.slots, _taken(worker, payers))
         self._amounts.clear()
+        self._by_task.clear()
 
 
 def _taken(worker: Worker, payers: dict[Group, Payer]) -> dict[Payer, float]:

@@ -75,7 +75,7 @@ class Elastic:
             if worker.details.manager_id == details.manager_id:
                 record.running_units[worker.details.unit_id] = worker
                 record.learn(worker)
-                self.late.note(worker, is_late=_dispatch_seconds(record) >= LATE_SECONDS)
+                self._note_late(worker, record)
         record.joined_units = set(record.running_units)
         self.next_plan = now
         return record
@@ -108,7 +108,7 @@ class Elastic:
         for unit in record.units:
             if unit.unit_id == unit_id and not worker.is_reporting:
                 record.measure(unit, unit.age_seconds + (now - record.status_at))
-        self.late.note(worker, is_late=_dispatch_seconds(record) >= LATE_SECONDS)
+        self._note_late(worker, record)
         if unit_id in record.unwanted_units:
             self.drain(worker, "it is not needed any more")
 
@@ -125,11 +125,20 @@ class Elastic:
         record = self._state.manager_named(worker.details.manager_id)
         if record is not None:
             record.dispatch_seconds = seconds
-            self.late.note(worker, is_late=seconds >= LATE_SECONDS)
+            self._note_late(worker, record)
+
+    def _note_late(self, worker: Worker, record: ManagerRecord) -> None:
+        """Note whether its tasks are planned: they begin late, or each of them costs money that is limited."""
+        is_limited = record.details.charges_tasks and bool(self._state.ledger.limits)
+        if record.details.charges_tasks and not worker.is_reporting:
+            self._state.ledger.begin(record.name, worker.details.unit_id)
+        self.late.note(worker, is_late=is_limited or _dispatch_seconds(record) >= LATE_SECONDS)
 
     def worker_left(self, worker: Worker) -> None:
         self.late.leave(worker)
         record = self._state.manager_named(worker.details.manager_id)
+        if record is not None and record.details.charges_tasks:
+            self._charge_tasks(record, worker, self._state.now)
         if record is not None and record.running_units.get(worker.details.unit_id) is worker:
             del record.running_units[worker.details.unit_id]
             record.left_units.add(worker.details.unit_id)
@@ -194,6 +203,12 @@ class Elastic:
             price, minimum = record.details.unit_price, record.details.unit_minimum_seconds
             if not price or record.status is None:
                 continue
+            if record.details.charges_tasks:
+                for worker in record.running_units.values():
+                    alive += price * self._charge_tasks(record, worker, now)
+                listed = {unit.unit_id for unit in record.units}
+                ledger.forget_others(record.name, listed | record.running_units.keys())
+                continue
             for unit in record.units:
                 has_ended = unit.state in (UnitState.FAILED, UnitState.STOPPED)
                 age = unit.age_seconds + (0.0 if has_ended else now - record.status_at)
@@ -208,6 +223,16 @@ class Elastic:
         ledger.per_hour = alive
         for text in ledger.check(now):
             self._outbox.publish(Incident("spend_limit", "spend_limit", text, {}))
+
+    def _charge_tasks(self, record: ManagerRecord, worker: Worker, now: float) -> int:
+        """Charge what the tasks of a worker have cost by its last heartbeat; return how many of them run."""
+        heartbeat, unit = worker.heartbeat, worker.details.unit_id
+        if heartbeat is None:
+            return 0
+        price = record.details.unit_price
+        amount = self._state.ledger.charge_tasks(record.name, unit, heartbeat.paid_seconds, now, price=price)
+        self._split.collect_tasks(worker, amount)
+        return heartbeat.paid_tasks
 
     def _apply(self) -> None:
         """Send managers what the last answer wants of them, as far as the spend limit allows it."""
@@ -343,6 +368,7 @@ class Elastic:
 
 def _view_of(record: ManagerRecord, now: float) -> ManagerView:
     details, staying = record.details, record.staying
+    charged = list(record.running_units.values()) if details.charges_tasks else []
     return ManagerView(
         manager_id=details.manager_id,
         kind=details.kind,
@@ -360,6 +386,9 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         fixed=details.fixed,
         unit_price=details.unit_price,
         unit_minimum_seconds=details.unit_minimum_seconds,
+        charges_tasks=details.charges_tasks,
+        tasks=sum(worker.busy for worker in charged),
+        tasks_begun=sum(worker.heartbeat.paid_tasks for worker in charged if worker.heartbeat is not None),
     )
 
 

@@ -13,11 +13,14 @@ from collections.abc import Mapping, Sequence
 from scaler.needs import Needs
 from scaler.policy.capacity import SlotBatch, startup_seconds
 from scaler.policy.dispatch import tasks_worth_giving
+from scaler.policy.spending import budget, task_charge
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.placement import Placement
 from scaler.scheduler.core.state import Worker
+
+_ROUNDING = 1e-9
 
 
 class LateWorkers:
@@ -61,10 +64,11 @@ class LateWorkers:
         for worker in list(self.until):
             # Nothing is known of one without its manager, and it must not be left without work for ever.
             manager = managers.get(worker.details.manager_id)
-            self.note(worker, is_late=manager is not None and manager.is_late)
+            self.note(worker, is_late=manager is not None and self._is_planned(manager))
         if view is None or not self.until:
             return
         allowed = dict.fromkeys(self.until, 0)
+        left_to_spend = budget(self._state.ledger, view.managers, view.now)
         by_needs: dict[Needs, list[Demand]] = {}
         for row in view.demand:
             by_needs.setdefault(row.needs, []).append(row)
@@ -85,16 +89,24 @@ class LateWorkers:
             left = math.ceil(tasks)
             for worker in late:
                 slots = max(0, worker.slots - worker.busy - allowed[worker])
-                dispatch = managers[worker.details.manager_id].dispatch_seconds
-                batch = SlotBatch(slots, 0.0, 0.0, dispatch)
+                manager = managers[worker.details.manager_id]
+                batch = SlotBatch(slots, 0.0, 0.0, manager.dispatch_seconds)
                 if any(other.slots for other in others):
                     given = tasks_worth_giving(left, queued, max(1e-6, seconds / tasks), others, [batch])
                 else:
                     given = min(queued, worker.usual_limit - worker.busy)
+                charge = task_charge(manager, seconds / tasks)
+                if charge and not math.isinf(left_to_spend):
+                    given = min(given, math.floor(left_to_spend / charge + _ROUNDING))
+                    left_to_spend -= given * charge
                 allowed[worker] += given
                 left, queued = left - given, queued - given
         self.until = {worker: worker.sent + count for worker, count in allowed.items()}
         self.limit()
+
+    def _is_planned(self, manager: ManagerView) -> bool:
+        """Tell whether tasks of its workers are planned: they begin late, or each costs money that is limited."""
+        return manager.is_late or (manager.charges_tasks and bool(self._state.ledger.limits))
 
     def _other_slots(
         self, needs: Needs, managers: Mapping[str, ManagerView], wanted: Mapping[str, Wanted]
@@ -106,7 +118,7 @@ class LateWorkers:
             if worker.is_willing and worker not in self.until and needs.fits(worker.offers)
         ]
         for name, manager in managers.items():
-            if manager.is_late or not needs.fits(manager.offers):
+            if self._is_planned(manager) or not needs.fits(manager.offers):
                 continue
             each = int(manager.unit_slots // needs.slots_taken(manager.offers, manager.unit_slots))
             startup = startup_seconds(manager)

@@ -27,6 +27,7 @@ from scaler.worker.agent.events import (
     StartCall,
     UseStorage,
 )
+from scaler.worker.agent.paid import PaidCalls
 from scaler.worker.agent.state import RECALLED, Attempt, ExecutorBase, KillReason, Status, micros
 from scaler.worker.call import Call
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded
@@ -55,6 +56,7 @@ class ServiceCalls(ExecutorBase):
         """When calls that run are to be reported as started (False), and run out of time (True): a heap."""
         self._dispatched: float | None = None
         """Moving average of the time from handing out a call until it began."""
+        self.paid = PaidCalls()
         self._added_at_refusal = 0
         """How many attempts had come to the queue when the executor last refused calls."""
         # A service that loses all calls must be asked less and less often, since the scheduler sends a lost task again
@@ -83,6 +85,7 @@ class ServiceCalls(ExecutorBase):
                 call = self._find(task, attempt)
                 if call is not None:
                     del self._in_flight[task]
+                    self.paid.finish((task, attempt), now, is_timed=call.started_at > 0)
                     self._losses.succeeded()
                     self._loss = ""
                     streams = call.spec.wire.stream_output
@@ -93,10 +96,12 @@ class ServiceCalls(ExecutorBase):
                     if outcome is Outcome.NOT_STARTED:
                         self._losses.failed(_LOSSES, now, _jitter(task), tried_at=call.dispatched_at)
                         self._loss = text
+                    self.paid.fail((task, attempt), now, has_begun=outcome is not Outcome.NOT_STARTED)
                     del self._in_flight[task]
                     self.free_lane(call.lane)
                     self.killed(call, outcome, text)
             case CallCompleted(number, (task, _)):
+                self.paid.end(item.key, now, item.duration_us * 1e-6)
                 call = self.queue.attempts.get(task)
                 if call is not None and call.executor == number:
                     self._in_flight.pop(task, None)
@@ -143,6 +148,7 @@ class ServiceCalls(ExecutorBase):
 
     def settle(self, now: float, may_start: bool) -> None:
         """Start calls for queued attempts while there are slots: once after the inputs of a step."""
+        self.paid.settle(now)
         queue = self.queue
         if may_start and queue.waiting:
             wait = self.wait_seconds(now)
@@ -188,6 +194,7 @@ class ServiceCalls(ExecutorBase):
             # A queue that starts nothing is known before its first call begins.
             oldest = (now - call.dispatched_at for call in self._in_flight.values() if not call.started_at)
             self.dispatch_seconds = max(self._dispatched, next(oldest, 0.0))
+        self.paid_seconds, self.paid_tasks = self.paid.seconds(now), len(self.paid)
         return {
             call.executor: (call.started_at > 0, False, call.id, now - _began_at(call), call.lane, "")
             for call in islice(self._in_flight.values(), MAX_STATUSES)
@@ -250,6 +257,7 @@ class ServiceCalls(ExecutorBase):
     def _started(self, call: Attempt, now: float) -> None:
         """A call runs; its time limit counts from now."""
         call.started_at = now
+        self.paid.begin((call.id, call.attempt), now)
         self._begun(now - call.dispatched_at)
         heapq.heappush(self._due, (now + STARTED_AFTER_SECONDS, call.executor, False, call))
         if call.spec.limit_seconds:
@@ -263,6 +271,7 @@ class ServiceCalls(ExecutorBase):
 
     def _cancel(self, call: Attempt) -> None:
         del self._in_flight[call.id]
+        self.paid.cancel((call.id, call.attempt))
         self.free_lane(call.lane)
         self.commands.append(CancelCall(call.executor, (call.id, call.attempt)))
 

@@ -259,6 +259,7 @@ class Agent:
         heartbeat = WorkerHeartbeat(now, *own, self._core.queued, self._latency_seconds, processors, *clock, *counts)
         heartbeat.degraded_reason = executor.obstacle()
         heartbeat.dispatch_seconds = executor.dispatch_seconds
+        heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
         self.send(heartbeat)
 
     # -- the core --------------------------------------------------------------------------------------------------

@@ -242,6 +242,8 @@ class ExecutorBase:
         """Processors that were ended for their memory, or replaced between tasks, since the start."""
         self.dispatch_seconds = 0.0
         """Measured time from handing a task out until it begins elsewhere; 0: not measured."""
+        self.paid_seconds, self.paid_tasks = 0.0, 0
+        """For how long its tasks elsewhere are paid, all since the start, and how many of them run now."""
         self._lanes = 0
         self._free_lanes: list[int] = []
         """Of the lanes that were taken so far: a heap."""

@@ -18,9 +18,17 @@ from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsError, with_region
 from scaler.worker_manager.aws.containers import MAX_OVERRIDES_CHARACTERS, unreachable, worker_document
 from scaler.worker_manager.aws.credential import check_secrets
-from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS, fargate_price
+from scaler.worker_manager.aws.prices import FARGATE_MINIMUM_SECONDS
 from scaler.worker_manager.aws_hpc import MAX_ARRAY_SIZE, AwsHpcConfig
-from scaler.worker_manager.aws_hpc.requests import SETUP, WORKER_MODULE, Definition, fits, job_name, submission
+from scaler.worker_manager.aws_hpc.requests import (
+    SETUP,
+    WORKER_MODULE,
+    Definition,
+    fits,
+    job_name,
+    job_price,
+    submission,
+)
 from scaler.worker_manager.aws_hpc.service import NO_REASON, BatchService, child_id, reason_of
 from scaler.worker_manager.backend import Backend, BackendError, Capacity
 from scaler.worker_manager.polled import STOP_REASON, PolledBackend, SeenUnit, Stopped
@@ -138,9 +146,8 @@ def _priced(capacity: Capacity, config: AwsHpcConfig, definition: Definition) ->
     """Return the capacity with what a job costs; on instances, which jobs share, that is not known."""
     if not config.batch_capacity.startswith("FARGATE"):
         return capacity
-    spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
-    price = fargate_price(config.aws_region, definition.vcpus, definition.memory_bytes / 1024**3, arm=arm, spot=spot)
-    return replace(capacity, unit_price=price or 0.0, unit_minimum_seconds=FARGATE_MINIMUM_SECONDS)
+    price = job_price(config, definition.vcpus, definition.memory_bytes / 1024**3)
+    return replace(capacity, unit_price=price, unit_minimum_seconds=FARGATE_MINIMUM_SECONDS)
 
 
 def _unit_ids(job_id: str, size: int) -> list[str]:

@@ -21,6 +21,7 @@ from typing import Any, Literal, get_args
 from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
 from scaler.worker_manager.aws.calls import Fields, owner_tags
+from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 
 SETUP = "`scaler_worker_manager aws_hpc setup`"
@@ -261,3 +262,11 @@ def call_request(
             return inline, ""
     spec = JobSpec(*place, "s3", "")
     return request(spec), spec.call_key
+
+
+def job_price(config: AwsHpcConfig, cpus: float, memory_gb: float) -> float:
+    """Return what a job costs in USD per hour; 0 on instances, which jobs share, and where it is not known."""
+    if not config.batch_capacity.startswith("FARGATE"):
+        return 0.0
+    spot, arm = config.batch_capacity == "FARGATE_SPOT", config.batch_cpu_architecture == "ARM64"
+    return fargate_price(config.aws_region, cpus, memory_gb, arm=arm, spot=spot) or 0.0

@@ -36,6 +36,8 @@ class OffloadConfig(WorkerConfig):
     """What makes the executor: module:factory."""
     executor_settings: dict[str, object] = field(default_factory=dict)
     """The executor's own, as JSON values. No secrets: the environment of a process is no place for them."""
+    task_minimum_seconds: float = 0.0
+    """A task that takes less is paid for as long."""
 
 
 def load_executor(config: OffloadConfig) -> Executor:
@@ -60,16 +62,24 @@ class OffloadBackend(LocalAgents):
         *,
         stop_grace_seconds: float = WorkerConfig.stop_grace_seconds,
         usual_dispatch_seconds: float = 0.0,
+        task_price: float | None = None,
+        task_minimum_seconds: float = 0.0,
     ) -> None:
         """executor: what makes it, module:factory. settings: the executor's own, as JSON values without secrets.
 
         stop_grace_seconds: how long running tasks go on when the agent is asked to end. usual_dispatch_seconds: see
-        `Capacity`.
+        `Capacity`. task_price: of a task and hour, each charged for task_minimum_seconds at least; None: the unit is
+        charged, as the setting unit_price says.
         """
 
         def document(unit_id: str, unit_slots: int) -> OffloadConfig:
             worker = config.worker_config(unit_id, unit_slots, stop_grace_seconds=stop_grace_seconds)
-            return OffloadConfig(**vars(worker), executor=executor, executor_settings=dict(settings))
+            return OffloadConfig(
+                **vars(worker),
+                executor=executor,
+                executor_settings=dict(settings),
+                task_minimum_seconds=task_minimum_seconds,
+            )
 
         stop_seconds = stop_grace_seconds + CLOSE_SECONDS
         super().__init__(
@@ -80,6 +90,9 @@ class OffloadBackend(LocalAgents):
                 starting=1,
                 stop_seconds=stop_seconds + _KILL_SECONDS,
                 usual_dispatch_seconds=usual_dispatch_seconds,
+                unit_price=task_price or 0.0,
+                unit_minimum_seconds=task_minimum_seconds,
+                charges_tasks=task_price is not None,
             ),
             config.worker_manager_id,
             COMMAND,

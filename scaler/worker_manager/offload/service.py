@@ -42,6 +42,7 @@ from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
+from scaler.worker_manager.offload import OffloadConfig
 
 MAX_PRINTED_BYTES = 64 * 1024
 """Of what a result contains of its task's prints: the far end sends no more."""
@@ -139,6 +140,8 @@ class ServiceAgent(Agent):
         """connect_storage: makes the client of the storage at an address. show_degraded: shows what keeps tasks from
         running, and "" when that is over."""
         super().__init__(config, make_connector)
+        if isinstance(config, OffloadConfig) and isinstance(self._core.executor, ServiceCalls):
+            self._core.executor.paid.least_seconds = config.task_minimum_seconds
         self._executor = executor
         self._thread = ThreadPoolExecutor(1, "executor")
         self._objects = FetchedObjects(connect_storage)

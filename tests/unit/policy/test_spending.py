@@ -10,7 +10,7 @@ import pytest
 
 from scaler.config.spend_limit import parse_spend_limit
 from scaler.needs import Needs, Offers
-from scaler.policy.spending import SpendingLedger, affordable, cost_of_work, limited
+from scaler.policy.spending import SpendingLedger, affordable, budget, cost_of_work, limited, task_charge
 from scaler.policy.view import ClusterView, Demand, ManagerView, Wanted
 
 START = 6_000.0
@@ -191,3 +191,31 @@ def test_what_was_spent_since_midnight_is_counted_to_the_minute() -> None:
     for minute in range(120):
         books.charge("cloud", "u", 60.0 * (minute + 1), START + 60.0 * (minute + 1), price=60.0)
     assert books.spent_within(1800.0, START + 7200) == pytest.approx(30.0, abs=1.5)
+
+
+def test_tasks_that_have_not_begun_are_reserved_and_a_unit_whose_tasks_are_charged_costs_nothing() -> None:
+    books = ledger("1/run")
+    jobs: dict[str, Any] = {"unit_slots": 100, "unit_price": 6.0, "unit_minimum_seconds": 120.0, "charges_tasks": True}
+    assert budget(books, [manager(running=1, **jobs)], START) == pytest.approx(1.0)
+    # Three will cost 0.2 each, and the minute that runs is worth 0.1.
+    assert budget(books, [manager(running=1, tasks=4, tasks_begun=1, **jobs)], START) == pytest.approx(0.3)
+    assert task_charge(manager(**jobs), 3.0) == pytest.approx(0.2)
+    assert task_charge(manager(**jobs), 600.0) == pytest.approx(1.0)
+    assert task_charge(manager(unit_price=6.0), 600.0) == 0.0
+
+
+def test_the_tasks_of_a_unit_of_an_earlier_run_cost_nothing_and_later_ones_do() -> None:
+    books = ledger()
+    books.charge_tasks("cloud", "old", 600.0, START, price=60.0)
+    assert books.run == 0.0
+    books.charge_tasks("cloud", "old", 660.0, START + 60, price=60.0)
+    books.begin("cloud", "new")
+    books.charge_tasks("cloud", "new", 120.0, START + 60, price=60.0)
+    assert books.run == pytest.approx(3.0)
+
+
+def test_the_forecast_knows_the_minimum_of_charged_tasks() -> None:
+    jobs = manager("jobs", running=1, unit_slots=100, unit_price=60.0, unit_minimum_seconds=60.0, charges_tasks=True)
+    work = (Demand(Needs(), "f", queued=10, running=6, task_seconds=2.0, late=4),)
+    assert cost_of_work(work, [manager("own", running=1), jobs]) == pytest.approx(4.0), "those that are there"
+    assert cost_of_work(work, [jobs]) == pytest.approx(16.0)
