@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from scaler.client import data
+from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
@@ -494,6 +494,16 @@ class Client(ArgumentOnly):
         """
         self._check_open()
         return profile(self._loop, of, seconds)
+
+    @hiding_frames
+    def costs(self, limit: int = 100) -> list[costs.FunctionCost]:
+        """Return what functions of this client's key have cost in this run, the largest cost first.
+
+        An admin's client sees those of all keys. limit: how many at most, up to 1,000. Raises UsageError, and
+        UnreachableError when the scheduler does not answer.
+        """
+        self._check_open()
+        return costs.costs(self._loop, limit)
 
     @hiding_frames
     def run_again(self, task: ScalerFuture | bytes | str) -> ScalerFuture:

@@ -9,10 +9,12 @@ from contextlib import contextmanager
 
 from scaler.errors import LimitError
 from scaler.protocol.messages import (
+    CostsFound,
     EndSession,
     Explain,
     Explained,
     FailedTask,
+    FindCosts,
     FindObjects,
     FindTasks,
     ListSessions,
@@ -34,9 +36,9 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | ReadProfile
+OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | FindCosts | ReadProfile
 Question = OfTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
-AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | Profiled
+AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | CostsFound | Profiled
 Answer = AboutTasks | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
@@ -45,6 +47,7 @@ _ANSWERS: dict[type[Question], type[Answer]] = {
     FindTasks: TasksFound,
     FindObjects: ObjectsFound,
     ReadProfile: Profiled,
+    FindCosts: CostsFound,
     ShutdownCluster: ShutdownReply,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,

@@ -1269,3 +1269,18 @@ class Profiled(Message):
     task: f.OptionalId
     search: str
     json: bytes  # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+
+
+@message(to_scheduler=CLIENTS)
+class FindCosts(Message):
+    """Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound."""
+
+    most: f.Count32
+
+
+@message(from_scheduler=CLIENTS)
+class CostsFound(Message):
+    """Answers FindCosts."""
+
+    most: f.Count32
+    json: bytes  # UTF-8: a list of function, client, key and cost, that with the largest cost first

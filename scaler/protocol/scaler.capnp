@@ -130,6 +130,8 @@ struct Body {
     tasksProfiled @85 :TasksProfiled;
     readProfile @86 :ReadProfile;
     profiled @87 :Profiled;
+    findCosts @88 :FindCosts;
+    costsFound @89 :CostsFound;
   }
 }
 
@@ -1114,4 +1116,17 @@ struct Profiled {
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;
   json @2 :Data;                 # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+}
+
+struct FindCosts {
+  # Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound.
+  # client, admin -> scheduler.
+  most @0 :UInt32;
+}
+
+struct CostsFound {
+  # Answers FindCosts.
+  # scheduler -> client, admin.
+  most @0 :UInt32;
+  json @1 :Data;                 # UTF-8: a list of function, client, key and cost, that with the largest cost first
 }

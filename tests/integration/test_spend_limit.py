@@ -44,6 +44,8 @@ def test_at_the_limit_paid_workers_end_after_their_tasks_and_a_restart_forgets_n
             assert within(WAIT_SECONDS, lambda: "starts no more units: spend_limit: " in client.explain(second))
             assert within(WAIT_SECONDS, lambda: "paid units end when their tasks have" in running.output())
         assert not first.done()
+        assert within(WAIT_SECONDS, lambda: [each.function for each in client.costs(limit=1)] == ["wait_for"])
+        assert client.costs()[0].cost > 0.0
         mark.touch()
         assert first.result(WAIT_SECONDS) == "done"
         assert within(WAIT_SECONDS, lambda: "ended" in manager.output())

@@ -39,6 +39,7 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     StorageSaid,
 )
+from scaler.scheduler.core.cost_answer import answer_costs
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.data.stores import Stores
@@ -526,8 +527,8 @@ class SchedulerCore:
                 self._outbox.answer(client, self._answer(client, message))
             case messages.ReadProfile():
                 self._outbox.answer(client, profiled(self.state, message, client))
-            case messages.FindObjects():
-                self._outbox.answer(client, finding.answer(self.state, message, client))
+            case messages.FindObjects() | messages.FindCosts():
+                self._outbox.answer(client, self._found(client, message))
             case messages.FindTasks() | messages.Heartbeat():
                 pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
             case messages.ShutdownCluster():
@@ -536,6 +537,11 @@ class SchedulerCore:
                 self._session_message(client, message)
             case _:
                 self._not_allowed(client.id, message)
+
+    def _found(self, client: ClientRecord, question: messages.FindObjects | messages.FindCosts) -> Message:
+        if isinstance(question, messages.FindCosts):
+            return answer_costs(self.state.ledger.shares, question, client)
+        return finding.answer(self.state, question, client)
 
     def _note_objects(
         self, client: ClientRecord, message: messages.Release | messages.Pin | messages.ReplicateResults

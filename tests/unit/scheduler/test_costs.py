@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from scaler.protocol.messages import UnitState, UnitStatus
+from scaler.net.identity import Identity
+from scaler.protocol.messages import CostsFound, FindCosts, UnitState, UnitStatus
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_elastic import PATIENT, Told, report
 from tests.unit.scheduler.test_status import document
@@ -69,3 +71,30 @@ def test_it_is_told_when_the_work_ends_and_what_one_more_unit_changes() -> None:
     [row] = document(cluster)["scaling"]
     assert row["present_seconds"] > row["more_seconds"] > 30
     assert row["note"] == ""
+
+
+def test_a_client_sees_the_costs_of_its_key_and_an_admin_those_of_all() -> None:
+    cluster = paid_worker(2)
+    for name, identity in (
+        ("alice", Identity("a")),
+        ("bob", Identity("b")),
+        ("twin", Identity("b")),
+        ("root", Identity("r", is_admin=True)),
+    ):
+        cluster.client(name, identity=identity)
+    cluster.submit("alice")
+    cluster.submit("bob")
+    cluster.wait(30.0, alive=["m", "w", "alice", "bob", "twin", "root"])
+
+    def seen(client: str, most: int = 10) -> list[list[Any]]:
+        cluster.said.clear()
+        cluster.say(client, FindCosts(most))
+        [found] = [message for name, message in cluster.said if name == client and isinstance(message, CostsFound)]
+        rows: list[list[Any]] = json.loads(found.json)
+        return rows
+
+    assert [row[:3] for row in seen("alice")] == [["function", "alice", "a"]]
+    assert [row[:3] for row in seen("twin")] == [["function", "bob", "b"]]
+    assert {row[2] for row in seen("root")} == {"a", "b"}
+    assert len(seen("root", most=1)) == 1
+    assert seen("bob")[0][3] > 0

@@ -31,10 +31,11 @@ export function scaling(store) {
   const decisions = h("ol", { class: "notes" });
   const costs = table("Costs", COSTS, (row) => row.id, { sort: [COST, -1], empty: nothing("Nothing has cost anything", "Set unit_price of a worker manager whose price is not known.") });
   const managers = table("Forecast", MANAGERS, (row) => row.id, { sort: [0, 1], empty: nothing("No worker managers", "They appear here when they join.") });
+  const more = h("ol", { class: "notes narrow-only" });  // what the table has no room for
   const total = h("span", { class: "muted" });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Scaling")),
     panel("What it costs", { extra: total }, spent, limit, costs.element),
-    panel("Units, and what one more would change", {}, managers.element),
+    panel("Units, and what one more would change", {}, managers.element, more),
     panel("Decisions", {}, decisions));
 
   function update(what) {
@@ -50,11 +51,20 @@ export function scaling(store) {
       setText(total, rows.length < all ? `the largest ${rows.length} of ${counted(all, "share")}` : "");
       costs.update(rows);
     }
-    if (has("scaling")) managers.update(store.rows("scaling"));
+    if (has("scaling")) {
+      const rows = store.rows("scaling");
+      managers.update(rows);
+      fill(more, rows.map((row) => h("li", {}, h("b", {}, row.id), h("span", {}, row.note || oneMore(row)), h("span", { class: "reason" }, row.reason))));
+    }
     if (has("decisions")) {
       const found = store.decisions.slice(0, MAX_DECISIONS);
       fill(decisions, found.length === 0 ? h("li", { class: "empty" }, nothing("None yet", "They appear when a manager has to start or stop workers.")) : found.map(line));
     }
+  }
+
+  function oneMore(row) {
+    const instead = row.wanted_seconds === null ? "" : `, not ${span(row.wanted_seconds)}`;
+    return `one more: ends in ${span(row.more_seconds)}${instead}; it costs ${money(row.more_cost)}`;
   }
 
   function line(each) {
