@@ -346,7 +346,7 @@ def _assign_late(
         found = tasks_worth_giving(tasks, queued, task_seconds, slots, free)
         text = f"its tasks begin after about {seconds_text(plan.manager.dispatch_seconds)}"
         if not found:
-            plan.idle_reason = f"{text}: other units are enough for {work}"
+            plan.idle_reason = f"{text}, and other slots end {work} about as soon"
             continue
         taken = plan.use(found)
         plan.worth += taken

@@ -23,8 +23,13 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
     could = [record for record in state.managers.values() if needs.fits(record.offers)]
     if not could and not fitting:
         parts.append(_no_candidate(state, needs))
-    starting = [record for record in could if record.pending_units or record.limited] if slots else could
+    starting = [record for record in could if _explains(record)] if slots else could
     return "; ".join([*parts, *(prospect(record, now, is_awaited=True) for record in starting[:MAX_NAMED])])
+
+
+def _explains(record: ManagerRecord) -> bool:
+    """Tell whether a manager says more than that others have slots: why its own get nothing, or come later."""
+    return bool(record.pending_units or record.limited or record.is_late)
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:

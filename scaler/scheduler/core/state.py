@@ -27,7 +27,7 @@ from typing import ClassVar, Final
 from scaler.errors import UsageError
 from scaler.needs import MEMORY, Needs, Offers
 from scaler.net.identity import LOCAL, Identity
-from scaler.policy.view import Wanted
+from scaler.policy.view import LATE_SECONDS, Wanted
 from scaler.protocol.messages import (
     Done,
     Finished,
@@ -817,6 +817,11 @@ class ManagerRecord(PeerRecord):
     def learn(self, worker: Worker) -> None:
         """Note what one of its workers really offers of the resources that every worker has."""
         self.offers = Offers(self.offers.items, worker.offers.implied)
+
+    @property
+    def is_late(self) -> bool:
+        """Tasks that its workers get begin elsewhere, and late."""
+        return (self.dispatch_seconds or self.details.usual_dispatch_seconds) >= LATE_SECONDS
 
     @property
     def units(self) -> list[UnitStatus]:
