@@ -57,6 +57,7 @@ _COMMANDS = {
     "report": "write the web page, and what it shows, into one file",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "objects": "list the largest objects, what made them, and the hosts that have them",
+    "profile": "print which code takes the time of a function or task",
     "completion": "print a script that completes commands with the Tab key",
 }
 """What may stand behind `scaler` instead of a file."""
@@ -189,6 +190,18 @@ class CostsRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class ProfileRequest:
+    """The request of `scaler profile`. subject: a task's id, or a function's name; empty: all functions.
+
+    output: the file to write; empty: the hottest frames are printed.
+    """
+
+    config: TopConfig
+    subject: str
+    output: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunAgainRequest:
     """The request of `scaler run-again`. task: its id in hex. address: of the scheduler, or a cluster's name."""
 
@@ -303,6 +316,20 @@ def parse_costs(program: str, arguments: Sequence[str], environment: Environment
     if not as_json:
         require("top", "textual", "the table: --json does without")
     return CostsRequest(_monitored(sources), as_json)
+
+
+def parse_profile(program: str, arguments: Sequence[str], environment: Environment) -> ProfileRequest:
+    """Return the request of `scaler profile`."""
+    purpose = "Print the hottest frames of a task or function; without one, of every function."
+    parser = flags_parser(program, TopConfig, purpose, "[--of TASK_ID|FUNCTION] [--output FILE]")
+    parser.add_argument("--of", metavar="TASK_ID|FUNCTION", default="", help="what to show [default: list functions]")
+    text = "write the profile for speedscope (.json) or as collapsed stacks (other names); - is stdout"
+    parser.add_argument("--output", metavar="FILE", default="", help=text)
+    sources = _sources(TopConfig, parser, arguments, environment)
+    subject, output = str(sources.flags.pop("of")), str(sources.flags.pop("output"))
+    if output and not subject:
+        raise UsageError(f"--output writes one profile: give --of with a task's id or a function, {program} lists them")
+    return ProfileRequest(_monitored(sources), subject, output)
 
 
 def parse_run_again(program: str, arguments: Sequence[str], environment: Environment) -> RunAgainRequest:

@@ -14,10 +14,19 @@ import sys
 from pathlib import Path
 from typing import TextIO
 
-from scaler.config.commands import AuditRequest, CostsRequest, ObjectsRequest, Question, TopForm, TopRequest
+from scaler.config.commands import (
+    AuditRequest,
+    CostsRequest,
+    ObjectsRequest,
+    ProfileRequest,
+    Question,
+    TopForm,
+    TopRequest,
+)
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.profiles import show_profile
 from scaler.monitor.rows import view
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
@@ -34,7 +43,7 @@ NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
-_Request = TopRequest | Question | AuditRequest | ObjectsRequest | CostsRequest
+_Request = TopRequest | Question | AuditRequest | ObjectsRequest | ProfileRequest | CostsRequest
 
 
 def run(request: _Request) -> int:
@@ -80,6 +89,8 @@ async def _main(request: _Request) -> None:
             case AuditRequest():
                 for row in connection.model.audit:
                     _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
+            case ProfileRequest(_, subject, output):
+                await show_profile(connection, subject, output, _write)
             case ObjectsRequest(_, as_json, limit):
                 _print_objects(await connection.objects(limit), as_json=as_json)
             case Question(verb="explain", subject=""):

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
 from scaler.ids import new_peer_id, task_id_of
@@ -28,7 +28,9 @@ from scaler.protocol.messages import (
     MonitorEvents,
     MonitorStatus,
     ObjectsFound,
+    Profiled,
     ReadLog,
+    ReadProfile,
     RefusalReason,
     Refused,
     Role,
@@ -37,9 +39,10 @@ from scaler.protocol.messages import (
     TasksFound,
 )
 from scaler.protocol.monitor_rows import TaskRow
+from scaler.stack_profile import read_document
 
 _log = logging.getLogger(__name__)
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound)
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, Profiled)
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
@@ -143,6 +146,21 @@ class MonitorConnection:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
 
+    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
+        """Return the document about the profile of a task or function; without both, the list of functions.
+
+        Raises as `find` does, and UsageError for a malformed id.
+        """
+        task = task_id_of(task_id) if task_id else b""
+        found = await self._ask(ReadProfile(task, function), Profiled)
+        try:
+            document: dict[str, Any] = json.loads(found.json)
+            if document["of"]:
+                read_document(document)
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no profile: {error!r}"[:200]) from None
+        return document
+
     def close(self) -> None:
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
@@ -180,7 +198,7 @@ class MonitorConnection:
             match event:
                 case Received(message=MonitorStatus() | MonitorEvents() as document):
                     self._apply(document)
-                case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() as answer):
+                case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() | Profiled() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -179,3 +180,33 @@ def test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches
             assert 0.5 < found.seconds / found.samples / interval_seconds < 3
         else:
             assert client.profile("work_for").samples == 0
+
+
+def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-m", "scaler.cli", "scaler", "profile", *arguments]
+    return subprocess.run(line, capture_output=True, text=True, check=False, timeout=SECONDS)
+
+
+def test_the_command_lists_functions_prints_hot_frames_and_writes_files(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
+    address, file = cluster.get_monitor_address(), tmp_path / "profile.json"
+    with Client(cluster.get_address()) as client:
+        future = client.submit(work_for, 2.5)
+        future.result(SECONDS)
+        until(lambda: client.profile("work_for").samples)
+    assert "work_for" in command(address).stdout
+    for subject in ("work_for", future.task_id.hex()):
+        lines = command("--of", subject, address).stdout.splitlines()
+        assert lines[0].startswith("work_for: ")
+        assert any("hot (" in line for line in lines)
+    assert "samples of work_for to" in command("--of", "work_for", "--output", str(file), address).stdout
+    assert json.loads(file.read_text())["name"] == "work_for"
+    assert " (integration/test_profiles.py:" in command("--of", "work_for", "--output", "-", address).stdout
+    for wrong, why in (
+        (("--of", "none"), "there are no samples of 'none'"),
+        (("--output", "x"), "--output writes one profile"),
+        (("--of", "work_for", "--output", str(tmp_path / "no" / "file")), "cannot write"),
+    ):
+        done = command(*wrong, address)
+        assert (done.returncode, why in done.stderr) == (2, True)

@@ -31,9 +31,12 @@ from scaler.protocol.monitor_rows import (
     IncidentRow,
     TaskRow,
 )
+from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
 MAX_TASKS_ANSWERED = 1000
+MAX_FRAMES = 100
+"""Hottest frames in an answer."""
 MAX_TIMELINE_SECONDS = 86_400.0
 MAX_QUERY_TEXT = 1000
 """Characters of a parameter."""
@@ -186,6 +189,22 @@ async def _log(source: Source, query: Query) -> View:
     return {"id": query["id"], "stdout": stdout, "stderr": stderr, "cut": log.truncated_bytes}
 
 
+async def _profile(source: Source, query: Query) -> View:
+    task = task_id_of(query["task"]).hex() if query["task"] else ""
+    found = await source.monitor.profile(task, query["function"])
+    stacks = read_document(found) if found["of"] else StackProfile()
+    functions = [
+        {"name": name, "samples": samples, "seconds": us / 1e6, "hottest": frame}
+        for name, samples, us, frame in found.get("functions", ())
+    ]
+    hottest = [
+        {"frame": each.frame, "own_seconds": each.own_us / 1e6, "total_seconds": each.total_us / 1e6}
+        for each in stacks.hottest(MAX_FRAMES)
+    ]
+    name = str(found["name"]) or query["function"]
+    return {"of": found["of"], "name": name, **stacks.document(), "hottest": hottest, "functions": functions}
+
+
 def _series(source: Source, query: Query) -> View:
     columns = source.monitor.model.series.columns(query["since"])
     return {name: columns[name] for name in ("at", *(query["name"] or NAMES))}
@@ -312,6 +331,22 @@ ROUTES: tuple[ApiRoute, ...] = (
         "Whether the network or the cluster makes tasks wait",
         {"network": NetworkRow},
         lambda source, _query: {"network": view(network(source.monitor.model.status))},
+    ),
+    ApiRoute(
+        "/api/profile",
+        "profile",
+        "Which code takes the time of a function or task",
+        {
+            "of": str,
+            "name": str,
+            "samples": int,
+            "frames": [str],
+            "stacks": [[int]],
+            "hottest": [{"frame": str, "own_seconds": float, "total_seconds": float}],
+            "functions": [{"name": str, "samples": int, "seconds": float, "hottest": str}],
+        },
+        _profile,
+        (Parameter("function", "A function's name.", _TEXT), Parameter("task", "A task's id.", _TEXT)),
     ),
     ApiRoute("/api/findings", "findings", "What to change, with the evidence", {"findings": [FindingRow]}, _findings),
     ApiRoute(

@@ -115,6 +115,12 @@ class PreparedMonitor(MonitorConnection):
         self.found: list[TaskRow] = []
         """What the scheduler finds for any search."""
 
+    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
+        stacks = {"samples": 2, "frames": ["main", "hot"], "stacks": [[3000, 0, 1], [1000, 0]]}
+        if task_id or function:
+            return {"of": "task" if task_id else "function", "name": function or "work", **stacks}
+        return {"of": "", "name": "", "functions": [["work", 2, 4000, "hot"]]}
+
     async def find(self, search: str) -> list[TaskRow]:
         return self.found
 

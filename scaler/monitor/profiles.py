@@ -1,0 +1,63 @@
+"""What `scaler profile` prints and writes."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from scaler.errors import UsageError
+from scaler.monitor.connection import MonitorConnection
+from scaler.stack_profile import StackProfile, read_document
+
+MOST_FRAMES = 30
+STDOUT = "-"
+_TASK_ID = re.compile("[0-9a-fA-F]{32}")
+
+
+async def show_profile(
+    connection: MonitorConnection, subject: str, output: str, write: Callable[[TextIO, str], None]
+) -> None:
+    """Print the list of functions, or the hottest frames of a subject; or write its profile. Raises UsageError."""
+    if not subject:
+        write(sys.stdout, functions_text((await connection.profile())["functions"]))
+        return
+    is_task = _TASK_ID.fullmatch(subject) is not None
+    document = await (connection.profile(subject) if is_task else connection.profile("", subject))
+    if not document["of"]:
+        raise UsageError(
+            f"there are no samples of {subject!r}; scaler profile ADDRESS lists the functions that have some"
+        )
+    stacks, name = read_document(document), str(document["name"])
+    if not output:
+        write(sys.stdout, stacks.table(name, MOST_FRAMES))
+        return
+    text = written(stacks, name, output)
+    if output == STDOUT:
+        write(sys.stdout, text)
+        return
+    _write_file(output, text)
+    write(sys.stdout, f"wrote {stacks.samples:,} samples of {name} to {output}")
+
+
+def _write_file(output: str, text: str) -> None:
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot write {output!r}: {error.strerror}") from None
+
+
+def functions_text(rows: list[list[Any]]) -> str:
+    """Return a line for each function: its time in samples, and its hottest frame."""
+    if not rows:
+        return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
+    lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
+    return "\n".join([f"{'time':>12}  function  hottest frame", *lines])
+
+
+def written(stacks: StackProfile, name: str, output: str) -> str:
+    """Return the text of a file with this name."""
+    return json.dumps(stacks.speedscope(name)) if output.endswith(".json") else stacks.collapsed()
