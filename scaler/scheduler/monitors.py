@@ -42,7 +42,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.explain import explain
-from scaler.scheduler.core.facts import Action, Fact
+from scaler.scheduler.core.facts import Action, Fact, TasksEnded
 from scaler.scheduler.core.profile_answers import profiled
 from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
 from scaler.scheduler.search import find
@@ -123,7 +123,9 @@ class Monitors:
 
     def add(self, facts: Iterable[Fact]) -> None:
         """Take in facts to report; actions come with `add_audit`."""
-        facts = [fact for fact in facts if type(fact) is not Action]
+        facts = [
+            fact for fact in facts if type(fact) is not Action and (self._monitors or type(fact) is not TasksEnded)
+        ]
         self._events.add(facts, time.time())
         if facts and self._events_timer is None and self._monitors and self._pause_seconds < self._interval_seconds:
             self._events_timer = self._loop.call_later(self._pause_seconds, self._report)

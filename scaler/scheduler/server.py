@@ -83,6 +83,7 @@ from scaler.texts import escaped
 if TYPE_CHECKING:
     from scaler.scheduler.audit_file import AuditFile
     from scaler.scheduler.durable import DurableSteps
+    from scaler.scheduler.history_file import HistoryFile
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -165,7 +166,8 @@ class SchedulerServer:
         self._sent: Counter[str] = Counter()
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
-        self._longest_step_seconds = self._longest_lag_seconds = 0.0
+        self._longest_step_seconds = self._longest_lag_seconds = self._history_lag_seconds = 0.0
+        self._history: HistoryFile | None = None
         self._meter = LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
@@ -218,6 +220,10 @@ class SchedulerServer:
         self._record_counts()
 
     def _recover(self, durable: DurableSteps) -> None:
+        from scaler.scheduler.history_file import HistoryFile  # noqa: PLC0415 (of those that keep a journal)
+
+        directory = Path(self._config.state_directory).expanduser() / "history"
+        self._history = HistoryFile(directory, self._core.state, self._loop, self._take_lag)
         self._spending = SpendingFile(_journal_directory(self._config), self._core.state, self._loop)
         self._core.task_times.restore(durable.read_task_times())
         self._step(durable.recover())
@@ -263,6 +269,8 @@ class SchedulerServer:
         self._note([Noted("ended")])
         if self._timer is not None:
             self._timer.cancel()
+        if self._history is not None:
+            self._history.close()
         if self._spending is not None:
             self._spending.close()
         if self._durable is not None:
@@ -400,6 +408,8 @@ class SchedulerServer:
                 for fact in facts:
                     self._log_fact(fact)
                 self._monitors.add(facts)
+                if self._history is not None:
+                    self._history.add(facts)
                 self._audit.add(facts, time.time())
             case Stop(text):
                 _log.info("%s", escaped(text))
@@ -419,8 +429,14 @@ class SchedulerServer:
 
     def _tick(self) -> None:
         self._timer = None
-        self._longest_lag_seconds = max(self._longest_lag_seconds, self._loop.time() - self._timer_at)
+        late_seconds = self._loop.time() - self._timer_at
+        self._longest_lag_seconds = max(self._longest_lag_seconds, late_seconds)
+        self._history_lag_seconds = max(self._history_lag_seconds, late_seconds)
         self._step([])
+
+    def _take_lag(self) -> float:
+        longest, self._history_lag_seconds = self._history_lag_seconds, 0.0
+        return longest
 
     def _log_fact(self, fact: Fact) -> None:
         if isinstance(fact, Incident) and fact.kind == "protocol_error":  # a peer may cause any number of them

@@ -86,6 +86,8 @@ class ClusterState:
         """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
         """Tasks that ended since the start, by outcome."""
+        self.is_recorded = False
+        """Failures are published even while no monitor is there."""
         self.memory_kills = self.processors_replaced = 0
         """Since the start: see `WorkerHeartbeat`."""
         self.functions: dict[tuple[str, tuple[tuple[str, float], ...]], Function] = {}

@@ -106,7 +106,7 @@ class Outbox:
         ended = results.ended
         ended.step_at = self._state.now
         self._state.history.add(ended)
-        if self.is_watched:
+        if self.is_watched or (self._state.is_recorded and ended.failure_records):
             self._facts.append(ended)
         if not client.terminated:
             if not client.is_detached:

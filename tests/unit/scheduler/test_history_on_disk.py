@@ -1,0 +1,62 @@
+"""The history: what is written of samples and events, and what is read of damaged lines."""
+
+from __future__ import annotations
+
+from scaler.scheduler.history import (
+    MAX_EVENTS,
+    MAX_FAILURES,
+    EventRow,
+    Figures,
+    MinuteRow,
+    Minutes,
+    Row,
+    line_of,
+    rows_of,
+)
+
+NOTHING = Figures(0, 0, 0, 0, 0, 0, 0.0, 0.0)
+
+
+def test_a_minute_has_what_happened_in_it_and_the_highest_figures() -> None:
+    minutes = Minutes(120.0, Figures(100, 5, 1, 0, 0, 0, 2.0, 0.0))
+    assert minutes.sample(121.0, Figures(110, 5, 1, 40, 1, 1, 2.0, 0.3)) == []
+    rows = minutes.sample(180.5, Figures(150, 7, 2, 3, 4, 1, 2.5, 0.1))
+    assert rows == [MinuteRow(120.0, 60.5, 50, 2, 1, 40, 4, 1, 0.5, 0.3)]
+    assert minutes.sample(240.0, Figures(151, 7, 2, 0, 4, 1, 2.5, 0.0)) == [
+        MinuteRow(180.5, 59.5, 1, 0, 0, 3, 4, 1, 0.0, 0.0)
+    ]
+
+
+def test_events_are_written_at_the_next_sample_and_failures_are_counted_per_minute() -> None:
+    minutes = Minutes(60.0, NOTHING)
+    minutes.event(61.0, "lost", "worker", "no heartbeat")
+    for _ in range(3):
+        minutes.failure("f", "ValueError: no")
+    assert minutes.sample(62.0, NOTHING) == [EventRow(61.0, "lost", "worker", "no heartbeat")]
+    assert minutes.sample(63.0, NOTHING) == []
+    assert minutes.sample(120.0, NOTHING)[0] == EventRow(60.0, "failed", "f", "ValueError: no", 3)
+    assert len(minutes.sample(180.0, NOTHING)) == 1
+
+
+def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
+    minutes = Minutes(60.0, NOTHING)
+    for number in range(MAX_EVENTS + 7):
+        minutes.event(61.0, "lost", f"worker {number}", "x" * 10_000)
+    for number in range(MAX_FAILURES + 9):
+        minutes.failure(f"f{number}", "no")
+    rows = minutes.sample(120.0, NOTHING)
+    assert len(rows) == MAX_EVENTS + MAX_FAILURES + 3
+    assert EventRow(60.0, "failed", "", "other failures", 9) in rows
+    assert EventRow(60.0, "skipped", "", "events beyond the limit", 7) in rows
+    assert len(b"".join(map(line_of, rows))) < 200_000
+
+
+def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
+    rows: list[Row] = [
+        EventRow(1.0, "lost", "w", "a\nb"),
+        MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1),
+        EventRow(2.0, "x", "", ""),
+    ]
+    lines = [*map(line_of, rows)]
+    assert list(rows_of(lines)) == rows
+    assert list(rows_of([lines[0][:-5], b"\n", lines[1], b"junk\n", lines[2].replace(b"x", b"y")])) == [rows[1]]
