@@ -112,7 +112,7 @@ class SchedulerClusterCombo:
         max_tasks_per_processor: int = 0,
         max_processor_memory_growth: int = 0,
         max_suspended_tasks: int = 1000,
-        profile_interval_seconds: float = 0.02,
+        profile_interval_seconds: float = 0.1,
         hard_processor_suspend: bool = False,
         preload: str | None = None,
         preload_timeout_seconds: float = 600.0,

@@ -107,7 +107,7 @@ class WorkerSettings(LoggingConfig):
     """A processor whose preload takes longer is ended, and another one started; after three in a row the worker gives
     its tasks back and ends. 0: no limit. Not for symphony and aws_hpc in mode offload.
     """
-    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.02
+    profile_interval_seconds: Annotated[SecondsOrNone, Setting(metavar="SECONDS")] = 0.1
     """How often a processor looks where the code of its task is, for profiles of functions and tasks; 0: never. Not for
     symphony and aws_hpc in mode offload.
     """

@@ -55,7 +55,7 @@ def completed(bash_script: str, line: str, folder: Path) -> list[str]:
     ("line", "offered"),
     [
         ("scaler ex", ["explain"]),
-        ("scaler c", ["cloud.toml", "completion"]),
+        ("scaler c", ["cloud.toml", "completion", "costs"]),
         ("scaler m", ["more", "my cluster.toml"]),
         ("scaler n", []),  # notes.txt is no file of settings
         ("/usr/bin/scaler init a", ["aws_ec2", "aws_hpc", "aws_raw_ecs"]),

@@ -150,7 +150,7 @@ def test_counts_are_by_function_client_and_manager() -> None:
         clients=[{"id": "0123456789abcdef", "name": "", "queued": 5}],
         managers=[{"id": "fleet", "desired": 5, "running": 2, "trouble": "no quota"}],
     )
-    functions, clients, managers = panels.sides(model.status)
+    _calls, functions, clients, managers = panels.sides(model.status)
     assert functions.lines(38, 2) == [
         "functions  queued    run  ended failed",
         "reprice     1,204      3     99      1",

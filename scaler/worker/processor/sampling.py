@@ -1,4 +1,4 @@
-"""Samples what the main thread of a processor does while a task runs, some fifty times a second.
+"""Samples what the main thread of a processor does while a task runs, some ten times a second.
 
 A sample counts the time since the one before it, so a call into C that keeps the interpreter's lock is charged in full,
 to the Python frame that made it. Threads that a task starts are not sampled, and other processes are not.

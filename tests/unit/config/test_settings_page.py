@@ -39,6 +39,7 @@ COMMANDS: dict[str, type[SettingsModel]] = {
 OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {
     *("--once", "--json", "--seconds", "--dry-run", "--check"),
+    *("--of", "--pdb"),  # of scaler profile and scaler replay
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
 }
 """They say what a command does, and are no settings."""
