@@ -59,8 +59,10 @@ OF_THE_TYPE = {
     "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
     "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0),
     "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+    "offload": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
 }
-"""What a unit costs in an hour, the least time that is charged, and its usual start-up time."""
+"""What a unit or a task costs in an hour, the least time that is charged, the usual times until a unit has started and
+until a task begins, and whether tasks are charged."""
 
 
 @pytest.fixture
