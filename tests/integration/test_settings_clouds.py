@@ -55,7 +55,7 @@ ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
 """Their units are on other machines, with processors of their own."""
 MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}
 """Of the task and job definitions, and of jobs."""
-OF_THE_TYPE = {
+OF_THE_TYPE: dict[str, tuple[Any, ...]] = {
     "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
     "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0),
     "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
