@@ -130,15 +130,15 @@ def line_of(row: Row) -> bytes:
 
 
 def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
-    """Yield what the whole lines have; torn lines, and kinds of records from later versions, are left out."""
+    """Yield what the whole lines have; torn lines, and records of other versions with other columns, are left out."""
     for line in lines:
         checksum, _, text = line.rstrip(b"\n").partition(b" ")
         if checksum != b"%08x" % zlib.crc32(text):
             continue
         match json.loads(text):
-            case ["MinuteRow", *values]:
-                yield MinuteRow._make(values[: len(MinuteRow._fields)])
-            case ["EventRow", *values]:
-                yield EventRow._make(values[: len(EventRow._fields)])
+            case ["MinuteRow", *values] if len(values) == len(MinuteRow._fields):
+                yield MinuteRow._make(values)
+            case ["EventRow", *values] if len(values) == len(EventRow._fields):
+                yield EventRow._make(values)
             case _:
                 pass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+
 from scaler.scheduler.history import (
     MAX_EVENTS,
     MAX_FAILURES,
@@ -60,3 +63,10 @@ def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
     lines = [*map(line_of, rows)]
     assert list(rows_of(lines)) == rows
     assert list(rows_of([lines[0][:-5], b"\n", lines[1], b"junk\n", lines[2].replace(b"x", b"y")])) == [rows[1]]
+
+
+def test_records_of_other_versions_are_left_out() -> None:
+    row = EventRow(1.0, "lost", "w", "gone")
+    texts = [json.dumps(values).encode() for values in (["EventRow", 1.0], ["MinuteRow", 0.0, 60.0], ["Other", 1], 3)]
+    others = [b"%08x %s\n" % (zlib.crc32(text), text) for text in texts]
+    assert [*rows_of([*others, line_of(row)])] == [row]
