@@ -302,7 +302,7 @@ def parse_objects(program: str, arguments: Sequence[str], environment: Environme
     if not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
         raise UsageError(f"--limit {limit}: give a whole number from 1 to {MAX_OBJECTS}")
     if not as_json:
-        require("top", "textual", "the table: --json does without")
+        require("top", "textual", "without --json, the table")
     return ObjectsRequest(_monitored(sources), as_json, limit)
 
 
@@ -314,7 +314,7 @@ def parse_costs(program: str, arguments: Sequence[str], environment: Environment
     sources = _sources(TopConfig, parser, arguments, environment)
     as_json = bool(sources.flags.pop("json"))
     if not as_json:
-        require("top", "textual", "the table: --json does without")
+        require("top", "textual", "without --json, the table")
     return CostsRequest(_monitored(sources), as_json)
 
 
