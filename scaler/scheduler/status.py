@@ -64,12 +64,13 @@ MAX_PROCESSORS_LISTED = 16
 """Processors of one worker."""
 MAX_TEXT = 200
 """Characters of any text in a row."""
-WORKERS_BYTES = 560 * 1024
+WORKERS_BYTES = 480 * 1024
 STORES_BYTES = 48 * 1024
 PAIRS_BYTES = OBJECTS_BYTES = 16 * 1024
 LINKS_BYTES = 16 * 1024
-COSTS_BYTES = SCALING_BYTES = 32 * 1024
-CALLS_BYTES = 64 * 1024
+COSTS_BYTES = 24 * 1024
+SCALING_BYTES = 16 * 1024
+CALLS_BYTES = 32 * 1024
 MAX_CALLS = 100
 """Those with living tasks, then those that ended last."""
 MAX_LINKS = 100

@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
+from scaler.scheduler import status as limits
 from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.state import MAX_ARRIVALS
 from scaler.scheduler.status import MAX_PROCESSORS_LISTED, MAX_ROWS, MAX_WAITING_ROWS, ServerStatus, status
@@ -406,3 +407,15 @@ def test_many_kinds_of_waiting_tasks_are_all_counted_and_the_oldest_listed() -> 
     assert told["totals"]["waiting"] == MAX_WAITING_ROWS + 20
     assert 0 < len(told["waiting"]) <= MAX_WAITING_ROWS
     assert len(encoded(cluster)) < MAX_CONTROL_BYTES
+
+
+def test_full_tables_and_all_else_fit_into_one_message() -> None:
+    tables = (
+        limits.WORKERS_BYTES,
+        3 * limits.ROWS_BYTES,
+        limits.STORES_BYTES,
+        limits.PAIRS_BYTES,
+        limits.OBJECTS_BYTES,
+    )
+    more = (limits.LINKS_BYTES, limits.COSTS_BYTES, limits.SCALING_BYTES, limits.CALLS_BYTES, limits.WAITING_BYTES)
+    assert sum(tables) + sum(more) + 16 * 1024 <= MAX_CONTROL_BYTES
