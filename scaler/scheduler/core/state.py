@@ -551,7 +551,7 @@ class Worker(PeerRecord):
         self.extra += needs.width(self.offers, self.slots) - 1
 
     def allow(self, most: int) -> bool:
-        """Let it have at most so many tasks. Returns False when that is nothing new."""
+        """Set how many tasks the worker may have. Returns False when the limit was the same before."""
         before, self.limit = self.limit, most
         return before != most
 

@@ -28,7 +28,7 @@ LONG_TASK_US = 2_000_000
 ASLEEP_AFTER_SECONDS = 0.5
 """Without a task for this long, the thread waits for the next one."""
 SUSPENDED_FACTOR = 16
-"""A task that waits for others is sampled so much more rarely: there may be a thousand of them on one host."""
+"""A task that waits for others is sampled more rarely by this factor: one host may have a thousand of them."""
 MAX_WALKED = 500
 """Frames that are looked at; more of them are the outermost ones of a deep recursion."""
 SWITCH_SECONDS = 0.0001

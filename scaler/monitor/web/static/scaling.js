@@ -1,4 +1,4 @@
-// Scaling: what it costs and who causes it, why there are so many units, and what one more would change.
+// Scaling: what it costs and who causes it, why the policy wants these units, and what one more would change.
 
 import { fill, h, panel, setText } from "./dom.js";
 import { age, clock, counted, money, span } from "./format.js";
