@@ -23,24 +23,13 @@ MAX_NAME = 200
 
 
 @dataclass(slots=True, eq=False)
-class _Sampled:
-    profile: StackProfile = field(default_factory=StackProfile)
-    hottest: str | None = None
-    """The frame with the longest own time; None: to be found again."""
-
-    def merge(self, other: StackProfile) -> None:
-        self.profile.merge(other)
-        self.hottest = None
-
-
-@dataclass(slots=True, eq=False)
 class Profiles:
     """Profiles of functions by key and name, and of tasks by id; the last used ones at the end."""
 
     dropped: int = 0
     """Reports that were not taken, or that could not be read."""
-    _functions: OrderedDict[tuple[str, str], _Sampled] = field(default_factory=OrderedDict)
-    _tasks: OrderedDict[bytes, tuple[str, _Sampled]] = field(default_factory=OrderedDict)
+    _functions: OrderedDict[tuple[str, str], StackProfile] = field(default_factory=OrderedDict)
+    _tasks: OrderedDict[bytes, tuple[str, StackProfile]] = field(default_factory=OrderedDict)
     _left: float = REPORTS_PER_SECOND * MAX_SAVED_SECONDS
     _refilled_at: float = 0.0
 
@@ -58,44 +47,29 @@ class Profiles:
         except ValueError:
             self.dropped += 1
             return
-        self._functions.setdefault((key, name), _Sampled()).merge(profile)
+        self._functions.setdefault((key, name), StackProfile()).merge(profile)
         self._functions.move_to_end((key, name))
         if len(self._functions) > MAX_FUNCTIONS:
             self._functions.popitem(last=False)
         if values.get("single") is True:
-            self._tasks.setdefault(task, (name, _Sampled()))[1].merge(profile)
+            self._tasks.setdefault(task, (name, StackProfile()))[1].merge(profile)
             self._tasks.move_to_end(task)
             if len(self._tasks) > MAX_TASKS:
                 self._tasks.popitem(last=False)
 
     def of_task(self, task: bytes) -> tuple[str, StackProfile] | None:
         """Return the function and the profile of a task that has one of its own."""
-        found = self._tasks.get(task)
-        return None if found is None else (found[0], found[1].profile)
+        return self._tasks.get(task)
 
     def of_function(self, name: str, may_see: Callable[[str], bool]) -> StackProfile | None:
         """Return the profile of a function. may_see: tells whether what this key owns counts."""
-        visible = [each.profile for (key, own), each in self._functions.items() if own == name and may_see(key)]
+        visible = [each for (key, own), each in self._functions.items() if own == name and may_see(key)]
         if len(visible) < 2:
             return visible[0] if visible else None
         merged = StackProfile()
         for each in visible:
             merged.merge(each)
         return merged
-
-    def hottest(self, name: str) -> str:
-        """Return the hottest frame of a function, of all keys: of the one that has the most samples. O(keys)."""
-        found = [each for (_, own), each in self._functions.items() if own == name]
-        if not found:
-            return ""
-        longest = max(found, key=lambda each: each.profile.samples)
-        if longest.hottest is None:
-            longest.hottest = next((each.frame for each in longest.profile.hottest(1)), "")
-        return longest.hottest
-
-    def hottest_frames(self) -> dict[str, str]:
-        """Return the hottest frame of every function."""
-        return {name: self.hottest(name) for name in {name for _, name in self._functions}}
 
     def listed(self, may_see: Callable[[str], bool]) -> list[tuple[str, int, int, str]]:
         """Return name, samples, microseconds and hottest frame of the visible functions, the longest time first."""
