@@ -574,11 +574,15 @@ class Client(ArgumentOnly):
     def retry(self, name: str) -> list[ScalerFuture]:
         """Run this client's failed tasks of a name again, as `run_again` does; return their new futures.
 
-        Those that did not run because an input failed are left out: run that again. The scheduler keeps the last 1,000.
+        They are in the order in which the tasks were submitted. Those that did not run because an input failed are left
+        out: run that again. The scheduler keeps the last 1,000.
         """
         own = self.identity.hex()
         failed = self._status().tasks(name, "failed")
-        return [self.run_again(row.id) for row in reversed(failed) if row.id.startswith(own) and row.worker]
+        # The ids of one client count up, so their order is that of the submissions.
+        return [
+            self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)
+        ]
 
     @hiding_frames
     def report(self, path: str | PathLike[str]) -> Path:
