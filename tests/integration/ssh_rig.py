@@ -129,9 +129,10 @@ class Sshd:
         """Kill it with all connections, as if the host had lost its network for a moment."""
         if self._process is not None:
             for process in [*self.sessions(), psutil.Process(self._process.pid)]:
-                for each in [*process.children(recursive=True), process]:
-                    if each.name() == "sshd":
-                        each.kill()
+                with contextlib.suppress(psutil.NoSuchProcess):  # a connection may be ending
+                    for each in [*process.children(recursive=True), process]:
+                        if each.name() == "sshd":
+                            each.kill()
             self._process.wait()
             self._process = None
 

@@ -6,6 +6,7 @@ import fcntl
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -25,7 +26,7 @@ from scaler.worker_manager.ssh import backend as ssh_backend
 from scaler.worker_manager.ssh.backend import SshBackend
 from scaler.worker_manager.ssh.connection import HostConnection
 from tests.contracts.test_backends import AGENT
-from tests.integration.ssh_rig import USER, WAIT_SECONDS, Hosts, make_key, needs_sshd, running_hosts, until_gone
+from tests.integration.ssh_rig import USER, WAIT_SECONDS, Hosts, Sshd, make_key, needs_sshd, running_hosts, until_gone
 from tests.waiting import until
 
 pytestmark = needs_sshd
@@ -121,6 +122,13 @@ def test_a_host_that_is_down_delays_no_unit_that_another_has_room_for(hosts: Hos
         os.kill(hosts.all[0].client(), signal.SIGKILL)
         units = until_listed(backend, lambda units: not alive(units))
         assert {unit.state for unit in units if unit.unit_id in {second, third}} == {UnitState.FAILED}
+
+
+def document_of(host: Sshd, unit_id: str) -> WorkerConfig:
+    """Return the settings that a unit was started with."""
+    variables = Path(f"/proc/{host.unit(unit_id)}/environ").read_bytes().decode().split("\0")
+    [text] = [each.partition("=")[2] for each in variables if each.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
+    return WorkerConfig.from_json(text)
 
 
 def unusable(case: str, hosts: Hosts, tmp_path: Path) -> tuple[dict[str, Any], str]:
@@ -321,14 +329,62 @@ def test_units_get_all_settings_of_their_manager(hosts: Hosts, python: str) -> N
     with hosts.backend(str(host), ssh_python=python, **settings) as backend:
         [unit_id] = backend.start(1)
         until_listed(backend, in_state(UnitState.RUNNING, 1))
-        variables = Path(f"/proc/{host.unit(unit_id)}/environ").read_bytes().decode().split("\0")
-        [text] = [each.partition("=")[2] for each in variables if each.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
-    document = WorkerConfig.from_json(text)
+        document = document_of(host, unit_id)
     config = hosts.config(str(host), **settings)
     assert (document.unit_id, document.slots, document.worker_manager_id) == (unit_id, 1, "far")
     assert (document.scheduler_address, document.compression) == ("tcp://127.0.0.1:2", "off")
     names = {item.name for item in fields(WorkerSettings)}
     assert {name: getattr(document, name) for name in names} == {name: getattr(config, name) for name in names}
+
+
+def test_forwards_of_the_users_configuration_neither_break_a_connection_nor_enter_it(
+    hosts: Hosts, python: str, tmp_path: Path
+) -> None:
+    host = hosts.all[0]
+    options = tmp_path / "ssh_config"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        taken = server.getsockname()[1]
+        options.write_text(
+            f"{hosts.options_file.read_text()}LocalForward {taken} 127.0.0.1:1\nDynamicForward {taken}\n"
+            f"RemoteForward {host.port} 127.0.0.1:1\nExitOnForwardFailure yes\n"
+            f"LocalForward {tmp_path}/entered 127.0.0.1:1\n"
+            f"ControlMaster auto\nControlPath {tmp_path}/own\nControlPersist yes\n"
+        )
+        here = f"tcp://127.0.0.1:{taken}"
+        given = {"worker_scheduler_address": here, "object_storage_address": "tcp://10.0.0.1:2", "tunnel": True}
+        for again in (False, True):
+            with hosts.backend(str(host), ssh_python=python, ssh_options=("-F", str(options)), **given) as backend:
+                backend.start(1)
+                [unit] = until_listed(backend, in_state(UnitState.RUNNING, 1))
+                document = document_of(host, unit.unit_id)
+                port = int(document.scheduler_address.rpartition(":")[2])
+                assert port != taken
+                with socket.create_connection(("127.0.0.1", port)):
+                    server.accept()[0].close()
+                assert not (tmp_path / "entered").exists()
+                assert not (tmp_path / "own").exists()
+                if again:  # the socket of a killed ssh does not keep the next connection from its forwards
+                    os.kill(host.client(), signal.SIGKILL)
+                    until_listed(backend, lambda units: not alive(units))
+                    until(lambda: _tried(backend), WAIT_SECONDS)
+                    until_listed(backend, in_state(UnitState.RUNNING, 1))
+    assert not until_gone(host)
+
+
+def test_a_host_that_allows_no_forwards_says_so(tmp_path: Path) -> None:
+    hosts = Hosts(tmp_path / "hosts", 1)
+    [host] = hosts.all
+    host.start("AllowTcpForwarding no")
+    try:
+        with hosts.backend(tunnel=True, object_storage_address="tcp://10.0.0.1:2") as backend:
+            backend.start(1)
+            [unit] = until_listed(backend, in_state(UnitState.FAILED, 1))
+            assert unit.reason == (
+                f"{host}: remote port forwarding failed for listen port 0: "
+                "allow AllowTcpForwarding in its sshd_config, or set tunnel = false"
+            )
+    finally:
+        host.close()
 
 
 def test_a_host_that_prints_without_end_does_not_hold_the_manager_up() -> None:

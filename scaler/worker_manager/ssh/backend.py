@@ -13,6 +13,7 @@ import logging
 import os
 import re
 import select
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -31,7 +32,14 @@ from scaler.protocol.messages import UnitState
 from scaler.security.run import FoundKeys, find
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, EndedUnits, Unit, units_credential
 from scaler.worker_manager.ssh import SshConfig
-from scaler.worker_manager.ssh.command import Wheel, problem_text, ssh_command, watch_script
+from scaler.worker_manager.ssh.command import (
+    Wheel,
+    forward_command,
+    forwarded_port,
+    problem_text,
+    ssh_command,
+    watch_script,
+)
 from scaler.worker_manager.ssh.connection import HostConnection
 from scaler.worker_manager.ssh.hosts import Host, all_hosts
 from scaler.worker_manager.wheel import build_wheel
@@ -68,6 +76,10 @@ class _Link:
     """0: unknown, until the host reports its cores."""
     connection: HostConnection | None = None
     connected_at: float = 0.0
+    forwarding: HostConnection | None = None
+    """What asks the connection for its forwards, until it has ended."""
+    ports: Sequence[int] = ()
+    """On the host, in the order of the forwards; empty before they are there."""
     has_answered: bool = False
     ready_at: float | None = None
     starts: int = 0
@@ -104,6 +116,8 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
+        # ssh knows no sockets without a file.
+        self._controls = tempfile.mkdtemp(prefix="scaler-ssh-") if self._forwards else ""
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)
         """Those of a run of each of them; None where it has configured ones, or none."""
         self._learn_cores()
@@ -156,12 +170,16 @@ class SshBackend:
 
     def close(self) -> None:
         connections = [link.connection for link in self._links if link.connection is not None]
+        for link in self._links:
+            self._end_forwarding(link)
         for connection in connections:
             connection.end_input()
         until = time.monotonic() + CLOSE_SECONDS
         for connection in connections:
             connection.close(max(0.0, until - time.monotonic()))
         self._watched.close()
+        if self._controls:
+            shutil.rmtree(self._controls, ignore_errors=True)
 
     # -- hosts
 
@@ -181,13 +199,18 @@ class SshBackend:
     def _connect(self, link: _Link, now: float) -> None:
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
-        forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
         link.connected_at, link.has_answered, link.ready_at, link.starts = now, False, None, 0
+        control = self._control(link)
         try:
-            command = ssh_command(link.host, self._config.ssh_options, forwards, script)
+            if control:  # what a killed ssh has left there keeps the next one from it
+                Path(control).unlink(missing_ok=True)
+            command = ssh_command(link.host, self._config.ssh_options, control, script)
             link.connection = HostConnection(command, self._watched)
         except OSError as error:
             self._failed(link, f"{link.host}: cannot start ssh: {error}", now)
+
+    def _control(self, link: _Link) -> str:
+        return f"{self._controls}/{self._links.index(link)}" if self._controls else ""
 
     def _receive(self, link: _Link, now: float) -> None:
         connection = link.connection
@@ -200,6 +223,10 @@ class SshBackend:
                 connection.close()
                 self._failed(link, f"{link.host}: an unknown answer, {line[:80]!r}: is another scaler there?", now)
                 return
+        if not connection.how_ended and (problem := self._forward_problem(link)):
+            connection.close()
+            self._failed(link, problem, now)
+            return
         if connection.how_ended:
             # At the end of a connection that was good, ssh writes one line.
             lines = list(connection.last_lines)[0 if link.ready_at is None else -1 :]
@@ -215,6 +242,9 @@ class SshBackend:
             case "cores":
                 link.has_answered = True
                 link.slots = link.slots or int(rest)
+                if self._forwards and link.forwarding is None:  # the connection takes requests by now
+                    forwards = [local_address(address).removeprefix("tcp://") for address in self._forwards]
+                    link.forwarding = HostConnection(forward_command(self._control(link), forwards), self._watched)
             case "wheel" if isinstance(self._environment, Wheel):
                 _log.info("installing an environment on %s", link.host)
                 connection.send(self._environment.data)
@@ -227,7 +257,28 @@ class SshBackend:
             case _:
                 raise ValueError(verb)
 
+    def _forward_problem(self, link: _Link) -> str:
+        """Note the ports of a host's forwards once they are there. Returns why there are none; empty when it works."""
+        if (forwarding := link.forwarding) is None or link.ports:
+            return ""
+        forwarding.receive()
+        if not forwarding.how_ended:
+            return ""
+        lines = list(forwarding.last_lines)
+        ports = [port for line in lines if (port := forwarded_port(line)) is not None]
+        if len(ports) < len(self._forwards):
+            return problem_text(link.host, lines, forwarding.how_ended)
+        link.ports = ports
+        return ""
+
+    def _end_forwarding(self, link: _Link) -> None:
+        if link.forwarding is not None:
+            link.forwarding.close()
+            link.forwarding = None
+        link.ports = ()
+
     def _failed(self, link: _Link, problem: str, now: float) -> None:
+        self._end_forwarding(link)
         was_steady = link.ready_at is not None and now - link.ready_at >= STEADY_SECONDS
         link.failures = 0 if was_steady else link.failures + 1
         link.retry_at = now + RETRY.seconds(link.failures)
@@ -281,8 +332,8 @@ class SshBackend:
                 self._end(self._waiting, unit_id, UnitState.FAILED, problems, now)
 
     def _is_usable(self, link: _Link) -> bool:
-        connection = link.connection
-        return link.ready_at is not None and connection is not None and len(connection.ports) >= len(self._forwards)
+        is_ready = link.ready_at is not None and link.connection is not None
+        return is_ready and len(link.ports) >= len(self._forwards)
 
     def _note(self, link: _Link, listed: dict[str, Any], now: float) -> None:
         """Note what a host lists, which has units that ended for a while only. Raises what a wrong list leads to."""
@@ -321,8 +372,7 @@ class SshBackend:
 
     def _addresses(self, link: _Link) -> Sequence[str]:
         """Return where the workers of a host find scheduler and object storage through the tunnel; nothing without."""
-        ports = [] if link.connection is None else link.connection.ports
-        return [f"tcp://127.0.0.1:{port}" for port in ports]
+        return [f"tcp://127.0.0.1:{port}" for port in link.ports]
 
     def _found_keys(self) -> Sequence[FoundKeys | None]:
         if not (self._config.insecure_no_auth or self._credential):

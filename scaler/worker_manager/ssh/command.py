@@ -23,25 +23,28 @@ ALIVE_SECONDS, ALIVE_COUNT = 15, 3
 MAX_PROBLEM_CHARACTERS = 400
 PROBLEM_LINES = 3
 
+_REQUIRED = (
+    # Forwards of the user's configuration are for logins, and this also ends those of the command line.
+    "ClearAllForwardings=yes",
+    # A connection of its own, which ends with its manager.
+    "ControlPersist=no",
+    "RemoteCommand=none",
+)
 _OPTIONS = (
     "BatchMode=yes",
     f"ConnectTimeout={CONNECT_SECONDS}",
     f"ServerAliveInterval={ALIVE_SECONDS}",
     f"ServerAliveCountMax={ALIVE_COUNT}",
-    "ExitOnForwardFailure=yes",
-    # A connection of its own: ended with its manager, and with forwards of its own.
-    "ControlMaster=no",
-    "ControlPath=none",
-    "RemoteCommand=none",
-    # Ports of forwards are reported from this level on.
     "LogLevel=INFO",
 )
 _FORWARD = re.compile(r"Allocated port ([0-9]+) for remote forward to ")
-_NOISE = re.compile(r"Allocated port |Warning: Permanently added |debug[0-9]: |@@@@")
+_NOISE = re.compile(r"Allocated port |muxclient: |Warning: Permanently added |debug[0-9]: |@@@@")
+_MUX_FAILURE = "mux_client_forward: forwarding request failed: "
 _HINTS = {
     "Host key verification failed": "log in once with `ssh {0}` and accept its key, or correct ~/.ssh/known_hosts",
     "Permission denied (": "`ssh {0}` must work without a password: give the host your key, or add it to your agent",
     "remote port forwarding failed": "allow AllowTcpForwarding in its sshd_config, or set tunnel = false",
+    "too long for Unix domain socket": "set TMPDIR to a shorter path, or set tunnel = false",
 }
 
 
@@ -55,15 +58,32 @@ class Wheel(NamedTuple):
     packages: Sequence[str]
 
 
-def ssh_command(host: Host, options: Sequence[str], forwards: Sequence[str], script: str) -> list[str]:
-    """Return the command line. options: of the user; the first of two counts. forwards: `host:port` as seen from here.
+def ssh_command(host: Host, options: Sequence[str], control: str, script: str) -> list[str]:
+    """Return the command line of a connection. control: path of its socket, which takes forwards; empty: none.
 
-    A free port of the host leads to each of the forwards.
+    options: of the user; the first of two counts.
     """
-    fixed = [word for option in _OPTIONS for word in ("-o", option)]
-    remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
+    master = (f"ControlMaster={'yes' if control else 'no'}", *_REQUIRED)
+    first, last = ([word for option in some for word in ("-o", option)] for some in (master, _OPTIONS))
+    socket = ["-S", _literal(control) or "none"]
     port = ["-p", str(host.port)] if host.port else []
-    return ["ssh", "-T", *options, *fixed, *remote, *port, "--", host.destination, f"exec sh -c {quote(script)}"]
+    command = f"exec sh -c {quote(script)}"
+    return ["ssh", "-T", *first, *options, *last, *socket, *port, "--", host.destination, command]
+
+
+def forward_command(control: str, forwards: Sequence[str]) -> list[str]:
+    """Return the command line that adds forwards to a connection, and writes the port of each to stderr.
+
+    forwards: `host:port` as seen from here. A free port of the host leads to each.
+    """
+    remote = [word for forward in forwards for word in ("-R", f"0:{forward}")]
+    # Without a configuration, whose forwards it would add as well. The name of the host has no effect.
+    return ["ssh", "-F", "none", "-o", "LogLevel=VERBOSE", "-S", _literal(control), "-O", "forward", *remote, "host"]
+
+
+def _literal(path: str) -> str:
+    """Return a path so that ssh expands nothing in it."""
+    return path.replace("%", "%%")
 
 
 def watch_script(mark: str, silence_seconds: float, python_version: str, environment: str | Wheel) -> str:
@@ -120,7 +140,8 @@ def forwarded_port(line: str) -> int | None:
 
 def problem_text(host: Host, lines: Sequence[str], how: str) -> str:
     """Return why a connection ended, on one line. lines: output of ssh and the host. how: used when there is none."""
-    parts = [text for line in lines if (text := line.strip()) and not _NOISE.match(text)][-PROBLEM_LINES:]
-    text = "; ".join(parts)[:MAX_PROBLEM_CHARACTERS] or how
+    stripped = [line.strip().removeprefix(_MUX_FAILURE) for line in lines]
+    parts = dict.fromkeys(text for text in stripped if text and not _NOISE.match(text))
+    text = "; ".join(list(parts)[-PROBLEM_LINES:])[:MAX_PROBLEM_CHARACTERS] or how
     hint = next((hint for part, hint in _HINTS.items() if part in text), "")
     return f"{host}: {text}" + (f": {hint.format(host.destination)}" if hint else "")

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from scaler.processes import describe_exit
-from scaler.worker_manager.ssh.command import MARK, forwarded_port
+from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024
 """A pipe of this size takes a wheel at once; the system may allow less."""
@@ -64,8 +64,6 @@ class HostConnection:
         self._partial = {self._stdout: b"", self._stderr: b""}
         self.last_lines: deque[str] = deque(maxlen=KEPT_LINES)
         """Of stderr."""
-        self.ports: list[int] = []
-        """On the host, in the order of the forwards."""
         self.passes_on = False
         """Whether lines of stderr go to stderr of this process."""
         self.how_ended = ""
@@ -107,10 +105,7 @@ class HostConnection:
 
     def _note(self, line: str) -> None:
         self.last_lines.append(line)
-        port = forwarded_port(line)
-        if port is not None:
-            self.ports.append(port)
-        elif self.passes_on:
+        if self.passes_on:
             with contextlib.suppress(OSError):  # nothing reads it any more
                 sys.stderr.write(f"{line}\n")
                 sys.stderr.flush()

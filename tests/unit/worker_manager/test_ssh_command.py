@@ -10,7 +10,14 @@ import pytest
 from scaler.config.load import model_of
 from scaler.errors import ScalerError, UsageError
 from scaler.worker_manager.ssh import SshConfig
-from scaler.worker_manager.ssh.command import Wheel, forwarded_port, problem_text, ssh_command, watch_script
+from scaler.worker_manager.ssh.command import (
+    Wheel,
+    forward_command,
+    forwarded_port,
+    problem_text,
+    ssh_command,
+    watch_script,
+)
 from scaler.worker_manager.ssh.hosts import Host, parse_host
 
 
@@ -78,11 +85,22 @@ def test_a_tunnel_is_used_when_the_scheduler_is_on_loopback_unless_the_settings_
 
 
 def test_options_of_the_user_come_first_and_the_host_is_never_one() -> None:
-    command = ssh_command(Host("ann@a", 2222), ["-i", "key"], ["127.0.0.1:8516", "[::1]:8517"], "true; echo 'x'")
-    assert command[:4] == ["ssh", "-T", "-i", "key"]
-    assert "BatchMode=yes" in command
-    assert command[-9:-1] == ["-R", "0:127.0.0.1:8516", "-R", "0:[::1]:8517", "-p", "2222", "--", "ann@a"]
+    command = ssh_command(Host("ann@a", 2222), ["-i", "key"], "", "true; echo 'x'")
+    assert command.index("-i") < command.index("BatchMode=yes")
+    assert command[-7:-1] == ["-S", "none", "-p", "2222", "--", "ann@a"]
     assert shlex.split(command[-1]) == ["exec", "sh", "-c", "true; echo 'x'"]
+
+
+def test_a_connection_that_takes_forwards_has_a_socket_of_its_own_whatever_the_user_configures() -> None:
+    command = ssh_command(Host("a"), ["-o", "ControlMaster=auto", "-S", "shared"], "/tmp/50% of/0", "true")
+    assert command.index("ControlMaster=yes") < command.index("ControlMaster=auto")
+    assert command[-5:-1] == ["-S", "/tmp/50%% of/0", "--", "a"]  # of two -S, the last one counts
+    forward = forward_command("/tmp/50% of/0", ["127.0.0.1:8516", "[::1]:8517"])
+    assert forward[:3] == ["ssh", "-F", "none"]
+    assert forward[-9:-1] == [
+        *("-S", "/tmp/50%% of/0", "-O", "forward"),
+        *("-R", "0:127.0.0.1:8516", "-R", "0:[::1]:8517"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -110,6 +128,11 @@ def test_a_problem_is_one_line_without_noise_and_says_what_to_do() -> None:
         "or correct ~/.ssh/known_hosts"
     )
     assert problem_text(Host("a"), [], "exit code 255") == "a: exit code 255"
+    refused = "mux_client_forward: forwarding request failed: remote port forwarding failed for listen port 0"
+    assert problem_text(Host("a"), [refused, "muxclient: master forward request failed"], "exit code 255") == (
+        "a: remote port forwarding failed for listen port 0: allow AllowTcpForwarding in its sshd_config, "
+        "or set tunnel = false"
+    )
     # Of a file, not of the login.
     line = "sh: 1: /p/bin/python: Permission denied"
     assert problem_text(Host("a"), [line], "exit code 126") == f"a: {line}"
