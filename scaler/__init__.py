@@ -14,13 +14,15 @@ if TYPE_CHECKING:
     from scaler.client.client import Client
     from scaler.client.executor import ScalerExecutor
     from scaler.client.future import ScalerFuture
+    from scaler.client.pool import Pool
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.serialization import Serializer
 
-__all__ = ["Client", "ScalerExecutor", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
+__all__ = ["Client", "Pool", "ScalerExecutor", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
 
 _HOMES = {
     "Client": "scaler.client.client",
+    "Pool": "scaler.client.pool",
     "ScalerExecutor": "scaler.client.executor",
     "ScalerFuture": "scaler.client.future",
     "SchedulerClusterCombo": "scaler.cluster.combo",

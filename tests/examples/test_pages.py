@@ -22,6 +22,7 @@ PAGES = (
     "docs/monitoring.md",
     "docs/serializers.md",
     "docs/moving.md",
+    "docs/libraries.md",
     "docs/policies.md",
     "docs/errors.md",
     "docs/modules.md",

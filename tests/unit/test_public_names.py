@@ -15,6 +15,7 @@ import scaler
 from scaler.client.client import TaskOutput
 from scaler.client.future import FutureOwner, ProfilingInfo
 from scaler.client.map import ResultIterator
+from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.config.servers import SchedulerConfig
@@ -33,6 +34,12 @@ SHOWN: dict[type, set[str]] = {
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
+    scaler.Pool: {
+        *("apply", "apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered"),
+        *("close", "terminate", "join"),
+    },
+    AsyncResult: {"get", "wait", "ready", "successful"},
+    PoolIterator: {"next"},
     scaler.ScalerFuture: {*FUTURE, "profiling_info"},
     scaler.SchedulerClusterCombo: {
         *(
@@ -63,7 +70,7 @@ COMBO = dict.fromkeys(
     "max_bytes": None,
 }
 """Arguments of the combo that are no settings, or whose defaults differ from theirs."""
-MADE_FOR_USERS = (ObjectReference, ResultIterator, scaler.ScalerFuture)
+MADE_FOR_USERS = (AsyncResult, ObjectReference, PoolIterator, ResultIterator, scaler.ScalerFuture)
 """Users do not call these classes."""
 
 

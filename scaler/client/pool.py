@@ -1,0 +1,452 @@
+"""Pool: runs code that was written for `multiprocessing.Pool` on a cluster."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import uuid
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import CancelledError, Future, InvalidStateError, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self
+
+from scaler.client.client import Client
+from scaler.client.functions import check_integer
+from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.cluster.combo import SchedulerClusterCombo
+from scaler.errors import UsageError
+from scaler.serialization.tracebacks import hide_frames, hiding_frames
+
+_RUN, _CLOSE, _TERMINATE = "RUN", "CLOSE", "TERMINATE"
+
+
+class AsyncResult:
+    """The result that a call of a pool will have."""
+
+    def __init__(self, future: Future[Any]) -> None:
+        self._future = future
+
+    @hiding_frames
+    def get(self, timeout: float | None = None) -> Any:
+        """Return the result; wait for it up to `timeout` seconds.
+
+        Raises what the call has raised, `multiprocessing.TimeoutError`, or CancelledError after `Pool.terminate`.
+        """
+        try:
+            return self._future.result(timeout)
+        except TimeoutError as error:
+            if self._future.done() and self._future.exception() is error:
+                raise
+            raise multiprocessing.TimeoutError(str(error) or f"no result within {timeout} s") from None
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return when the call has ended, or after `timeout` seconds."""
+        wait([self._future], timeout)
+
+    def ready(self) -> bool:
+        """Tell whether the call has ended."""
+        return self._future.done()
+
+    def successful(self) -> bool:
+        """Tell whether the call has ended without an exception. Raises ValueError while it has not ended."""
+        if not self._future.done():
+            raise UsageError("the call has not ended: ask ready() first, or wait()")
+        return not self._future.cancelled() and self._future.exception() is None
+
+
+class PoolIterator(Iterator[Any]):
+    """Iterates over the results of `Pool.imap`. Threads may share it: each result goes to one of them."""
+
+    def __init__(self, outcomes: SimpleQueue[tuple[bool, Any] | None]) -> None:
+        """outcomes: whether a call has succeeded, and its value or exception; None at the end."""
+        self._outcomes = outcomes
+
+    def next(self, timeout: float | None = None) -> Any:
+        """Return the next result; wait for it up to `timeout` seconds.
+
+        Raises what its call has raised, StopIteration at the end, and `multiprocessing.TimeoutError`.
+        """
+        try:
+            outcome = self._outcomes.get(timeout=timeout)
+        except Empty:
+            raise multiprocessing.TimeoutError(f"no result within {timeout} s") from None
+        if outcome is None:
+            self._outcomes.put(None)  # for the next call, perhaps of another thread
+            raise StopIteration
+        has_succeeded, value = outcome
+        if has_succeeded:
+            return value
+        hide_frames(value)
+        raise value
+
+    def __next__(self) -> Any:
+        return self.next()
+
+
+class Pool:
+    """Runs calls on a cluster, for code that was written for `multiprocessing.Pool`.
+
+    Safe to share between threads. All work is submitted at once, and needs no `if __name__ == "__main__"`.
+    """
+
+    @hiding_frames
+    def __init__(
+        self,
+        processes: int | None = None,
+        initializer: Callable[..., object] | None = None,
+        initargs: Iterable[Any] = (),
+        maxtasksperchild: int | None = None,
+        *,
+        client: Client | None = None,
+        address: str | None = None,
+    ) -> None:
+        """Use `client`, which stays open, connect to the cluster at `address`, or find one as `Client()` does.
+
+        processes: start a local cluster with this number of workers, which ends with the pool. maxtasksperchild: start
+        one whose processes are replaced after this number of tasks. A cluster that runs has its own number and
+        settings, so neither goes together with `client` or `address`. initializer: called with `initargs` in each
+        process before the pool's first call there; one of `__main__` for each function of `__main__` and its globals.
+        Raises UsageError, and what `Client` raises.
+        """
+        self._state = _CLOSE  # until all is made: see `__del__`
+        self._cluster: SchedulerClusterCombo | None = None
+        if client is not None and address is not None:
+            raise UsageError("a pool takes a client or an address: give one of them")
+        for name, number in (("processes", processes), ("maxtasksperchild", maxtasksperchild)):
+            if number is None:
+                continue
+            check_integer(name, number, 1)
+            if client is not None or address is not None:
+                raise UsageError(
+                    f"{name} is for a local cluster of the pool's own: leave it out, or client and address"
+                )
+        if initializer is not None and not callable(initializer):
+            raise TypeError(f"initializer is {initializer!r}, and must be something to call")
+        if processes is not None or maxtasksperchild is not None:
+            self._cluster = SchedulerClusterCombo(
+                n_workers=processes, max_tasks_per_processor=maxtasksperchild or 0, protected=False
+            )
+            address = self._cluster.get_address()
+        self._owns_client = client is None
+        self._client = client or Client(address)
+        self._unfinished: dict[Future[Any], Callable[[], object]] = {}
+        """Futures of calls, with what cancels each."""
+        self._initializer = initializer
+        if initializer is not None:
+            self._setup = self._client.send_object(Setup(uuid.uuid4().hex, tuple(initargs)), name="initargs")
+        self._state = _RUN
+
+    def __repr__(self) -> str:
+        return f"<Pool state={self._state}, {len(self._unfinished)} unfinished, on {self._client!r}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise UsageError("a pool cannot be sent to a task: make one in the task, Pool() without arguments")
+
+    def __del__(self) -> None:
+        if self._state == _RUN:
+            warnings.warn(f"unclosed running pool {self!r}", ResourceWarning, source=self, stacklevel=2)
+
+    # -- one call
+
+    @hiding_frames
+    def apply(self, func: Callable[..., Any], args: Iterable[Any] = (), kwds: Mapping[str, Any] | None = None) -> Any:
+        """Return `func(*args, **kwds)`, called on a worker."""
+        return self.apply_async(func, args, kwds).get()
+
+    @hiding_frames
+    def apply_async(
+        self,
+        func: Callable[..., Any],
+        args: Iterable[Any] = (),
+        kwds: Mapping[str, Any] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Call `func(*args, **kwds)` on a worker; return its result at once, as an AsyncResult.
+
+        callback, error_callback: called with the value or the exception in the client's thread, which must not wait,
+        before the result is ready.
+        """
+        self._check_running()
+        arguments = tuple(args)
+        if self._initializer is not None:
+            func, arguments = Prepared(func, self._initializer, spread=True), ((self._setup, arguments),)
+        future = self._client._submit(func, arguments, dict(kwds or {}), self._client._options)
+        return self._result(future, future.cancel, callback, error_callback)
+
+    # -- many calls
+
+    @hiding_frames
+    def map(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> list[Any]:
+        """Return the list of `func(item)` of all items.
+
+        chunksize: this many calls travel together; by default, as many as are worth it by measurement. When items
+        raise, the others still run, and then the exception of the first one is raised.
+        """
+        return list(self.map_async(func, iterable, chunksize).get())
+
+    @hiding_frames
+    def starmap(
+        self, func: Callable[..., Any], iterable: Iterable[Iterable[Any]], chunksize: int | None = None
+    ) -> list[Any]:
+        """Return the list of `func(*item)` of all items; the rest is as in `map`."""
+        return list(self.starmap_async(func, iterable, chunksize).get())
+
+    @hiding_frames
+    def map_async(
+        self,
+        func: Callable[[Any], Any],
+        iterable: Iterable[Any],
+        chunksize: int | None = None,
+        callback: Callable[[list[Any]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Start what `map` does; return its result at once. callback, error_callback: as in `apply_async`."""
+        return self._collect(self._results("map", func, list(iterable), chunksize), callback, error_callback)
+
+    @hiding_frames
+    def starmap_async(
+        self,
+        func: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunksize: int | None = None,
+        callback: Callable[[list[Any]], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        """Start what `starmap` does; return its result at once. callback, error_callback: as in `apply_async`."""
+        return self._collect(self._results("starmap", func, list(iterable), chunksize), callback, error_callback)
+
+    @hiding_frames
+    def imap(self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None) -> PoolIterator:
+        """Call `func` with each item; return an iterator over the results, in order.
+
+        A thread takes all items from the iterable at once, so it must end. chunksize: as in `map`. `next` raises the
+        exception of an item in its turn, and that of the iterable after the results of the items before it.
+        """
+        return self._iterate(self._results("imap", func, iterable, chunksize))
+
+    @hiding_frames
+    def imap_unordered(
+        self, func: Callable[[Any], Any], iterable: Iterable[Any], chunksize: int | None = None
+    ) -> PoolIterator:
+        """As `imap`, with each result as soon as it is there."""
+        return self._iterate(self._results("imap_unordered", func, iterable, chunksize))
+
+    # -- the end
+
+    def close(self) -> None:
+        """Take no more calls. What was submitted goes on."""
+        if self._state == _RUN:
+            self._state = _CLOSE
+
+    def terminate(self) -> None:
+        """Cancel all that has not ended, also what runs, and end the pool's own client and cluster."""
+        self._state = _TERMINATE
+        for cancel in list(self._unfinished.values()):
+            cancel()
+        self._end()
+
+    def join(self) -> None:
+        """Wait for all calls, and end the pool's own client and cluster. Raises ValueError before `close`."""
+        if self._state == _RUN:
+            raise UsageError("the pool is still running: call close() or terminate() before join()")
+        while self._unfinished:
+            wait(list(self._unfinished))
+        self._end()
+
+    def __enter__(self) -> Self:
+        self._check_running()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.terminate()
+
+    # -- inside
+
+    def _check_running(self) -> None:
+        if self._state != _RUN:
+            raise UsageError("the pool was closed, and takes no more calls: make a new one")
+
+    def _end(self) -> None:
+        if self._owns_client:
+            self._client.disconnect()
+        if self._cluster is not None:
+            self._cluster.shutdown()
+
+    def _results(
+        self, verb: str, func: Callable[..., Any], items: Iterable[Any], chunksize: int | None
+    ) -> ResultIterator:
+        """Return an iterator over the results of all items, that has submitted none yet."""
+        self._check_running()
+        if self._initializer is not None:
+            setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
+            items = ((setup, item) for item in items)
+            verb = "map" if verb == "starmap" else verb
+        return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED)
+
+    def _collect(
+        self,
+        results: ResultIterator,
+        callback: Callable[[list[Any]], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> AsyncResult:
+        ended: Future[Any] = Future()
+
+        def run() -> None:
+            values: list[Any] = []
+            error: BaseException | None = None
+            for has_succeeded, value in self._outcomes(results):
+                if has_succeeded:
+                    values.append(value)
+                elif error is None:
+                    error = value
+            _settle(ended, values, error)
+
+        def cancel() -> None:
+            _settle(ended, None, CancelledError())  # first: the thread would settle it with the values so far
+            results.close()
+
+        return self._run(run, ended, cancel, callback, error_callback)
+
+    def _iterate(self, results: ResultIterator) -> PoolIterator:
+        ended: Future[Any] = Future()
+        outcomes: SimpleQueue[tuple[bool, Any] | None] = SimpleQueue()
+
+        def run() -> None:
+            for outcome in self._outcomes(results):
+                outcomes.put(outcome)
+            if not ended.done():
+                outcomes.put(None)
+            _settle(ended, None, None)
+
+        def cancel() -> None:
+            _settle(ended, None, None)
+            results.close()
+            outcomes.put((False, CancelledError()))
+            outcomes.put(None)
+
+        self._run(run, ended, cancel)
+        return PoolIterator(outcomes)
+
+    def _outcomes(self, results: ResultIterator) -> Iterator[tuple[bool, Any]]:
+        """Yield whether each item has succeeded, and its value or exception."""
+        while True:
+            try:
+                value = next(results)
+            except StopIteration:
+                return
+            except BaseException as error:  # noqa: BLE001 (whatever an item raises is its outcome)
+                yield False, error
+                if self._client._futures.closed is not None:  # each `next` would raise that
+                    return
+            else:
+                yield True, value
+
+    def _run(
+        self,
+        run: Callable[[], None],
+        ended: Future[Any],
+        cancel: Callable[[], None],
+        callback: Callable[[Any], object] | None = None,
+        error_callback: Callable[[BaseException], object] | None = None,
+    ) -> AsyncResult:
+        result = self._result(ended, cancel, callback, error_callback)
+        threading.Thread(target=run, name="scaler-pool", daemon=True).start()
+        return result
+
+    def _result(
+        self,
+        future: Future[Any],
+        cancel: Callable[[], object],
+        callback: Callable[[Any], object] | None,
+        error_callback: Callable[[BaseException], object] | None,
+    ) -> AsyncResult:
+        if callback is not None or error_callback is not None:
+            future = _after_callback(future, callback, error_callback)
+        unfinished = self._unfinished
+        unfinished[future] = cancel
+        future.add_done_callback(lambda ended: unfinished.pop(ended, None))
+        if self._state == _TERMINATE:  # by another thread, which may have missed it
+            cancel()
+        return AsyncResult(future)
+
+
+# -- in the workers
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Setup:
+    """What a pool's initializer gets. key: of the pool."""
+
+    key: str
+    initargs: tuple[Any, ...]
+
+    def __repr__(self) -> str:
+        return "initargs"
+
+
+_prepared: dict[tuple[str, int], object] = {}
+"""Initializers that have run in this process, by the key of their pool and their id."""
+
+
+class Prepared:
+    """Calls a function in a process in which the pool's initializer has run.
+
+    Functions of `__main__` travel by value, and those of one pickle share their globals: so the initializer travels
+    with the function, and runs once for each such copy. One that is imported is the same object in every pickle.
+    """
+
+    def __init__(self, func: Callable[..., Any], initializer: Callable[..., object], spread: bool) -> None:
+        """spread: the item is the function's arguments."""
+        self.func = func
+        self.initializer = initializer
+        self.spread = spread
+
+    def __call__(self, with_setup: tuple[Setup, Any], **kwds: Any) -> Any:
+        setup, item = with_setup
+        copy = setup.key, id(self.initializer)
+        if copy not in _prepared:
+            self.initializer(*setup.initargs)
+            _prepared[copy] = self.initializer
+        return self.func(*item, **kwds) if self.spread else self.func(item)
+
+
+# -- futures
+
+
+def _settle(future: Future[Any], value: Any, error: BaseException | None) -> None:
+    """End a future, unless it has ended."""
+    with suppress(InvalidStateError):
+        if error is None:
+            future.set_result(value)
+        else:
+            future.set_exception(error)
+
+
+def _after_callback(
+    future: Future[Any],
+    callback: Callable[[Any], object] | None,
+    error_callback: Callable[[BaseException], object] | None,
+) -> Future[Any]:
+    """Return a future that ends as `future` does, when the callback has returned."""
+    after: Future[Any] = Future()
+
+    def call(ended: Future[Any]) -> None:
+        error = CancelledError() if ended.cancelled() else ended.exception()
+        value = ended.result() if error is None else None
+        try:
+            if error is None and callback is not None:
+                callback(value)
+            if error is not None and error_callback is not None and not isinstance(error, CancelledError):
+                error_callback(error)
+        finally:
+            _settle(after, value, error)
+
+    future.add_done_callback(call)
+    return after

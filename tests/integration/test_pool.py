@@ -1,0 +1,336 @@
+"""What code that was written for `multiprocessing.Pool` sees of a cluster of two workers."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import multiprocessing
+import multiprocessing.pool
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, Pool, SchedulerClusterCombo
+from scaler.errors import UsageError
+from tests.waiting import until, wait_for_file
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+@pytest.fixture
+def pool(client: Client) -> Iterator[Pool]:
+    with Pool(client=client) as made:
+        yield made
+
+
+def double(x: Any) -> Any:
+    return x * 2
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def touch(path: str) -> None:
+    Path(path).touch()
+
+
+def fail_for_odd(number: int) -> int:
+    if number % 2:
+        raise ValueError(number)
+    return number
+
+
+def begin_and_wait(began: Path, gate: Path) -> str:
+    began.touch()
+    wait_for_file(gate)
+    return "done"
+
+
+# -- calls
+
+
+def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
+    theirs = multiprocessing.pool.Pool
+    names = [name for name in vars(theirs) if not name.startswith("_") and name != "Process"]
+    assert set(names) == {name for name in vars(Pool) if not name.startswith("_")}
+    for name in names:
+        ours = [*inspect.signature(getattr(Pool, name)).parameters]
+        assert ours == [*inspect.signature(getattr(theirs, name)).parameters]
+    assert [*inspect.signature(Pool).parameters][:4] == [*inspect.signature(theirs).parameters][:4]
+
+
+def test_single_calls_and_what_becomes_of_them(pool: Pool) -> None:
+    assert pool.apply(add, (1,), {"b": 2}) == 3
+    result = pool.apply_async(add, (1, 2))
+    result.wait()
+    assert (result.ready(), result.successful(), result.get(), result.get(0)) == (True, True, 3, 3)
+    failed = pool.apply_async(divmod, (1, 0))
+    with pytest.raises(ZeroDivisionError):
+        failed.get(SECONDS)
+    assert not failed.successful()
+
+
+def test_maps_give_results_in_order(pool: Pool) -> None:
+    assert pool.map(double, range(1000)) == [2 * number for number in range(1000)]
+    assert pool.map(double, (number for number in range(10)), chunksize=3) == [2 * number for number in range(10)]
+    assert pool.starmap(add, zip(range(10), range(10), strict=True)) == [2 * number for number in range(10)]
+    assert pool.starmap_async(add, [("a", "b")], 1).get(SECONDS) == ["ab"]
+    assert list(pool.imap(double, range(100))) == [2 * number for number in range(100)]
+    assert sorted(pool.imap_unordered(double, range(100), 7)) == [2 * number for number in range(100)]
+
+
+def test_closures_and_lambdas_can_be_called(pool: Pool) -> None:
+    offset = 10
+    assert pool.map(lambda number: number + offset, range(3)) == [10, 11, 12]
+
+
+def test_all_items_of_a_map_run_when_some_raise_and_the_first_exception_is_raised(pool: Pool, tmp_path: Path) -> None:
+    def fail_or_touch(number: int) -> None:
+        if number < 2:
+            raise ValueError(number)
+        touch(str(tmp_path / str(number)))
+
+    with pytest.raises(ValueError, match="0") as caught:
+        pool.map(fail_or_touch, range(10), chunksize=2)
+    assert caught.value.args == (0,)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [str(number) for number in range(2, 10)]
+
+
+def test_an_iterator_raises_in_its_turn_and_goes_on(pool: Pool) -> None:
+    results = pool.imap(fail_for_odd, range(4), 2)
+    assert next(results) == 0
+    with pytest.raises(ValueError, match="1"):
+        next(results)
+    assert results.next(SECONDS) == 2
+    with pytest.raises(ValueError, match="3"):
+        results.next()
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(results)
+
+
+def test_an_exception_of_the_iterable_comes_after_the_results_of_the_items_before_it(pool: Pool) -> None:
+    def numbers() -> Iterator[int]:
+        yield from range(7)
+        raise LookupError("no more")
+
+    for size in (None, 1, 4):
+        results = pool.imap(double, numbers(), size)
+        assert [next(results) for _ in range(7)] == [2 * number for number in range(7)]
+        with pytest.raises(LookupError, match="no more"):
+            next(results)
+    with pytest.raises(LookupError):
+        pool.map(double, numbers())
+
+
+def test_work_starts_at_once(pool: Pool, tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in "abcd"]
+    started = [
+        pool.imap(touch, [str(paths[0])]),
+        pool.imap_unordered(touch, iter([str(paths[1])]), 1),
+        pool.map_async(touch, [str(paths[2])]),
+        pool.apply_async(touch, (str(paths[3]),)),
+    ]
+    until(lambda: all(path.exists() for path in paths))
+    assert len(started) == 4
+
+
+def test_a_wait_that_is_too_long_raises_the_timeout_of_multiprocessing(pool: Pool, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    single, many = pool.apply_async(wait_for_file, (gate,)), pool.map_async(wait_for_file, [gate])
+    each = pool.imap(wait_for_file, [gate])
+    for wait in (single.get, many.get, each.next):
+        with pytest.raises(multiprocessing.TimeoutError):
+            wait(0.01)
+    with pytest.raises(ValueError, match="has not ended"):
+        single.successful()
+    single.wait(0.01)
+    assert not single.ready()
+    gate.touch()
+    assert (single.get(SECONDS), many.get(SECONDS), each.next(SECONDS)) == (None, [None], None)
+
+    def time_out() -> None:
+        raise TimeoutError("its own")
+
+    with pytest.raises(TimeoutError, match="its own"):
+        pool.apply(time_out)
+
+
+def test_callbacks_are_called_before_the_result_is_ready(pool: Pool) -> None:
+    called: list[Any] = []
+
+    def slow(value: Any) -> None:
+        threading.Event().wait(0.02)
+        called.append(value)
+
+    results = [
+        pool.apply_async(double, (1,), callback=slow),
+        pool.map_async(double, [1, 2], callback=slow),
+        pool.starmap_async(add, [(1, 2)], callback=slow),
+    ]
+    for result in results:
+        result.wait(SECONDS)
+    assert sorted(called, key=repr) == [2, [2, 4], [3]]
+    errors: list[Any] = []
+    for failing in (
+        pool.apply_async(divmod, (1, 0), callback=errors.append, error_callback=errors.append),
+        pool.map_async(fail_for_odd, [0, 1, 2], error_callback=errors.append),
+    ):
+        failing.wait(SECONDS)
+    assert sorted(map(type, errors), key=repr) == [ValueError, ZeroDivisionError]
+
+
+# -- the initializer
+
+
+table: dict[str, int] = {}
+
+
+def load(path: Path, values: dict[str, int]) -> None:
+    table.update(values)
+    with path.open("a") as file:
+        file.write(f"{os.getpid()}\n")
+
+
+def look_up(name: str) -> int:
+    return table[name]
+
+
+def test_the_initializer_runs_once_in_each_process_before_its_first_call(client: Client, tmp_path: Path) -> None:
+    path = tmp_path / "pids"
+    with Pool(None, load, [path, {"a": 1, "b": 2}], client=client) as pool:
+        assert pool.map(look_up, ["a", "b"] * 10, chunksize=1) == [1, 2] * 10
+        assert pool.apply(look_up, ("b",)) == 2
+        assert list(pool.imap_unordered(look_up, ["a"])) == [1]
+        assert pool.starmap(look_up, [("a",), ("b",)]) == [1, 2]
+        assert pool.apply(look_up, kwds={"name": "a"}) == 1
+    pids = path.read_text().split()
+    assert len(pids) == len(set(pids))
+    with Pool(None, load, [path, {"a": 3}], client=client) as other:
+        assert other.apply(look_up, ("a",)) == 3, "each pool has its own"
+
+
+def test_an_initializer_and_functions_of_a_program_share_its_globals(client: Client) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "state": []}
+    exec("def keep(value):\n    state.append(value)\ndef kept(_):\n    return list(state)", namespace)
+    with Pool(None, namespace["keep"], ("x",), client=client) as pool:
+        assert pool.map(namespace["kept"], range(3)) == [["x"]] * 3
+
+
+def test_an_initializer_that_fails_fails_the_calls(client: Client) -> None:
+    with Pool(None, divmod, (1, 0), client=client) as pool, pytest.raises(ZeroDivisionError):
+        pool.apply(double, (1,))
+    with pytest.raises(TypeError, match="initializer is 3"):
+        Pool(initializer=3, client=client)  # type: ignore[arg-type]
+
+
+# -- the end
+
+
+def test_join_waits_for_all_calls_and_leaves_the_callers_client_open(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    pool = Pool(client=client)
+    with pytest.raises(ValueError, match="still running"):
+        pool.join()
+    results = [pool.apply_async(wait_for_file, (gate,)), pool.map_async(wait_for_file, [gate] * 3)]
+    each = pool.imap(wait_for_file, [gate])
+    pool.close()
+    calls: list[Callable[..., Any]] = [pool.apply, pool.map, pool.imap, pool.starmap_async]
+    for call in calls:
+        with pytest.raises(ValueError, match="takes no more calls"):
+            call(double, [1])
+    with pytest.raises(ValueError, match="takes no more calls"), pool:
+        pass
+    assert "state=CLOSE, 3 unfinished" in repr(pool)
+    threading.Timer(0.05, gate.touch).start()
+    pool.join()
+    assert all(result.ready() for result in results)
+    assert next(each) is None
+    assert client.submit(double, 1).result(SECONDS) == 2
+
+
+def test_terminate_cancels_what_waits_and_what_runs(client: Client, tmp_path: Path) -> None:
+    began, never = tmp_path / "began", tmp_path / "never"
+    called: list[Any] = []
+    with Pool(client=client) as pool:
+        single = pool.apply_async(begin_and_wait, (began, never), callback=called.append, error_callback=called.append)
+        many = pool.map_async(wait_for_file, [never] * 1000, 1)
+        each = pool.imap(wait_for_file, [never] * 10)
+        until(began.exists)
+    pool.join()
+    for get in (single.get, many.get, each.next):
+        with pytest.raises(CancelledError):
+            get(SECONDS)
+    with pytest.raises(StopIteration):
+        next(each)
+    assert called == []
+    assert client.submit(double, 1).result(SECONDS) == 2, "the workers are free"
+
+
+def test_a_pool_connects_to_an_address_and_ends_its_client(cluster: SchedulerClusterCombo) -> None:
+    threads = set(threading.enumerate())
+    with Pool(address=cluster.get_address()) as pool:
+        assert pool.apply(double, (2,)) == 4
+        assert pool.map(double, range(3)) == [0, 2, 4]
+    assert until(lambda: set(threading.enumerate()) <= threads)
+
+
+def pid(_: int) -> int:
+    return os.getpid()
+
+
+def test_a_number_of_processes_starts_a_cluster_of_the_pools_own() -> None:
+    with Pool(1, maxtasksperchild=1) as pool:
+        pids = pool.map(pid, range(3), chunksize=1)
+        assert os.getpid() not in pids
+        assert len(set(pids)) == 3, "each task has a process of its own"
+        pool.close()
+        pool.join()
+        assert "disconnected" in repr(pool)
+
+
+def test_a_pool_that_is_dropped_while_it_runs_warns(client: Client) -> None:
+    def drop() -> None:
+        Pool(client=client)
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="unclosed running pool"):
+        drop()
+
+
+def test_what_a_pool_cannot_be_made_of_is_refused(client: Client) -> None:
+    for number in (0, -1, 0.5, "12"):
+        with pytest.raises(ValueError, match="processes is"):
+            Pool(number)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="maxtasksperchild is"):
+            Pool(1, maxtasksperchild=number)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="give one of them"):
+        Pool(client=client, address="tcp://127.0.0.1:1")
+    for wrong in ({"processes": 2}, {"maxtasksperchild": 2}):
+        with pytest.raises(UsageError, match="local cluster of the pool's own"):
+            Pool(client=client, **wrong)  # type: ignore[arg-type]
+    with Pool(client=client) as pool, pytest.raises(UsageError, match="in the task"):
+        pickle.dumps(pool)
+
+
+def sum_in_pool(numbers: list[int]) -> int:
+    with Pool() as pool:
+        return int(sum(pool.map(double, numbers)))
+
+
+def test_a_pool_inside_a_task_runs_its_children(pool: Pool) -> None:
+    counts: Callable[[int], list[int]] = lambda number: list(range(number))  # noqa: E731
+    assert pool.map(sum_in_pool, [counts(number) for number in range(5)], 1) == [0, 0, 2, 6, 12]
