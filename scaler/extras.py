@@ -1,4 +1,4 @@
-"""The optional parts of the package, whose libraries are installed on request: `pip install '.[top]'`."""
+"""The optional parts of the package, whose libraries are installed on request: `pip install 'scaler-compute[top]'`."""
 
 from __future__ import annotations
 
@@ -8,11 +8,9 @@ from scaler.errors import UsageError
 
 
 def require(extra: str, library: str, what: str) -> None:
-    """Raise UsageError unless the library is there. what: the part that needs it.
-
-    The command names the checkout: `scaler` on the package index is another project.
-    """
+    """Raise UsageError unless the library is there. what: the part that needs it."""
     if find_spec(library) is None:
         raise UsageError(
-            f"{what} needs {library}, which is not installed: pip install '.[{extra}]' in the checkout of scaler"
+            f"{what} needs {library}, which is not installed: "
+            f"pip install 'scaler-compute[{extra}]', or '.[{extra}]' in a checkout"
         )

@@ -17,7 +17,10 @@ from pathlib import Path
 import scaler
 from scaler.errors import UsageError
 
-_PACKAGE = "scaler"
+DISTRIBUTION = "scaler-compute"
+"""The name of the package on the index, where `scaler` is another project."""
+_ESCAPED = DISTRIBUTION.replace("-", "_")
+"""As file names of wheels have it."""
 _TAG = "py3-none-any"
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 """The modification time of all files: zip archives know no earlier one."""
@@ -28,8 +31,8 @@ _COPIED = ("METADATA", "entry_points.txt", "licenses/LICENSE", "top_level.txt")
 def build_wheel(directory: Path) -> Path:
     """Write the wheel into a directory and return its path. Raises UsageError when the package is not installed."""
     installed = installation()
-    info = f"{_PACKAGE}-{installed.version}.dist-info"
-    path = directory / f"{_PACKAGE}-{installed.version}-{_TAG}.whl"
+    info = f"{_ESCAPED}-{installed.version}.dist-info"
+    path = directory / f"{_ESCAPED}-{installed.version}-{_TAG}.whl"
     record = []
     with zipfile.ZipFile(path, "w") as archive:
         for name, data in (*_package_files(), *_metadata_files(installed, info)):
@@ -42,12 +45,12 @@ def build_wheel(directory: Path) -> Path:
 
 
 def installation() -> Distribution:
-    """Return what is installed as scaler. Raises UsageError when nothing is.
+    """Return the installation of this package. Raises UsageError when nothing is.
 
     A build leaves metadata in the checkout, which counts as installed for a process that has the checkout on its path.
     They are older, in another format, and no installation.
     """
-    found = next((each for each in distributions(name=_PACKAGE) if each.read_text("METADATA")), None)
+    found = next((each for each in distributions(name=DISTRIBUTION) if each.read_text("METADATA")), None)
     if found is None:
         raise UsageError(
             f"scaler is imported from {Path(scaler.__file__).parent} and not installed, so its dependencies are "

@@ -138,7 +138,7 @@ def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucke
     assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
     assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "Ref::module")
     keys = [each["Key"] for each in cloud.call("s3", "ListObjectsV2", Bucket="our-calls")["Contents"]]
-    assert [key.rpartition("/")[2][:12] for key in keys] == ["requirements", "scaler-0.1.0"]
+    assert [key.rpartition("/")[2][:14] for key in keys] == ["requirements.t", "scaler_compute"]
     resources = [each["Resource"] for each in cloud.policy(JOB)]
     assert "arn:aws:s3:::our-calls/scaler-packages/scaler-job/*" in resources
     on_hosts = setup.job_definition(replace(bare, batch_capacity="EC2"), "", "", {}, setup.Network((), (), False))

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scaler.cluster.ports import ReservedPorts
+from scaler.worker_manager.wheel import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -104,8 +105,8 @@ def size_bytes(package: Distribution) -> int:
 
 def test_a_plain_install_is_small(site: Path) -> None:
     installed = {canonicalize_name(each.metadata["Name"]) for each in map(Distribution.at, site.glob("*.dist-info"))}
-    assert installed - PACKAGING - {"scaler"} == set(PLAIN)
-    assert len({*PLAIN, *PACKAGING, "scaler"}) <= MOST_PACKAGES
+    assert installed - PACKAGING - {DISTRIBUTION} == set(PLAIN)
+    assert len({*PLAIN, *PACKAGING, DISTRIBUTION}) <= MOST_PACKAGES
     source = sum(path.stat().st_size for path in (ROOT / "scaler").rglob("*") if path.is_file())
     assert sum(map(size_bytes, map(distribution, PLAIN))) + source + PACKAGING_BYTES < MOST_BYTES
     assert sum(path.stat().st_size for path in site.rglob("*") if path.is_file()) < MOST_BYTES
@@ -175,7 +176,7 @@ def test_a_missing_extra_is_one_line_with_the_command_that_installs_it(
     arguments = [str(file) if argument == "FILE" else argument for argument in arguments]
     code, printed, errors = run(python, "-m", "scaler.cli", *arguments)
     assert (code, printed, errors.count("\n")) == (2, "", 1), errors
-    assert errors.endswith(f"which is not installed: pip install '.[{extra}]' in the checkout of scaler\n")
+    assert errors.endswith(f"which is not installed: pip install 'scaler-compute[{extra}]', or '.[{extra}]' in a checkout\n")
 
 
 def test_help_and_settings_of_every_type_need_no_extra(python: str) -> None:

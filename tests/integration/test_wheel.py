@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.worker_manager.wheel import build_wheel
+from scaler.worker_manager.wheel import DISTRIBUTION, build_wheel
 
 PACKAGE = Path(scaler.__file__).parent
 
@@ -52,13 +52,13 @@ def test_equal_contents_give_equal_bytes(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     first, second = build_wheel(tmp_path), build_wheel(tmp_path / "other")
 
-    assert first.name == second.name == f"scaler-{version('scaler')}-py3-none-any.whl"
+    assert first.name == second.name == f"scaler_compute-{version(DISTRIBUTION)}-py3-none-any.whl"
     assert first.read_bytes() == second.read_bytes()
 
 
 def test_the_record_names_every_file_with_its_digest(tmp_path: Path) -> None:
     with zipfile.ZipFile(build_wheel(tmp_path)) as archive:
-        own = f"scaler-{version('scaler')}.dist-info/RECORD"
+        own = f"scaler_compute-{version(DISTRIBUTION)}.dist-info/RECORD"
         rows = list(csv.reader(io.StringIO(archive.read(own).decode())))
         assert [row[0] for row in rows] == archive.namelist()
         for name, digest, size in rows[:-1]:
@@ -82,9 +82,9 @@ def test_metadata_that_a_build_has_left_in_the_checkout_are_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = build_wheel(tmp_path).read_bytes()
-    left = tmp_path / "checkout/scaler.egg-info"
+    left = tmp_path / "checkout/scaler_compute.egg-info"
     left.mkdir(parents=True)
-    (left / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: scaler\nVersion: 0.0.1\n")
+    (left / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: scaler-compute\nVersion: 0.0.1\n")
     monkeypatch.syspath_prepend(left.parent)
-    assert version("scaler") == "0.0.1", "it is found first"
+    assert version(DISTRIBUTION) == "0.0.1", "it is found first"
     assert build_wheel(tmp_path).read_bytes() == expected
