@@ -1,6 +1,7 @@
 # make demo   starts the platform and runs an example on it
 # make test   runs the tests
 # make check  format, lint, types, import rules and tests: what CI runs
+# make docs   builds the site of the documentation into build/site; a broken link or reference fails
 # make soak   SEEDS (10000) simulated worlds, and other long tests; `python -m tests.simulation.soak -h` has more
 # make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
 # make chaos  a cluster at work while processes are killed, connections break and disks fill, for CHAOS_SECONDS (1800)
@@ -11,7 +12,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := scaler tests examples benchmarks
+SOURCES := scaler tests examples benchmarks docs/site
 
 # Libraries that are built on the client, tested as they are. Two of them are versions of one package, so each has a
 # directory of its own; what they need beyond the client is in the dev extras.
@@ -21,7 +22,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check soak fuzz chaos endure mutants clean
+.PHONY: demo test check docs soak fuzz chaos endure mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -30,7 +31,11 @@ demo: $(VENV)/.installed
 test: $(VENV)/.installed-dev
 	$(TESTS)
 
-check: $(VENV)/.installed-dev
+# The theme announces its successor on each run.
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
+check: $(VENV)/.installed-dev docs
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy

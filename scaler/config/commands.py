@@ -52,12 +52,15 @@ _COMMANDS = {
     "explain": "explain why a task waits, or how it ended",
     "logs": "print what a task has printed",
     "run-again": "run a failed task again",
+    "replay": "run the failed task of a bundle here, with a debugger on request",
     "sessions": "list, show, cancel and remove durable sessions",
     "trace": "write the timeline of a cluster for Perfetto",
     "report": "write the web page, and what it shows, into one file",
     "audit": "print who did what: connected, was refused, submitted, cancelled",
     "objects": "list the largest objects, what made them, and the hosts that have them",
+    "costs": "print what the cluster costs, by function, client and key",
     "profile": "print which code takes the time of a function or task",
+    "history": "print what happened earlier: figures, runs, decisions, failures",
     "completion": "print a script that completes commands with the Tab key",
 }
 """What may stand behind `scaler` instead of a file."""

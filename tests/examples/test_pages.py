@@ -17,6 +17,8 @@ from tests.examples.blocks import ROOT, Block, Services, blocks_of, commands_of,
 
 PAGES = (
     "README.md",
+    "docs/tutorial.md",
+    "docs/worker-managers.md",
     "docs/guide.md",
     "docs/client.md",
     "docs/monitoring.md",

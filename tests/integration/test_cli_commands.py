@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,6 +36,11 @@ def test_help_lists_every_key_with_its_default_and_meaning() -> None:
     )
     assert "[default: 1000]" in text
     assert "CPUs minus 1, at least 1" in text
+
+
+def test_the_help_of_scaler_lists_its_subcommands() -> None:
+    listed = set(re.findall(r"^  scaler (\S+)  ", run("scaler", "--help").stdout, re.MULTILINE))
+    assert listed == {name.removeprefix("scaler ") for name in cli.SUBCOMMANDS}
 
 
 def test_every_command_knows_its_version() -> None:

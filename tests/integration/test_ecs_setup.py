@@ -137,7 +137,10 @@ def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_ta
     assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
     assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "scaler.worker")
     keys = [each["Key"] for each in bare.call("s3", "ListObjectsV2", Bucket="our-packages")["Contents"]]
-    assert [key.rpartition("/")[2] for key in keys] == ["requirements.txt", f"scaler_compute-{__version__}-py3-none-any.whl"]
+    assert [key.rpartition("/")[2] for key in keys] == [
+        "requirements.txt",
+        f"scaler_compute-{__version__}-py3-none-any.whl",
+    ]
     assert all(key.startswith("scaler-packages/scaler-task-definition/") for key in keys)
     lock = bare.client("s3").read(Bucket="our-packages", Key=keys[0]).decode().splitlines()
     assert f"cloudpickle=={version('cloudpickle')}" in lock

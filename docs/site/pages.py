@@ -1,0 +1,122 @@
+"""Pages of the site that no file in docs/ has. MkDocs calls the functions whose names begin with `on_`.
+
+Links of pages to files elsewhere in the repository lead to copies of these files in the site.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import posixpath
+import re
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+from scaler.cli import COMMANDS, SUBCOMMANDS, run_command
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = "files/"
+"""Folder of the site with the copies of files outside docs/."""
+_OWN_PAGES = {"README.md": "index.md", "CHANGELOG.md": "CHANGELOG.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
+_LINK = re.compile(r"(\]\()([^)#\s:]+)((?:#[^)\s]*)?\))")
+_LANGUAGES = {".py": "python", ".toml": "toml", ".Dockerfile": "dockerfile"}
+HELP_COLUMNS = "88"
+
+API = {
+    "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.ScalerExecutor", "scaler.SchedulerClusterCombo"),
+    "Serializers": ("scaler.Serializer",),
+    "Errors": ("scaler.errors",),
+    "Policies": ("scaler.policy.view", "scaler.policy.target"),
+    "Worker managers": ("scaler.worker_manager.kit",),
+    "Testing": ("scaler.testing.backends", "scaler.testing.scaling"),
+}
+"""What the page of the Python API describes: modules and classes below headings."""
+
+
+def on_files(files: Files, config: MkDocsConfig, **_: Any) -> Files:
+    """Add the generated pages."""
+    pages = {"commands.md": commands_page(), "api.md": api_page()}
+    pages |= {page: (ROOT / source).read_text() for source, page in _OWN_PAGES.items()}
+    pages |= {page: _shown(source) for source, page in _linked(files).items()}
+    for page, text in pages.items():
+        files.append(File.generated(config, page, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Return the page with links that hold in the site."""
+    uri = page.file.src_uri
+    return _LINK.sub(lambda match: f"{match[1]}{_target(uri, match[2])}{match[3]}", markdown)
+
+
+def commands_page() -> str:
+    """Return what each command prints for -h."""
+    parts = ["# Commands\n\nWhat each command prints for `-h`. [Settings](settings.md) explains the keys at length.\n"]
+    for name in (*COMMANDS, *SUBCOMMANDS):
+        words = name.split()
+        parts.append(f"\n## {name}\n\n```text\n{_help(words[0], [*words[1:], '-h'])}```\n")
+    return "".join(parts)
+
+
+def api_page() -> str:
+    """Return the page that mkdocstrings fills from docstrings."""
+    parts = ["# Python API\n"]
+    for title, names in API.items():
+        parts += [f"\n## {title}\n", *(f"\n::: {name}\n" for name in names)]
+    return "".join(parts)
+
+
+def _help(command: str, arguments: list[str]) -> str:
+    os.environ["COLUMNS"] = HELP_COLUMNS
+    printed = io.StringIO()
+    with redirect_stdout(printed), suppress(SystemExit):
+        run_command(command, arguments)
+    return printed.getvalue()
+
+
+def _source(uri: str) -> str:
+    """Return the path in the repository of the file that a page is made from."""
+    own = {page: source for source, page in _OWN_PAGES.items()}
+    if uri.startswith(FILES):
+        return uri.removeprefix(FILES).removesuffix(".md")
+    return own.get(uri, f"docs/{uri}")
+
+
+def _target(uri: str, link: str) -> str:
+    """Return a link of a page as the site needs it. link: a path relative to the page's source."""
+    path = posixpath.normpath(posixpath.join(posixpath.dirname(_source(uri)), link))
+    if path.startswith("docs/"):
+        there = path.removeprefix("docs/")
+    elif (ROOT / path).is_file():
+        there = _OWN_PAGES.get(path, f"{FILES}{path}.md")
+    else:
+        return link
+    return posixpath.relpath(there, posixpath.dirname(uri) or ".")
+
+
+def _linked(files: Files) -> dict[str, str]:
+    """Return the files outside docs/ that pages link to, with the pages that show them."""
+    sources = [*_OWN_PAGES, *(f"docs/{file.src_uri}" for file in files.documentation_pages())]
+    found: dict[str, str] = {}
+    while sources:
+        source = sources.pop()
+        for _, link, _ in _LINK.findall((ROOT / source).read_text()):
+            path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
+            if path in found or path in _OWN_PAGES or path.startswith("docs/") or not (ROOT / path).is_file():
+                continue
+            found[path] = f"{FILES}{path}.md"
+            if path.endswith(".md"):
+                sources.append(path)
+    return found
+
+
+def _shown(source: str) -> str:
+    text = (ROOT / source).read_text()
+    if source.endswith(".md"):
+        return text
+    language = _LANGUAGES.get(Path(source).suffix, "text")
+    return f"# {source}\n\n````{language}\n{text}\n````\n"
