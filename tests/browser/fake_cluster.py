@@ -34,6 +34,12 @@ TRACEBACK = """Traceback (most recent call last):
 ValueError: no curve for XYZ
 """
 GIB = 1024**3
+PROFILE: Document = {
+    "samples": 40,
+    "frames": ["price_swaption (book.py:41)", "price (model.py:87)", "step (model.py:120)", "curve (market.py:12)"],
+    "stacks": [[2_000_000, 0, 1, 2], [1_000_000, 0, 1], [600_000, 0, 1, 2, 2], [400_000, 0, 3]],
+}
+"""A stack is its microseconds and the numbers of its frames."""
 HOSTS = 6
 """Hosts with a store."""
 MAX_LISTED_TASKS = 2000

@@ -34,6 +34,8 @@ class FakeMonitor:
         self.connected = True
         self.explanations: dict[str, str] = {}
         self.logs: dict[str, TaskLog] = {}
+        self.profiles: dict[str, dict[str, Any]] = {}
+        """Documents by function or task."""
         self.waiting: list[TaskRow] = []
         """Tasks that only the scheduler knows."""
 
@@ -44,6 +46,13 @@ class FakeMonitor:
     async def explain(self, task_id: str) -> str:
         self._check()
         return self.explanations.get(task_id, f"no task {task_id} is known: it never was, or ended long ago")
+
+    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
+        self._check()
+        if not task_id and not function:
+            known = [each for each in self.profiles.values() if each["of"] == "function"]
+            return {"of": "", "name": "", "functions": [[each["name"], 40, 4_000_000, each["name"]] for each in known]}
+        return self.profiles.get(task_id or function, {"of": "", "name": function})
 
     async def find(self, search: str) -> list[TaskRow]:
         self._check()

@@ -13,7 +13,7 @@ import pytest
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
-from tests.browser.fake_cluster import FakeCluster
+from tests.browser.fake_cluster import PROFILE, FakeCluster
 from tests.browser.rig import WebServer, web_server
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ PATHS = (
     "/#/clients",
     "/#/network",
     "/#/scaling",
+    "/#/profile",
+    "/#/profile?function=price_swaption",
 )
 WHY = "no worker offers gpu=2, and no worker manager could start one that does: there is at most gpu=1"
 WAITING = {"id": "w", "function": "risk_report", "capabilities": "gpu=2", "tasks": 7, "age_seconds": 9.0, "reason": WHY}
@@ -80,6 +82,7 @@ class Told:
         server.monitor.explanations[self.failed.id] = "It failed in attempt 1: ValueError: no curve for XYZ."
         log = TaskLog(bytes.fromhex(self.failed.id), b"pricing trade 4711\n", b"a curve is missing\n", 0)
         server.monitor.logs[self.failed.id] = log
+        server.monitor.profiles["price_swaption"] = {"of": "function", "name": "price_swaption", **PROFILE}
 
     def url(self, path: str) -> str:
         return self.server.url + path.format(failed=self.failed.id)
@@ -602,6 +605,7 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
     )
     evil = Told(server, cluster, seconds=20)
     server.monitor.explanations[evil.failed.id] = EVIL
+    server.monitor.profiles["price_swaption"] |= {"name": EVIL, "frames": [EVIL, "a", "b", "c"]}
     server.monitor.logs[evil.failed.id] = TaskLog(bytes.fromhex(evil.failed.id), EVIL.encode(), EVIL.encode(), 0)
     events = cluster.events(1.0)
     events["incidents"] = [cluster.incident(EVIL, EVIL, EVIL)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from tests.browser.conftest import Windows
+from tests.waiting import until
 
 REPORT = "import sys; from scaler.cli import scaler; sys.exit(scaler())"
 
@@ -20,12 +22,21 @@ def crash(text: str) -> None:
     raise ValueError(text)
 
 
+def compute(seconds: float) -> int:
+    end, rounds = time.monotonic() + seconds, 0
+    while time.monotonic() < end:
+        rounds += 1
+    return rounds
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Return the address of a report as a file's, and the id of the failed task in it."""
     path = tmp_path_factory.mktemp("reports") / "report.html"
     with SchedulerClusterCombo(n_workers=1, web_port=None) as combo, Client(combo.get_address()) as client:
         assert client.map(abs, range(20)) == list(range(20))
+        client.submit(compute, 1.5).result()
+        until(lambda: client.profile("compute").samples)
         future = client.submit(crash, "</script><b>bold</b>")
         with pytest.raises(ValueError, match="bold"):
             future.result()
@@ -68,6 +79,15 @@ def test_the_timeline_of_a_report_shows_its_tasks(written: tuple[str, str], wind
     page = windows.open(f"{written[0]}#/timeline")
     page.get_by_role("button", name=re.compile("crash")).wait_for()
     assert not page.get_by_role("link", name="Download trace").is_visible()
+
+
+def test_a_report_has_the_flame_graphs_of_functions(written: tuple[str, str], windows: Windows) -> None:
+    page = windows.open(f"{written[0]}#/profile")
+    page.get_by_role("link", name="compute").click()
+    page.get_by_role("application", name="Flame graph of compute").wait_for()
+    page.get_by_role("table", name="Hottest frames").locator("tbody tr").first.wait_for()
+    page.goto(f"{written[0]}#/profile?task={written[1]}")
+    page.get_by_text("The report has profiles of functions only").wait_for()
 
 
 def test_a_report_that_cannot_be_written_is_an_error_that_names_the_command(tmp_path: Path) -> None:

@@ -27,6 +27,8 @@ MAX_TASKS = 2_000
 """Tasks of a report: those reported last."""
 MAX_ASKED = 50
 """Failed tasks whose explanation, traceback and output are in a report: those that failed last."""
+MAX_PROFILES = 20
+"""Functions whose profile is in a report: those with the longest time."""
 BLOCKS = 4_000
 """Into how many parts the timeline is divided: tasks that are shorter than one are counted together."""
 MIN_TIMELINE_SECONDS = 1.0
@@ -69,7 +71,16 @@ async def _document(source: Source) -> View:
         "findings": await _answer(source, "findings", {}),
         "series": await _answer(source, "series", {"since": 0.0}),
         "timeline": await _answer(source, "timeline", times),
+        "profiles": await _profiles(source),
     }
+
+
+async def _profiles(source: Source) -> View:
+    """Return the profiles by function; under the empty name which functions have some."""
+    listed = await _answer(source, "profile", {"task": "", "function": ""})
+    functions = listed.get("functions", [])[:MAX_PROFILES]
+    each = {row["name"]: await _answer(source, "profile", {"task": "", "function": row["name"]}) for row in functions}
+    return {**each, "": {"functions": functions}}
 
 
 async def _answer(source: Source, name: str, query: Query) -> Any:

@@ -9,14 +9,15 @@ import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
 import { network } from "./network.js";
 import { overview } from "./overview.js";
+import { profile } from "./profile.js";
 import { scaling } from "./scaling.js";
 import { Store } from "./store.js";
 import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network, scaling };
-const IN_MENU = { worker: "workers", task: "tasks" };
+const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network, scaling, profile };
+const IN_MENU = { worker: "workers", task: "tasks", profile: "clients" };
 const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients", "network", "scaling"];
 const UPDATE_MS = 250;
 

@@ -3,6 +3,7 @@
 import { fill, h, href, panel } from "./dom.js";
 import { NONE, count, short } from "./format.js";
 import { noTasks } from "./notices.js";
+import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
 
@@ -15,6 +16,7 @@ const CLIENTS = columns("clients", {
 });
 const FUNCTIONS = columns("functions", {
   name: { class: "name", show: (row) => named(row.name, { function: row.name }) },
+  max_seconds: { then: [{ title: "Profile", rank: 2, show: (row) => profileOf({ function: row.name }, `Where the time of ${row.name} goes`) }] },
   failed: FAILED,
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
   left_seconds: { show: left },
@@ -30,7 +32,7 @@ export function clients(store) {
   const functionTable = table("Functions", FUNCTIONS, (row) => row.name, { sort: [TOTAL, -1], empty: noFunctions });
   const auditTable = table("Who did what", AUDIT, (row) => row, { limit: 20, empty: h("p", {}, "Connections, refusals and submitted tasks appear here.") });
   const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Clients and functions")),
-    panel("Clients", {}, clientTable.element), panel("Functions", {}, functionTable.element),
+    panel("Clients", {}, clientTable.element), panel("Functions", { extra: h("a", { href: href(["profile"]) }, "Where their time goes") }, functionTable.element),
     panel("Who did what", {}, auditTable.element));
 
   function update(what) {

@@ -3,6 +3,7 @@
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, clock, count, glyph, isOver, isQueued, micros, shortId, span, stateClass, stateName } from "./format.js";
 import { again, noTasks, nothing } from "./notices.js";
+import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
 import { waiting } from "./waiting.js";
 
@@ -12,10 +13,13 @@ const AGAIN_MS = 1000;
 const STATES = ["running", "done", "cancelled", "failed"];
 const FILTERS = ["search", "state", "function", "worker", "client"];
 
+const isRunning = (task) => task.state === "running" || task.state === "suspended";
+
 export const TASKS = columns("tasks", {
   id: { class: "id", show: (task) => ({ text: shortId(task.id), href: href(["task", task.id]), title: task.id }) },
   state: { class: "state-cell", show: (task) => ({ text: `${glyph(task.state)} ${stateName(task.state)}`, class: stateClass(task.state) }) },
   function: { class: "name" }, worker: { class: "name" }, client: { class: "name" },
+  peak_bytes: { then: [{ title: "Profile", rank: 2, show: (task) => (isRunning(task) ? profileOf({ task: task.id }, "Where its time goes") : "") }] },
   text: { wide: true, show: (task) => ({ text: task.text, title: task.text, class: task.failed ? "bad" : "" }) },
 });
 
@@ -152,7 +156,7 @@ export function task(store, place) {
   const log = h("div", { class: "log" });
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["tasks"]) }, "Tasks")),
-    h("div", { class: "page-head titled" }, heading, state),
+    h("div", { class: "page-head titled" }, heading, state, h("a", { class: "button served", href: href(["profile"], { task: id }) }, "Flame graph")),
     panel("What became of it", {}, said), facts, errors, how,
     panel("What it has printed", { extra: h("button", { type: "button", on: { click: () => void readLog() } }, "Read again") }, log));
 

@@ -3,6 +3,7 @@
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { NONE, bytes, count, money, percent, shortId, span } from "./format.js";
 import { noManagers, noWorkers, nothing } from "./notices.js";
+import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
 import { TASKS } from "./tasks.js";
 
@@ -34,13 +35,20 @@ function runs(worker) {
   return `${first.function || shortId(first.running)} ${span(first.running_seconds)}${others.length ? ` +${others.length}` : ""}`;
 }
 
+/** What it runs, with a way to where the time of the first task goes. */
+function running(worker) {
+  const tasks = busy(worker);
+  const title = `Where its time goes: ${tasks.map((each) => each.function).join(", ")}`;
+  return { text: runs(worker), ...(tasks.length ? { href: href(["profile"], { task: tasks[0].running }), title } : {}) };
+}
+
 const WORKERS = columns("workers", {
   name: {
     class: "name",
     show: (row) => ({ text: row.name, href: href(["worker", row.id]), title: row.name }),
     then: [
       { title: "State", show: condition, by: (row) => condition(row).text.slice(2) },
-      { title: "Runs", wide: true, show: (row) => ({ text: runs(row), title: busy(row).map((each) => each.function).join(", ") }), by: runs },
+      { title: "Runs", wide: true, show: running, by: runs },
     ],
   },
   manager: { class: "name" },
@@ -99,7 +107,10 @@ const PROCESSORS = columns("processors", {
   pid: { then: [{ title: "State", show: (row) => (row.suspended ? "‖ suspended" : row.running ? "● running" : row.initialized ? "○ idle" : "◌ starting") }] },
   running: { show: (row) => (row.running ? { text: shortId(row.running), href: href(["task", row.running]), title: row.running } : NONE) },
   function: { wide: true },
-  running_seconds: { show: (row) => (row.running ? span(row.running_seconds) : NONE) },
+  running_seconds: {
+    show: (row) => (row.running ? span(row.running_seconds) : NONE),
+    then: [{ title: "Profile", show: (row) => (row.running ? profileOf({ task: row.running }, "Where its time goes") : NONE) }],
+  },
 });
 
 /** One worker, by its id. */
