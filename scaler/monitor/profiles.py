@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -56,6 +56,19 @@ def functions_text(rows: list[list[Any]]) -> str:
         return "there are no samples yet: tasks have run too shortly, or profile_interval_seconds is 0"
     lines = [f"{microseconds / 1e6:10.2f} s  {name}  {frame}" for name, _, microseconds, frame in rows]
     return "\n".join([f"{'time':>12}  function  hottest frame", *lines])
+
+
+def hottest_frames(document: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hottest frame by function."""
+    return {name: frame for name, _, _, frame in document.get("functions", ())}
+
+
+def profile_text(document: Mapping[str, Any]) -> str:
+    """Return the hottest frames of a task as lines, or why there are none."""
+    if not document["of"]:
+        return "there are no samples of this task: it has run too shortly, or profile_interval_seconds is 0"
+    table = read_document(document).table(str(document["name"]), MOST_FRAMES)
+    return table if document["of"] == "task" else f"no samples of its own, but of all tasks of its function\n{table}"
 
 
 def written(stacks: StackProfile, name: str, output: str) -> str:

@@ -57,6 +57,13 @@ class Cluster(MonitorConnection):
         self.asked.append(task_id)
         return TaskLog(bytes.fromhex(task_id), b"hello\x1b[2J\n", b"careful\n", 0)
 
+    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
+        if not task_id:
+            return {"of": "", "name": "", "functions": [["reprice", 4, 400_000, "step (model.py:120)"]]}
+        self.asked.append(task_id)
+        stacks = {"samples": 4, "frames": ["reprice (book.py:9)", "step (model.py:120)"], "stacks": [[400_000, 0, 1]]}
+        return {"of": "task", "name": "reprice", **stacks}
+
     def tell(self, *workers: dict[str, Any], **parts: Any) -> None:
         self.at += 1.0
         totals = parts.pop("totals", {"workers": len(workers)})
@@ -186,6 +193,20 @@ def test_what_is_told_is_drawn_and_the_choice_stays_with_its_worker() -> None:
         assert lines.key == ""
 
     on_a_screen(story)
+
+
+def test_a_running_task_stands_with_its_hottest_frame_and_p_shows_its_profile() -> None:
+    async def story(stage: Stage) -> None:
+        processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}
+        stage.cluster.tell({"id": "1", "name": "busy", "processors": [processor]})
+        await stage.until(lambda: stage.rows == ["busy"])
+        await stage.press("enter")
+        await stage.until(lambda: "reprice at step (model.py:120)" in stage.app.screen.query_one(Lines).texts[0])
+        await stage.press("p")
+        await stage.until(lambda: "reprice: 4 samples, 0.40 s of the main thread" in stage.text("#text"))
+        assert "100.0 %  100.0 %  step (model.py:120)" in stage.text("#text")
+
+    on_a_screen(story, size=(120, 40))
 
 
 def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from textual.widgets import Input, Static
 from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.profiles import hottest_frames, profile_text
 from scaler.monitor.top import formats, panels
 from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.lines import Lines, text_of
@@ -39,7 +41,9 @@ TALL_FROM = 32
 PANELS_FROM = 16
 """Below this height the panels are three lines."""
 MAX_RECENT = 100
-HINT = "explain[e] log[o] freeze[space] back[escape]"
+HOT_SECONDS = 2.0
+"""How often the hottest frames of functions are asked for."""
+HINT = "explain[e] log[o] profile[p] freeze[space] back[escape]"
 
 _ERROR = Style(color="red", bold=True)
 _STYLES = {"away": Style(color="red"), "held": Style(color="magenta"), "ends": Style(color="yellow")}
@@ -285,6 +289,7 @@ class DetailScreen(ModalScreen[None]):
         Binding("escape,q,backspace", "dismiss(None)", show=False),
         Binding("e,enter", "explain", show=False),
         Binding("o", "log", show=False),
+        Binding("p", "profile", show=False),
         Binding("space", "app.freeze", show=False),
     ]
     hint = HINT
@@ -294,6 +299,8 @@ class DetailScreen(ModalScreen[None]):
         super().__init__()
         self._top = top
         self._recent: list[TaskRow] | None = None
+        self._hot: dict[str, str] = {}
+        """The hottest frame of functions, by name."""
         self._worker = WorkerRow(id=worker)
         self._facts_part, self._text_part = _texts("facts", "text")
         self._head_part = Static(panels.TASKS_HEAD, id="tasks_head", markup=False)
@@ -311,6 +318,8 @@ class DetailScreen(ModalScreen[None]):
     def on_mount(self) -> None:
         self._tasks_part.focus()
         self.redraw()
+        self.set_interval(HOT_SECONDS, self._read_hot)
+        self.call_after_refresh(self._read_hot)
 
     def on_resize(self) -> None:
         self.call_after_refresh(self.redraw)
@@ -326,7 +335,7 @@ class DetailScreen(ModalScreen[None]):
         self._facts_part.update(text_of(lines, has_head=True))
         if self._recent is None or self._top.frozen is None:
             self._recent = self._top.source.model.tasks(worker=self._worker.name, limit=MAX_RECENT)
-        tasks = panels.task_lines(self._worker, self._recent)
+        tasks = panels.task_lines(self._worker, self._recent, self._hot)
         self._tasks_part.show(list(tasks.values()), list(tasks))
 
     def action_explain(self) -> None:
@@ -338,8 +347,20 @@ class DetailScreen(ModalScreen[None]):
 
         self._ask(log)
 
+    def action_profile(self) -> None:
+        async def profile(task: str) -> str:
+            return profile_text(await self._top.source.profile(task))
+
+        self._ask(profile)
+
     def on_lines_chosen(self) -> None:
         self.action_explain()
+
+    async def _read_hot(self) -> None:
+        if self._top.frozen is None:
+            with contextlib.suppress(ScalerError):
+                self._hot = hottest_frames(await self._top.source.profile())
+                self.redraw()
 
     def _ask(self, question: Callable[[str], Awaitable[str]]) -> None:
         task = self._tasks_part.key
@@ -386,7 +407,7 @@ class TasksScreen(DetailScreen):
     def redraw(self) -> None:
         status = self._top.status
         if self._search:
-            lines, head = panels.found_lines(self._found), panels.TASKS_HEAD
+            lines, head = panels.found_lines(self._found, self._hot), panels.TASKS_HEAD
             first = "the first " if len(self._found) == MAX_RECENT else ""
             facts = f"{first}{counted(len(self._found), 'task')} found with {formats.safe(self._search)!r}"
         else:
@@ -455,7 +476,8 @@ Keys                                            escape or ? closes this page
   t       waiting tasks, and why they wait; there / searches all tasks
   b       the bytes that hosts store, and what moves between them
   space   freeze the screen; again: go on
-  enter   a worker's processors and tasks; there e explains a task, o shows its output
+  enter   a worker's processors and tasks; there e explains a task,
+          o shows its output, p which code takes its time
   arrows, page up and down, home, end     move
   q       quit
 

@@ -218,12 +218,17 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
     return [formats.cut(line, width) for line in lines]
 
 
-def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
-    """Return lines by task id: the worker's running tasks, the longest first, then its recent ones."""
+def task_lines(worker: WorkerRow, recent: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
+    """Return lines by task id: the worker's running tasks, the longest first, then its recent ones.
+
+    hot: the hottest frame of functions, by name.
+    """
     lines: dict[str, str] = {}
     for each in worker.busy:
         state = "suspended" if each.suspended else RUNNING
-        lines[each.running] = _task_line(each.running, state, each.running_seconds, str(each.pid), each.function)
+        lines[each.running] = _task_line(
+            each.running, state, each.running_seconds, str(each.pid), _at(each.function, hot)
+        )
     for task in recent:
         if task.id not in lines:
             text = f"{task.function} {task.text}"
@@ -231,10 +236,18 @@ def task_lines(worker: WorkerRow, recent: Sequence[TaskRow]) -> dict[str, str]:
     return lines
 
 
-def found_lines(found: Sequence[TaskRow]) -> dict[str, str]:
-    """Return lines by task id."""
-    rows = ((row, f"{row.function} {row.worker} {row.text}") for row in found)
+def found_lines(found: Sequence[TaskRow], hot: Mapping[str, str]) -> dict[str, str]:
+    """Return lines by task id. hot: the hottest frame of functions, by name."""
+    rows = (
+        (row, f"{_at(row.function, hot) if row.state == RUNNING else row.function} {row.worker} {row.text}")
+        for row in found
+    )
     return {row.id: _task_line(row.id, row.state, row.duration_us / 1e6, "", text) for row, text in rows}
+
+
+def _at(function: str, hot: Mapping[str, str]) -> str:
+    """Return a function's name, and the frame in which most of its time passes."""
+    return f"{function} at {hot[function]}" if hot.get(function) else function
 
 
 def waiting_lines(status: Status) -> list[str]:
