@@ -81,7 +81,7 @@ class ManagerView:
     charges_tasks: bool = False
     """unit_price and unit_minimum_seconds are those of a task, and units cost nothing."""
     tasks: int = 0
-    """Where tasks are charged, those that its workers have."""
+    """Where tasks are charged, those that its workers have, and those that ended and whose cost is not known yet."""
     tasks_begun: int = 0
     """Of these, those that run and have been charged for the minimum."""
 

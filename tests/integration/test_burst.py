@@ -21,6 +21,8 @@ from tests.waiting import within
 
 CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
 WAIT_SECONDS = 30.0
+BUSY_SECONDS = 60.0
+"""On a machine that does much else, a job takes long to start."""
 
 
 @pytest.fixture
@@ -101,6 +103,7 @@ def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws
     assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
 
 
+@pytest.mark.timeout(240)
 def test_no_more_jobs_are_submitted_than_may_be_paid_for_and_each_costs_its_minute(
     tmp_path: Path, aws: AwsEmulator
 ) -> None:
@@ -115,13 +118,12 @@ def test_no_more_jobs_are_submitted_than_may_be_paid_for_and_each_costs_its_minu
         monitor = ports.address(2)
         with Client(f"tcp://127.0.0.1:{ports.first}") as client:
             futures = [client.submit(at_once) for _ in range(6)]
-            assert within(WAIT_SECONDS, lambda: sum(future.done() for future in futures) == 3)
-            assert within(WAIT_SECONDS, lambda: spent(monitor, tmp_path) == 3.0)
-            [waiting, *_] = [future for future in futures if not future.done()]
-            assert within(
-                WAIT_SECONDS, lambda: "spend_limit: 3.00 of 3.50 per run are spent" in client.explain(waiting)
-            )
+            assert within(BUSY_SECONDS, lambda: sum(future.done() for future in futures) >= 3)
+            assert within(BUSY_SECONDS, lambda: spent(monitor, tmp_path) >= 3.0, 0.25)
             assert sum(future.done() for future in futures) == 3
+            [waiting, *_] = [future for future in futures if not future.done()]
+            said = "spend_limit: 3.00 of 3.50 per run are spent"
+            assert within(BUSY_SECONDS, lambda: said in client.explain(waiting), 0.25), client.explain(waiting)
             for future in futures:
                 future.cancel()
         assert everything.stop() == 0

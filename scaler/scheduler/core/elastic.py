@@ -387,7 +387,7 @@ def _view_of(record: ManagerRecord, now: float) -> ManagerView:
         unit_price=details.unit_price,
         unit_minimum_seconds=details.unit_minimum_seconds,
         charges_tasks=details.charges_tasks,
-        tasks=sum(worker.busy for worker in charged),
+        tasks=sum(worker.busy + worker.ended_since_heartbeat for worker in charged),
         tasks_begun=sum(worker.heartbeat.paid_tasks for worker in charged if worker.heartbeat is not None),
     )
 

@@ -466,6 +466,8 @@ class Worker(PeerRecord):
     """Number of the store that its tasks use; 0: the object storage. Only `Locality.use_store` sets it."""
     heartbeat: WorkerHeartbeat | None = None
     heartbeat_at: float = field(init=False)
+    ended_at_heartbeat: int = 0
+    """How many of the tasks that it was sent it did not have any more then."""
     clock: WorkerClock = field(default_factory=WorkerClock)
     has_begun: bool = False
     """A task of its has run. Until then its processors may be starting, and what it was sent waits."""
@@ -503,6 +505,11 @@ class Worker(PeerRecord):
     def busy(self) -> int:
         """Tasks that take a slot or wait for one; blocked tasks do not."""
         return len(self.tasks) - len(self.blocked)
+
+    @property
+    def ended_since_heartbeat(self) -> int:
+        """Tasks that have left it since its last heartbeat, which does not say yet for how long they are paid."""
+        return max(0, self.sent - len(self.tasks) - self.ended_at_heartbeat)
 
     @property
     def load(self) -> float:
@@ -684,6 +691,7 @@ class Worker(PeerRecord):
     def keep_heartbeat(self, heartbeat: WorkerHeartbeat, now: float) -> None:
         self.heartbeat = heartbeat
         self.heartbeat_at = now
+        self.ended_at_heartbeat = self.sent - len(self.tasks)
         self.clock.keep(heartbeat)
         self.has_begun = self.has_begun or any(each.initialized and each.running for each in heartbeat.processors)
         if heartbeat.latency_seconds:

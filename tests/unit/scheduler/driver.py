@@ -237,6 +237,8 @@ class Cluster:
         unit_memory_bytes: float = 0,
         backlog: int = 0,
         unit_price: float = 0.0,
+        unit_minimum_seconds: float = 0.0,
+        charges_tasks: bool = False,
     ) -> str:
         sizes = max_concurrency, unit_slots
         details = ManagerDetails(
@@ -248,6 +250,8 @@ class Cluster:
             int(unit_memory_bytes),
             backlog,
             unit_price,
+            unit_minimum_seconds=unit_minimum_seconds,
+            charges_tasks=charges_tasks,
         )
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))
         return name

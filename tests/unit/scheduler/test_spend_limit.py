@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from scaler.protocol.messages import UnitState, UnitStatus
+from scaler.protocol.messages import UnitState, UnitStatus, WorkerHeartbeat
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_elastic import PATIENT, Told, desired, drained, report
+
+QUIET = (1.0, 0.0, 0, 0, 0.0)
+"""What a heartbeat says of a worker that does nothing."""
 
 
 def unit(name: str, age_seconds: float) -> UnitStatus:
@@ -69,3 +72,24 @@ def test_a_policy_that_does_not_answer_any_more_spends_nothing_more_either() -> 
     pass_minutes(cluster, 2)
     assert desired(cluster)[-1].units == 0
     assert drained(cluster) == ["w"]
+
+
+def test_tasks_whose_cost_is_not_reported_yet_are_counted_against_the_limit() -> None:
+    cluster = Cluster(Told(m=1), spend_limit="3.5/run", **PATIENT)
+    cluster.manager("m", unit_price=60.0, unit_minimum_seconds=60.0, unit_slots=8, charges_tasks=True)
+    cluster.worker("w", manager_id="m", slots=8)
+    report(cluster, "m", unit("w", 0.0))
+    cluster.say("w", WorkerHeartbeat(*QUIET))
+    cluster.client()
+    cluster.submit("client", 6)
+    alive = ["m", "w", "client"]
+    cluster.wait(2.0, alive)
+    paid = cluster.on("w")
+    assert len(paid) == 3
+    cluster.finish("w", *paid)
+    cluster.wait(2.0, alive)
+    assert cluster.on("w") == [], "each has cost a minute, of which no heartbeat has told"
+    cluster.say("w", WorkerHeartbeat(*QUIET, paid_seconds=180.0))
+    cluster.wait(2.0, alive)
+    assert cluster.state.ledger.run == 3.0
+    assert cluster.on("w") == []
