@@ -333,8 +333,9 @@ class Client(ArgumentOnly):
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
-        The iterables may be endless: they are asked for items only while `next` runs, and by its thread. window: the
-        most items that are ahead of the results that were taken. Without it, the window begins with 64 items and
+        The first items are sent at once: up to 64, and one of a slow iterable. The iterables may be endless: the others
+        are asked for only while `next` runs, and by its thread. window: the most items that are
+        ahead of the results that were taken. Without it, the window begins with 64 items and
         doubles, up to 32,768, whenever `next` has to wait although tasks find workers free: so few large items are
         in memory where the results are taken slowly, and enough are on their way for any number of workers otherwise.
         An iterable that must see a result before it gives the next item needs window=1.
@@ -348,7 +349,9 @@ class Client(ArgumentOnly):
         gpu, expected_seconds: as in `map`.
         """
         options = self._each_with(memory, cpus, gpu, expected_seconds)
-        return self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        results = self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        results._start()
+        return results
 
     @hiding_frames
     def imap_unordered(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
@@ -366,7 +369,10 @@ class Client(ArgumentOnly):
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
         options = self._each_with(memory, cpus, gpu, expected_seconds)
-        return self._iterate("imap_unordered", fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        what = "imap_unordered"
+        results = self._iterate(what, fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        results._start()
+        return results
 
     @hiding_frames
     def get(

@@ -328,9 +328,11 @@ class Window:
         if items is None:
             self.items = max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest)
             self._max_items = max(MAX_ITEMS, self.items)
-            return
-        check_integer("window", items, smallest)
-        self.items = self._max_items = items
+        else:
+            check_integer("window", items, smallest)
+            self.items = self._max_items = items
+        self.first_items = min(self.items, max(FIRST_ITEMS, CHUNKS_OF_WINDOW * smallest))
+        """How many are sent before the first result is asked for."""
 
     def ended(self, waited_seconds: float, ran_seconds: float) -> None:
         """Learn from a chunk that ended. waited_seconds: how long it did not run."""
@@ -491,6 +493,8 @@ class ResultIterator(Iterator[Any]):
         self._is_at_work = False
         self._is_closed = False
         self._is_slow = False
+        self._patient_until = 0.0
+        """When a slow iterable is asked for another item, though the result of the last one is not there yet."""
         self._pull_size = 1
         """How many items the iterable gives in about QUICK_SECONDS, as far as that is known."""
         self._ahead = 0
@@ -536,6 +540,19 @@ class ResultIterator(Iterator[Any]):
                     results += [self._checked(outcome) for outcome in outcomes] if has_failed else outcomes
         finally:
             self.close()
+
+    def _start(self) -> None:
+        """Send the first items, before a result is asked for; a slow iterable is asked for one.
+
+        Without a chunk size each is a task of its own, because nothing is measured yet.
+        """
+        size = self._runner.chunk_size or 1
+        try:
+            while self._items is not None and not self._is_slow and self._ahead + size <= self._window.first_items:
+                self._pull(self._items, size)
+        except BaseException:  # Ctrl-C
+            self.close()
+            raise
 
     def _submit_all(self, timeout_seconds: float | None) -> None:
         """Submit all items now; the results must be there within the timeout, or `next` raises TimeoutError.
@@ -620,7 +637,7 @@ class ResultIterator(Iterator[Any]):
             self._is_at_work = False
 
     def _fill_and_wait(self) -> None:
-        self._take_ended(0.0)
+        self._take_ended(self._patience_seconds())
         if self._ready and self._is_slow:
             return
         while not self._is_closed:
@@ -628,8 +645,7 @@ class ResultIterator(Iterator[Any]):
             size = self._next_size(now)
             if self._items is not None and size and size <= self._window.items - self._ahead:
                 self._pull(self._items, size)
-                is_patient = self._is_slow and self._window.items != UNBOUNDED
-                self._take_ended(PART_WAITED * (time.monotonic() - now) if is_patient else 0.0)
+                self._take_ended(self._patience_seconds())
                 if self._ready:
                     break
                 continue
@@ -646,6 +662,10 @@ class ResultIterator(Iterator[Any]):
                 if not size:
                     timeout_seconds = self._runner.chunking.wake_at - now
             self._take_ended(timeout_seconds)
+
+    def _patience_seconds(self) -> float:
+        """Return how long to wait for a result before a slow iterable is asked for another item."""
+        return max(0.0, self._patient_until - time.monotonic()) if self._running else 0.0
 
     def _next_size(self, now: float) -> int:
         """Return how many items the next chunk may have; 0: wait."""
@@ -673,8 +693,11 @@ class ResultIterator(Iterator[Any]):
                 self._items = None
             if not count:
                 return
-            took_seconds = time.monotonic() - began
+            ended = time.monotonic()
+            took_seconds = ended - began
             self._is_slow = took_seconds / count > QUICK_SECONDS
+            is_patient = self._is_slow and self._window.items != UNBOUNDED
+            self._patient_until = ended + PART_WAITED * took_seconds if is_patient else 0.0
             if took_seconds > QUICK_SECONDS:
                 self._pull_size = max(1, int(count * QUICK_SECONDS / took_seconds))
             else:

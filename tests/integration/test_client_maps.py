@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from scaler import Client, SchedulerClusterCombo, Serializer
+from scaler.client.map import FIRST_ITEMS, QUICK_SECONDS
 from scaler.errors import (
     ClientClosedError,
     ClientDisconnectedError,
@@ -423,7 +424,7 @@ def test_imap_takes_no_more_from_an_endless_iterable_than_its_window(client: Cli
             yield item
 
     results = client.imap(double, items(), window=5)
-    assert not pulled
+    assert 0 < len(pulled) <= 5
     for taken in range(100):
         assert next(results) == 2 * taken
         assert len(pulled) <= taken + 1 + 5
@@ -433,6 +434,41 @@ def test_imap_takes_no_more_from_an_endless_iterable_than_its_window(client: Cli
     assert len(pulled) == seen
     results.close()
     assert list(results) == []
+
+
+@pytest.mark.parametrize("method", ["imap", "imap_unordered"])
+def test_an_imap_starts_before_its_first_result_is_asked_for(client: Client, tmp_path: Path, method: str) -> None:
+    pulled = []
+
+    def items() -> Iterator[int]:
+        for item in itertools.count():
+            pulled.append(item)
+            yield item
+
+    def note(item: int) -> int:
+        (tmp_path / str(item)).touch()
+        return item
+
+    results = getattr(client, method)(note, items())
+    assert 0 < len(pulled) <= FIRST_ITEMS  # all, unless this machine is too slow to give them without a pause
+    for item in pulled:
+        wait_for_file(tmp_path / str(item))
+    assert next(results) in pulled
+    results.close()
+
+
+def test_a_slow_iterable_is_asked_for_one_item_before_the_first_result(client: Client) -> None:
+    pulled = []
+
+    def items() -> Iterator[int]:
+        for item in range(3):
+            time.sleep(2 * QUICK_SECONDS)
+            pulled.append(item)
+            yield item
+
+    results = client.imap(double, items())
+    assert pulled == [0]
+    assert list(results) == [0, 2, 4]
 
 
 def test_imap_yields_everything_in_order_and_imap_unordered_everything(client: Client) -> None:
@@ -588,9 +624,11 @@ def test_an_iterable_may_depend_on_results_with_a_window_of_one(client: Client) 
 
 def test_an_iterable_that_takes_its_own_results_is_refused(client: Client) -> None:
     def items() -> Iterator[int]:
+        yield 1
         yield from results
 
-    results = client.imap(double, items())
+    results = client.imap(double, items(), window=1)
+    assert next(results) == 2
     with pytest.raises(UsageError, match="the same imap"):
         next(results)
 
