@@ -1,21 +1,30 @@
 """`make demo`: starts `scaler config/local.toml`, runs demo.py against it, and stops everything again.
 
-Whatever happens on the way (an error, Ctrl-C, SIGTERM), nothing is left running when this program ends.
+When another program has one of the ports in that file, the demo takes free ones. Whatever happens on the way (an error,
+Ctrl-C, SIGTERM), nothing is left running when this program ends.
 """
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from scaler.cluster.ports import ReservedPorts
+
 ROOT = Path(__file__).resolve().parent.parent
 SCALER = Path(sysconfig.get_path("scripts")) / "scaler"
+CONFIG = ROOT / "config" / "local.toml"
+PORTS = (8516, 8517, 8518)
+"""In CONFIG: of scheduler, object storage and monitors. The web page takes the next free one by itself."""
 EXIT_INTERRUPTED = 130
 
 
@@ -48,6 +57,38 @@ class Processes:
             self._running.remove(process)
 
 
+def is_free(port: int) -> bool:
+    with socket.socket() as taker:
+        taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        try:
+            taker.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+@contextmanager
+def config_and_address() -> Iterator[tuple[Path, str]]:
+    """Yield the file to start, and the scheduler's address: CONFIG, or with free ports when its own are taken."""
+    taken = [str(port) for port in PORTS if not is_free(port)]
+    if not taken:
+        yield CONFIG, f"tcp://127.0.0.1:{PORTS[0]}"
+        return
+    free = ReservedPorts(len(PORTS))
+    print(
+        f"demo:    taken by other programs: {', '.join(taken)}; the demo uses the ports from {free.first} on",
+        flush=True,
+    )
+    try:
+        with tempfile.TemporaryDirectory() as directory:
+            names = {str(port): str(free.first + index) for index, port in enumerate(PORTS)}
+            config = Path(directory, CONFIG.name)
+            config.write_text(re.sub("|".join(names), lambda found: names[found[0]], CONFIG.read_text()))
+            yield config, free.address()
+    finally:
+        free.release()  # not before: a server that is started again needs its port
+
+
 def main() -> int:
     processes = Processes()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -57,14 +98,15 @@ def main() -> int:
     # Asks to be told when everything is ready, and that nothing of it outlives us, not even after a kill -9.
     asked = {"SCALER_READY_FD": str(said_by_scaler), "SCALER_PARENT_PID": str(os.getpid())}
     code = 1
-    with processes.running(
-        SCALER, ROOT / "config" / "local.toml", env={**os.environ, **asked}, pass_fds=[said_by_scaler]
-    ) as platform:
+    with (
+        config_and_address() as (config, address),
+        processes.running(SCALER, config, env={**os.environ, **asked}, pass_fds=[said_by_scaler]) as platform,
+    ):
         os.close(said_by_scaler)
         with os.fdopen(ready) as pipe:
             is_ready = bool(pipe.readline())
         if is_ready and not processes.interrupted:
-            with processes.running(sys.executable, ROOT / "examples" / "demo.py") as client:
+            with processes.running(sys.executable, ROOT / "examples" / "demo.py", address) as client:
                 code = client.wait()
     if processes.interrupted:
         return EXIT_INTERRUPTED

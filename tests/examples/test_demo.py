@@ -40,6 +40,19 @@ def read_until(process: subprocess.Popen[str], start: str) -> None:
     assert any(line.startswith(start) for line in process.stdout), f"{start!r} never came"
 
 
+def test_a_demo_whose_ports_are_taken_takes_others_and_says_which() -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("127.0.0.1", PORTS[1]))
+        other.listen()
+        with demo() as process:
+            output, _ = process.communicate(timeout=50)
+            assert process.returncode == 0
+    assert f"taken by other programs: {PORTS[1]}; the demo uses the ports from " in output
+    assert "primes below 400,000 = 33860" in output
+    assert_nothing_is_left([])
+
+
 def assert_nothing_is_left(processes: list[psutil.Process]) -> None:
     _, alive = psutil.wait_procs(processes, timeout=END_SECONDS)
     assert not alive
