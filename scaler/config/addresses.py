@@ -14,7 +14,8 @@ MAX_PORT = 65535
 MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
-_WILDCARDS = {"*": "127.0.0.1", "0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104 (these are replaced, not bound)
+_ANY = "0.0.0.0"  # noqa: S104 (it is told, not bound)
+_WILDCARDS = {"*": "127.0.0.1", _ANY: "127.0.0.1", "[::]": "[::1]"}
 
 
 def check_address(text: str) -> str:
@@ -113,3 +114,11 @@ def local_address(bind_address: str) -> str:
     if found is None or found["host"] not in _WILDCARDS:
         return bind_address
     return f"tcp://{_WILDCARDS[found['host']]}:{found['port']}"
+
+
+def shared_address(bind_address: str) -> str:
+    """Return what peers are told of a server that listens here: any wildcard is 0.0.0.0.
+
+    The scheduler puts its host's own address there, which only its process knows.
+    """
+    return bind_address if local_address(bind_address) == bind_address else f"tcp://{_ANY}:{port_of(bind_address)}"

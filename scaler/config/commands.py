@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from scaler.config.addresses import local_address, port_of
+from scaler.config.addresses import local_address, port_of, shared_address
 from scaler.config.files import ConfigFile, Section, read_file
 from scaler.config.flags import add_file, bare_parser, flags_parser, parse_flags, verb_parser
 from scaler.config.load import Sources, resolve, variable_of
@@ -483,6 +483,8 @@ def launcher_config(file: ConfigFile, environment: Environment) -> LauncherConfi
     if table := tables.get("object_storage_server"):
         storage = load(ObjectStorageServerConfig, table, **security)
         beside = {"object_storage_address": local_address(storage.bind_address)}
+        if alone.object_storage_address is None:  # otherwise that is where its peers find it
+            beside["advertised_object_storage_address"] = shared_address(storage.bind_address)
     scheduler = load(SchedulerConfig, tables["scheduler"], **beside)
     address = local_address(scheduler.bind_address)
     managers = [

@@ -8,6 +8,7 @@ import os
 import re
 import socket
 import stat
+import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
@@ -24,6 +25,7 @@ _CANNOT_BIND = {
     errno.EACCES: "this user may not; choose a port above 1023, or a directory of your own",
     errno.ENOENT: "its directory does not exist",
 }
+_SIOCGIFADDR = 0x8915
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
@@ -202,7 +204,19 @@ def _own_host() -> str:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
-        except OSError:
-            return "127.0.0.1"
+        except OSError:  # there is no way out of this network
+            return next(_interface_addresses(probe), "127.0.0.1")
         host: str = probe.getsockname()[0]
         return host
+
+
+def _interface_addresses(probe: socket.socket) -> Iterator[str]:
+    """Yield the IPv4 addresses of this host's interfaces, without loopback ones."""
+    import fcntl  # noqa: PLC0415 (only Linux has this request)
+
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(OSError):  # it has no address
+            found = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()))
+            host = socket.inet_ntoa(found[20:24])
+            if not host.startswith("127."):
+                yield host

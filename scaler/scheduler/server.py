@@ -170,7 +170,7 @@ class SchedulerServer:
         self._history: HistoryFile | None = None
         self._meter = LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
-        self._advertised_storage = config.advertised_object_storage_address or advertised(self.storage_address)
+        self._advertised_storage = advertised(config.advertised_object_storage_address or self.storage_address)
         self._storage_row = StorageRow(self._advertised_storage)
         self._storage_asked, self._storage_asked_at = False, 0.0
         self._listener = SocketListener(

@@ -6,10 +6,12 @@ import json
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from pathlib import Path
 
 import pytest
 
-from scaler.config.commands import LauncherConfig
+from scaler.config.commands import LauncherConfig, launcher_config
+from scaler.config.files import read_file
 from scaler.config.load import model_of
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
 from scaler.config.setting import describe
@@ -47,6 +49,21 @@ def test_a_scheduler_on_the_last_port_needs_to_be_told_where_its_monitors_connec
 def test_the_advertised_storage_is_the_schedulers_own_unless_told() -> None:
     config = SchedulerConfig(bind_address=ADDRESS, object_storage_address="tcp://127.0.0.1:1")
     assert config.advertised_object_storage_address == "tcp://127.0.0.1:1"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "*", "[::]"])
+def test_a_storage_on_every_address_is_found_by_others_at_the_schedulers_host(host: str, tmp_path: Path) -> None:
+    def advertised(scheduler: str = "") -> str | None:
+        file = tmp_path / "stack.toml"
+        file.write_text(
+            f'[object_storage_server]\nbind_address = "tcp://{host}:7"\n'
+            f'[scheduler]\nbind_address = "{ADDRESS}"\n{scheduler}\n'
+        )
+        return launcher_config(read_file(str(file)), {}).scheduler.advertised_object_storage_address
+
+    assert advertised() == "tcp://0.0.0.0:7"
+    assert advertised('object_storage_address = "tcp://127.0.0.1:7"') == "tcp://127.0.0.1:7"
+    assert advertised('advertised_object_storage_address = "tcp://store:8"') == "tcp://store:8"
 
 
 def test_workers_connect_where_their_manager_does_unless_told() -> None:
