@@ -183,7 +183,7 @@ class SchedulerClusterCombo:
             if registration is not None:
                 after.callback(registration.close)
             run = functools.partial(_run, self._supervisor, after.pop_all())
-            thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
+            self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
             self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
             try:
                 thread.start()
@@ -254,7 +254,7 @@ class SchedulerClusterCombo:
             "workers": self._n_workers,
             "state": self._state(),
         }
-        if self._end.alive:
+        if self._thread.is_alive():
             rows["web page"] = PageLink(self._page)
             rows["watch it with"] = f"scaler_top {self._name or self._monitor_address}"
         return table("SchedulerClusterCombo", rows)
@@ -263,7 +263,9 @@ class SchedulerClusterCombo:
         if self.failure is not None:
             return self.failure
         restarts = "".join(f"; {name}: {text}" for name, text in list(self._supervisor.supervision.restarts.items()))
-        return f"runs{restarts}" if self._end.alive else "stopped"
+        if not self._end.alive:
+            return "stopped"
+        return f"runs{restarts}" if self._thread.is_alive() else "its processes have ended"
 
 
 def _run(supervisor: Supervisor, after: contextlib.ExitStack) -> None:

@@ -23,6 +23,7 @@ from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
 from tests.conftest import wait_for_end
+from tests.waiting import until
 
 GIVEN_BY_THE_COMBO = {
     "bind_address",
@@ -82,6 +83,14 @@ def test_shutting_down_twice_is_fine() -> None:
     combo = SchedulerClusterCombo(n_workers=1)
     combo.shutdown()
     combo.shutdown()
+    assert "stopped" in repr(combo)
+
+
+def test_a_combo_whose_processes_have_ended_says_so() -> None:
+    with SchedulerClusterCombo(n_workers=1, protected=False) as combo:
+        Client(combo.get_address()).shutdown()
+        until(lambda: "its processes have ended" in repr(combo))
+        assert "web page" not in combo._repr_html_()
     assert "stopped" in repr(combo)
 
 
