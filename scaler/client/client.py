@@ -450,13 +450,14 @@ class Client(ArgumentOnly):
     # -- how they are
 
     @hiding_frames
-    def explain(self, future: ScalerFuture) -> str:
+    def explain(self, future: ScalerFuture | None = None) -> str:
         """Return in a sentence why a task waits, what it does, or what became of it, as the scheduler sees it.
 
-        Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer.
+        Without a future, of the oldest task of this client that has not ended. Of tasks that have ended the scheduler
+        remembers the last few thousand. Raises UnreachableError when it does not answer.
         """
         self._check_open()
-        return self._loop.explain(future, self._futures.timeout_seconds)
+        return self._loop.explain_oldest() if future is None else self._loop.explain(future)
 
     @hiding_frames
     def logs(self, future: ScalerFuture) -> TaskOutput:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 if TYPE_CHECKING:  # processors import this module, and no rows
     import pandas
 
+    from scaler.protocol.call_rows import CallRow
     from scaler.protocol.monitor_rows import (
         ClientRow,
         FunctionRow,
@@ -15,6 +16,7 @@ if TYPE_CHECKING:  # processors import this module, and no rows
         SchedulerRow,
         StorageRow,
         TaskRow,
+        WaitingRow,
         WorkerRow,
     )
 
@@ -43,7 +45,10 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """A cluster at one time. tasks: those that were reported last, the newest first."""
+    """A cluster at one time. tasks: those that were reported last, the newest first.
+
+    waiting: the tasks that no worker has yet, by function and needs, and why the oldest of each waits.
+    """
 
     scheduler: SchedulerRow
     storage: StorageRow
@@ -51,4 +56,6 @@ class ClusterSnapshot:
     managers: RowTable[ManagerRow]
     clients: RowTable[ClientRow]
     functions: RowTable[FunctionRow]
+    calls: RowTable[CallRow]
+    waiting: RowTable[WaitingRow]
     tasks: TaskTable

@@ -108,15 +108,17 @@ class FutureOwner:
         wake: Callable[[], object],
         blocked: Callable[[], AbstractContextManager[object]],
         why_late: Callable[[ScalerFuture, float], str],
+        explain: Callable[[ScalerFuture], str],
     ) -> None:
         """wake: makes the client's thread step soon.
 
         blocked: returns a context in which this thread waits: a task that runs here lends its slot meanwhile.
-        why_late: returns why a task has not ended within this timeout.
+        why_late: returns why a task has not ended within this timeout. explain: returns why it waits or how it ended.
         """
         self.condition = SteadyCondition()
         self.blocked = blocked
         self.why_late = why_late
+        self.explain = explain
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
         self.closed: str | None = None
@@ -329,6 +331,16 @@ class ScalerFuture(Future[Any], ABC):
     def done(self) -> bool:
         """Tell whether the task has ended: with a value, an error or a cancellation."""
         return self._state is not PENDING
+
+    @hiding_frames
+    def explain(self) -> str:
+        """Return in a sentence why the task waits, what it does, or what became of it, as the scheduler sees it.
+
+        Of tasks that have ended it remembers the last few thousand. Raises UnreachableError when it does not answer,
+        and ClientClosedError.
+        """
+        self._owner.check_open()
+        return self._owner.explain(self)
 
     def add_done_callback(self, fn: Callback) -> None:
         """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""

@@ -57,10 +57,11 @@ class FutureTable(FutureOwner):
         upload: Callable[[Parts], ObjectUpload],
         blocked: Callable[[], AbstractContextManager[object]],
         why_late: Callable[[ScalerFuture, float], str],
+        explain: Callable[[ScalerFuture], str],
         timeout_seconds: float,
     ) -> None:
-        """upload: puts parts into the storage. wake, blocked, why_late: see FutureOwner."""
-        super().__init__(wake, blocked, why_late)
+        """upload: puts parts into the storage. wake, blocked, why_late, explain: see FutureOwner."""
+        super().__init__(wake, blocked, why_late, explain)
         self.ids = ids
         self.session = TaskSession()
         self.upload = upload

@@ -50,6 +50,7 @@ from scaler.errors import (
     SchedulerLostError,
     UnreachableError,
 )
+from scaler.grammar import counted
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Answer, Question, Questions
@@ -153,6 +154,7 @@ class ClientLoop:
             upload=self.upload,
             blocked=blocked,
             why_late=self.why_late,
+            explain=self.explain,
             timeout_seconds=timeout_seconds,
         )
         self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client)
@@ -217,8 +219,8 @@ class ClientLoop:
         is_connected = self._connector is not None and self._connector.connected
         return "connected" if is_connected else "the connection is broken"
 
-    def explain(self, future: ScalerFuture, seconds: float) -> str:
-        """Return why a task waits or how it ended. Raises UnreachableError when no answer comes within this time."""
+    def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:
+        """Return why a task waits or how it ended. Raises UnreachableError as `ask` does."""
         task, session = cast("TaskFuture", future), self.futures.session
         self.futures.step()
         with self.futures.condition:
@@ -232,6 +234,17 @@ class ClientLoop:
             shown = origin.task_id.hex()
             text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
         return text
+
+    def explain_oldest(self) -> str:
+        """Return why the oldest task that has not ended waits, and how many others have not ended."""
+        self.futures.step()
+        with self.futures.condition:
+            pending = self.futures.session.pending
+            task, others = cast("TaskFuture | None", next(iter(pending.values()), None)), len(pending) - 1
+        if task is None:
+            return "all tasks of this client have ended"
+        more = f"; {counted(others, 'other task')} of this client {'has' if others == 1 else 'have'} not ended"
+        return f"{task.title}: {self.explain(task)}{more if others else ''}"
 
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.

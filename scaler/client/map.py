@@ -227,6 +227,15 @@ class ChunkRunner:
         why = self._futures.why_late(chunk.future, timeout_seconds)
         return f"item {chunk.first} of {self.call.verb} over {self.call.name} has not ended: {why}"
 
+    def explain(self) -> str:
+        """Return why the first chunk that has not ended waits, what it does, or that all have ended."""
+        sent = [each for each in list(self._in_flight) if each.future is not None and not each.has_ended]
+        if not sent:
+            return f"all items of {self.call.verb} over {self.call.name} that were sent have ended"
+        chunk = min(sent, key=lambda each: each.first)
+        assert chunk.future is not None
+        return f"item {chunk.first} of {self.call.verb} over {self.call.name}: {chunk.future.explain()}"
+
     def outcomes(self, chunk: Chunk) -> tuple[list[Any], bool]:
         """Return the values of the items of a chunk that has ended, `FailedItem` for those that raised.
 
@@ -523,6 +532,13 @@ class ResultIterator(Iterator[Any]):
         except BaseException as error:
             hide_frames(error)
             raise
+
+    def explain(self) -> str:
+        """Return in a sentence why the first item without a result waits, or what it does; from any thread.
+
+        Raises UnreachableError when the scheduler does not answer.
+        """
+        return self._runner.explain()
 
     def _take_all(self) -> list[Any]:
         """Return all results. At the first error of an item or of the iterable, cancel the rest and raise it."""

@@ -42,6 +42,8 @@ class ClusterStatus:
                 managers=RowTable(status.managers),
                 clients=RowTable(status.clients),
                 functions=RowTable(status.functions),
+                calls=RowTable(status.calls),
+                waiting=RowTable(status.waiting),
                 tasks=RowTable(monitor.model.tasks(limit=MAX_TASKS)),
             )
 

@@ -218,6 +218,11 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         """The display text that names the task."""
         return f"{self._spec.name} ({self.task_id.hex()})" if self.node is None else f"node {self.node[0]!r}"
 
+    @property
+    def title(self) -> str:
+        """The display text that names the task: for the rest of the client."""
+        return self._label
+
     run_callbacks = ScalerFuture._run_callbacks
 
     def started(self) -> None:

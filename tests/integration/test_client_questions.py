@@ -79,6 +79,43 @@ def test_a_task_that_nobody_can_run_says_what_is_missing(cluster: SchedulerClust
         until(lambda: client.explain(future).startswith("it was cancelled "))
 
 
+def test_a_future_explains_itself_and_the_client_its_oldest_task(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        assert client.explain() == "all tasks of this client have ended"
+        future = client.submit_verbose(abs, (1,), capabilities={"gpu": 2})
+        assert future.explain().startswith("no worker offers gpu=2, and no worker manager could start one")
+        assert client.explain() == f"abs ({future.task_id.hex()}): {future.explain()}"
+        more = [client.submit_verbose(abs, (1,), capabilities={"gpu": 2}) for _ in range(2)]
+        assert client.explain().endswith("; 2 other tasks of this client have not ended")
+        waiting = until(lambda: client.cluster().waiting)
+        assert waiting[0].reason.startswith("no worker offers gpu=2")
+        for each in (future, *more):
+            each.cancel()
+        until(lambda: future.explain().startswith("it was cancelled "))
+    with pytest.raises(ClientClosedError):
+        future.explain()
+
+
+def test_the_futures_of_a_graph_and_the_results_of_a_map_explain_themselves(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address()) as client:
+        graph = {"a": (abs, -1), "b": (abs, "a")}
+        futures = client.get(graph, ["a", "b"], block=False, gpu=2)
+        assert "it needs the results of 1 task: abs()" in futures["b"].explain()
+        assert client.explain().startswith("node 'a': no worker offers gpu=2")
+        for each in futures.values():
+            each.cancel()
+        results = client.imap(abs, range(-3, 0), gpu=2)
+        reader = threading.Thread(target=lambda: list(results))
+        reader.start()  # items are sent as results are asked for
+        asked = until(lambda: "no worker offers gpu=2" in (text := results.explain()) and text)
+        assert asked.startswith("item 0 of imap over abs: no worker offers")
+        results.close()
+        reader.join(SECONDS)
+        done = client.imap(abs, [1])
+        assert list(done) == [1]
+        assert done.explain() == "all items of imap over abs that were sent have ended"
+
+
 def test_what_a_task_printed_is_read_with_its_control_characters_shown(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         future = client.submit(talk, "loud")

@@ -209,6 +209,20 @@ def test_a_running_task_stands_with_its_hottest_frame_and_p_shows_its_profile() 
     on_a_screen(story, size=(120, 40))
 
 
+def test_the_last_line_says_why_the_oldest_task_waits_once_it_waits_for_long() -> None:
+    async def story(stage: Stage) -> None:
+        def waits(seconds: float) -> dict[str, Any]:
+            reason = "no worker offers gpu=2"
+            return {"id": "w", "function": "train", "tasks": 2, "age_seconds": seconds, "reason": reason}
+
+        stage.cluster.tell(worker("w"), waiting=[waits(9.0)])
+        await stage.until(lambda: stage.text("#state").endswith("2 tasks of train wait: no worker offers gpu=2"))
+        stage.cluster.tell(worker("w"), waiting=[waits(0.1)])
+        await stage.until(lambda: stage.text("#state") == stage.cluster.address)
+
+    on_a_screen(story, size=(120, 24))
+
+
 def test_a_detail_shows_the_processors_and_tasks_and_asks_about_the_chosen_one() -> None:
     async def story(stage: Stage) -> None:
         processor = {"pid": 4711, "running": TASK, "running_seconds": 3.0, "function": "reprice", "initialized": True}

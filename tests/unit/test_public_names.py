@@ -40,7 +40,7 @@ SHOWN: dict[type, set[str]] = {
     },
     AsyncResult: {"get", "wait", "ready", "successful"},
     PoolIterator: {"next"},
-    scaler.ScalerFuture: {*FUTURE, "profiling_info"},
+    scaler.ScalerFuture: {*FUTURE, "explain", "profiling_info"},
     scaler.SchedulerClusterCombo: {
         *(
             "get_address",
@@ -54,7 +54,7 @@ SHOWN: dict[type, set[str]] = {
     },
     scaler.Serializer: {"serialize", "deserialize"},
     ObjectReference: set(),
-    ResultIterator: {"close"},
+    ResultIterator: {"close", "explain"},
     TaskOutput: {"stdout", "stderr", "cut_bytes"},
     ProfilingInfo: {"duration_us", "cpu_time_us", "peak_memory", "duration_s", "cpu_time_s"},
 }
@@ -130,7 +130,7 @@ def test_a_combo_takes_the_settings_of_its_models_with_their_types_and_defaults(
 
 def test_a_future_shows_what_its_class_and_its_id_are() -> None:
     spec = Spec(b"f" * 16, name="abs")
-    owner = FutureOwner(lambda: None, contextlib.nullcontext, lambda *_: "")
+    owner = FutureOwner(lambda: None, contextlib.nullcontext, lambda *_: "", lambda _: "")
     future = TaskFuture(owner, new_peer_id(), TaskTemplate(spec, (), None), b"")
     assert public(future) == {*SHOWN[scaler.ScalerFuture], "task_id"}
     assert repr(type(future)) == repr(scaler.ScalerFuture)

@@ -266,6 +266,8 @@ class TopApp(App[None]):
             text, style = "; ".join(failures), _ERROR
         elif advice := panels.first_finding(self.source.model):
             text, style = f"{text}: {advice}", Style()
+        elif waits := panels.first_waiting(self.status):
+            text, style = f"{text}: {waits}", Style()
         shown = Text(text, style, no_wrap=True, overflow="ellipsis")
         shown.truncate(width)
         self._state_part.update(shown)

@@ -25,6 +25,8 @@ KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
 MORE_KEY_HINTS = "columns[< >] filter[/] tasks[t] data[b] freeze[space] detail[enter] help[?] quit[q]"
 VERSION = 1
 MAX_PANEL_LINES = 40
+WAITS_SECONDS = 2.0
+"""From this age on, a waiting task is worth the last line of the screen."""
 MAX_GROUP_WIDTH = 30
 """Of the function and the needs of waiting tasks."""
 PANELS_WIDTH = 120
@@ -136,6 +138,15 @@ def disk_failures(status: Status) -> list[str]:
     failures = status.scheduler.disk_failure, status.storage.disk_failure
     lines = [f"DISK: {formats.safe(failure)}" for failure in failures if failure]
     return [*lines, formats.safe(status.spending.reached)] if status.spending.reached else lines
+
+
+def first_waiting(status: Status) -> str:
+    """Return why the oldest waiting task waits, on one line; empty when none waits for as long as WAITS_SECONDS."""
+    oldest = max(status.waiting, key=lambda row: row.age_seconds, default=None)
+    if oldest is None or oldest.age_seconds < WAITS_SECONDS:
+        return ""
+    verb = "waits" if oldest.tasks == 1 else "wait"
+    return formats.safe(f"{counted(oldest.tasks, 'task')} of {oldest.function} {verb}: {oldest.reason}")
 
 
 def first_finding(model: Model) -> str:

@@ -34,6 +34,7 @@ class Table:
             upload=self._upload,
             blocked=nullcontext,
             why_late=lambda _future, _timeout: "",
+            explain=lambda _future: "",
             timeout_seconds=1.0,
         )
         self._templates = TemplateTable(self.futures, None)
