@@ -22,6 +22,7 @@ from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.profiles import hottest_frames, profile_text
 from scaler.monitor.top import formats, panels
+from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.lines import Lines, text_of
 from scaler.monitor.top.table import BY_KEY, COLUMNS, Sorting, matching, sort, table
@@ -58,7 +59,7 @@ Screen { layout: vertical; }
 #workers { height: 1fr; }
 #side { width: 46; padding-left: 2; height: 100%; }
 #filter, #search { height: 1; }
-HelpScreen, DetailScreen, DataScreen { align: left top; }
+HelpScreen, DetailScreen, TextScreen { align: left top; }
 #help, #data { padding: 0 1; height: 1fr; }
 #facts { height: auto; }
 #tasks { height: 1fr; min-height: 3; }
@@ -90,6 +91,7 @@ class TopApp(App[None]):
         Binding("slash", "filter", show=False),
         Binding("t", "tasks", show=False),
         Binding("b", "data", show=False),
+        Binding("u", "scaling", show=False),
         Binding("space", "freeze", show=False),
         Binding("question_mark", "help", show=False),
         Binding("escape", "clear", show=False),
@@ -169,7 +171,10 @@ class TopApp(App[None]):
         await self.push_screen(TasksScreen(self), lambda _: self.redraw())
 
     async def action_data(self) -> None:
-        await self.push_screen(DataScreen(self), lambda _: self.redraw())
+        await self.push_screen(TextScreen(self, data_lines), lambda _: self.redraw())
+
+    async def action_scaling(self) -> None:
+        await self.push_screen(TextScreen(self, scaling_lines), lambda _: self.redraw())
 
     async def action_help(self) -> None:
         await self.push_screen(HelpScreen(), lambda _: self.redraw())
@@ -203,7 +208,7 @@ class TopApp(App[None]):
     def redraw(self) -> None:
         """Draw everything in the present size of the terminal."""
         if len(self.screen_stack) > 1:
-            if isinstance(self.screen, DetailScreen | DataScreen):
+            if isinstance(self.screen, DetailScreen | TextScreen):
                 self.screen.redraw()
             return
         width, height = self.size
@@ -440,17 +445,19 @@ class TasksScreen(DetailScreen):
         self.redraw()
 
 
-class DataScreen(ModalScreen[None]):
-    """The stores of hosts, and what moved between them."""
+class TextScreen(ModalScreen[None]):
+    """Lines about the state: the stores of hosts and what moved between them, or units and what they cost."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,b,backspace", "dismiss(None)", show=False),
+        Binding("escape,q,b,u,backspace", "dismiss(None)", show=False),
         Binding("space", "app.freeze", show=False),
     ]
 
-    def __init__(self, top: TopApp) -> None:
+    def __init__(self, top: TopApp, lines: Callable[[Status, int | None], list[str]]) -> None:
+        """lines: returns them for a state and a width."""
         super().__init__()
         self._top = top
+        self._lines = lines
         (self._text_part,) = _texts("text")
 
     def compose(self) -> ComposeResult:
@@ -465,7 +472,7 @@ class DataScreen(ModalScreen[None]):
         self.call_after_refresh(self.redraw)
 
     def redraw(self) -> None:
-        self._text_part.update(text_of(data_lines(self._top.status, self.app.size.width - 3), has_head=True))
+        self._text_part.update(text_of(self._lines(self._top.status, self.app.size.width - 3), has_head=True))
 
 
 _SORTS = "\n".join(f"  {key}       sort by {column.title}; again: in reverse" for key, column in BY_KEY.items())
@@ -476,6 +483,7 @@ Keys                                            escape or ? closes this page
   < >     sort by the column to the left or right of the sorted one
   /       only workers with a text in their name, manager, capabilities, function
   t       waiting tasks, and why they wait; there / searches all tasks
+  u       units: when the work ends, what one more would change, and what they cost
   b       the bytes that hosts store, and what moves between them
   space   freeze the screen; again: go on
   enter   a worker's processors and tasks; there e explains a task,

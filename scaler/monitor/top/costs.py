@@ -1,12 +1,14 @@
-"""What units cost, as text. Pure."""
+"""What units cost, and what one more would change, as text. Pure."""
 
 from __future__ import annotations
 
+from scaler.grammar import counted
 from scaler.monitor.top import formats
 from scaler.monitor.top.data import table_of
-from scaler.protocol.cost_rows import CostRow
+from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.monitor_rows import SpendingRow, Status
 
+NO_MANAGERS = "no worker manager is connected"
 NOTHING = "units have cost nothing in this run: their worker managers know no price, or none has run"
 
 
@@ -21,6 +23,28 @@ def cost_lines(status: Status, width: int | None) -> list[str]:
         if len(status.costs) < status.totals.costs:
             lines.append(f"the largest {len(status.costs)} of {status.totals.costs}")
     return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
+
+
+def scaling_lines(status: Status, width: int | None) -> list[str]:
+    """Return what comes next for each worker manager, then what units cost. width: None for no limit."""
+    lines = [line for row in status.scaling for line in forecast(row)] or [NO_MANAGERS]
+    if len(status.scaling) < status.totals.scaling:
+        lines.append(f"the first {len(status.scaling)} of {counted(status.totals.scaling, 'worker manager')}")
+    found = [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
+    return [*found, "", *cost_lines(status, width)]
+
+
+def forecast(row: ScalingRow) -> list[str]:
+    """Return why a manager has its units, when its work ends, and what one more unit would change."""
+    head = f"{row.id}: {counted(row.units, 'unit')}, {row.wanted} wanted{f': {row.reason}' if row.reason else ''}"
+    ends = {"with its present units": row.present_seconds, "with those that are wanted": row.wanted_seconds}
+    known = [f"in {formats.duration(seconds)} {name}" for name, seconds in ends.items() if seconds is not None]
+    lines = [f"  its tasks end {', '.join(known)}"] if known else []
+    if row.more_seconds is not None:
+        cost = row.more_cost or 0.0
+        effect = f"saves {formats.money(-cost)}" if cost < 0 else f"costs {formats.money(cost)}"
+        lines.append(f"  with one more they end in {formats.duration(row.more_seconds)}; that {effect}")
+    return [head, *lines, *([f"  {row.note}"] if row.note else [])]
 
 
 def sums(row: SpendingRow) -> str:

@@ -14,6 +14,7 @@ from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
+from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.call_rows import CallRow
@@ -22,7 +23,7 @@ from scaler.protocol.monitor_rows import CANCELLED, DONE, RUNNING, ClientRow, Fu
 
 BAR = " | "
 KEY_HINTS = " ".join(f"{column.title}[{key}]" for key, column in BY_KEY.items())
-MORE_KEY_HINTS = "columns[< >] filter[/] tasks[t] data[b] freeze[space] detail[enter] help[?] quit[q]"
+MORE_KEY_HINTS = "tasks[t] data[b] units[u] filter[/] freeze[space] detail[enter] help[?] quit[q]"
 VERSION = 1
 MAX_PANEL_LINES = 40
 WAITS_SECONDS = 2.0
@@ -310,6 +311,8 @@ def as_text(model: Model, width: int | None) -> str:
     if status.waiting:
         rest = [WAITING_HEAD, *waiting_lines(status)]
         lines += ["", *(rest if width is None else (formats.cut(line, width) for line in rest))]
+    if status.scaling:
+        lines += ["", *scaling_lines(status, width)]
     if len(status.stores) > 1:
         lines += ["", *data_lines(status, width)]
     return "".join(f"{line.rstrip()}\n" for line in lines)
