@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ from scaler.client.again import id_of_task, run_again
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
-from scaler.client.cluster_rows import ClusterSnapshot, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, TaskTable
 from scaler.client.clusters import client_access, open_cluster
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.durable import NamedSession, checked_label
@@ -555,6 +556,15 @@ class Client(ArgumentOnly):
         `wait_for_workers` do, and UsageError inside a task.
         """
         return self._status().state()
+
+    @hiding_frames
+    def history(self, start: datetime | float | None = None, end: datetime | float | None = None) -> HistorySnapshot:
+        """Return what happened between two times, over restarts where the scheduler has a state_directory.
+
+        start, end: datetimes (local ones without a time zone) or unix seconds; by default the last 24 hours. Its lists
+        have `to_pandas()`. Raises UsageError for other times, and as `cluster` does.
+        """
+        return self._status().history(start, end)
 
     @hiding_frames
     def tasks(self, name: str | None = None, *, state: str = "") -> TaskTable:

@@ -9,8 +9,10 @@ if TYPE_CHECKING:  # processors import this module, and no rows
     import pandas
 
     from scaler.protocol.call_rows import CallRow
+    from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
     from scaler.protocol.monitor_rows import (
         ClientRow,
+        FailureRow,
         FunctionRow,
         ManagerRow,
         SchedulerRow,
@@ -41,6 +43,25 @@ if TYPE_CHECKING:
     TaskTable = RowTable[TaskRow]
 else:
     TaskTable = RowTable
+
+
+@dataclass(frozen=True, slots=True)
+class HistorySnapshot:
+    """What is known of a time. since, until, oldest: unix seconds; before `oldest` nothing is kept.
+
+    points: figures of each minute, or of several, at most 1,500; between two of them may be a time without a scheduler.
+    events: starts and ends of the scheduler, decisions and incidents, at most 500, with left_out further ones.
+    failures: failed tasks by function and text. functions: one row each.
+    """
+
+    since: float
+    until: float
+    oldest: float
+    left_out: int
+    points: RowTable[PointRow]
+    events: RowTable[EventRow]
+    failures: RowTable[FailureRow]
+    functions: RowTable[FunctionTimesRow]
 
 
 @dataclass(frozen=True, slots=True)

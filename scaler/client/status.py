@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from scaler.client.cluster_rows import ClusterSnapshot, RowTable, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
 from scaler.config.addresses import monitor_address_beside
 from scaler.errors import UsageError
 from scaler.grammar import counted
@@ -17,6 +20,7 @@ from scaler.net.access import Access
 from scaler.registry import running
 
 MAX_TASKS = 10_000
+DAY_SECONDS = 86_400.0
 _T = TypeVar("_T")
 
 
@@ -55,6 +59,28 @@ class ClusterStatus:
         async def ask(monitor: MonitorConnection, _: asyncio.Event) -> TaskTable:
             found = [] if name is None else [row for row in await monitor.find(name) if row.function == name]
             return RowTable(monitor.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=found))
+
+        return self._ask(ask)
+
+    def history(self, start: datetime | float | None, end: datetime | float | None) -> HistorySnapshot:
+        """Return what is known of a time. Raises UsageError for times that are none or in the wrong order."""
+        until = time.time() if end is None else _unix_seconds("end", end)
+        since = until - DAY_SECONDS if start is None else _unix_seconds("start", start)
+        if since >= until:
+            raise UsageError(f"start is {start!r}, and must be before end, {end!r}")
+
+        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> HistorySnapshot:
+            found = await monitor.history(since, until)
+            return HistorySnapshot(
+                found.since,
+                found.until,
+                found.oldest,
+                found.left_out,
+                points=RowTable(found.points),
+                events=RowTable(found.events),
+                failures=RowTable(found.failures),
+                functions=RowTable(found.functions),
+            )
 
         return self._ask(ask)
 
@@ -105,6 +131,14 @@ class ClusterStatus:
 
         with ThreadPoolExecutor(1, "cluster-status") as thread:  # the caller's may have a loop that runs, in notebooks
             return thread.submit(lambda: asyncio.run(ask())).result()
+
+
+def _unix_seconds(name: str, at: datetime | float) -> float:
+    if isinstance(at, datetime):
+        return at.timestamp()
+    if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
+        raise UsageError(f"{name} is {at!r}, and must be a datetime or unix seconds")
+    return float(at)
 
 
 def _monitor_address_of(address: str) -> str:

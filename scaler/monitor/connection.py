@@ -20,11 +20,14 @@ from scaler.net.connector import SocketConnector
 from scaler.net.questions import Question, Questions
 from scaler.net.versions import own_hello
 from scaler.protocol.data_rows import ObjectRow
+from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindHistory,
     FindObjects,
     FindTasks,
+    HistoryFound,
     MonitorEvents,
     MonitorStatus,
     ObjectsFound,
@@ -42,7 +45,7 @@ from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
 
 _log = logging.getLogger(__name__)
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, Profiled)
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, HistoryFound, Profiled)
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
@@ -146,6 +149,14 @@ class MonitorConnection:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
 
+    async def history(self, since: float, until: float) -> ClusterHistory:
+        """Return what is known of the time between these, in unix seconds. Raises as `find` does."""
+        found = await self._ask(FindHistory(since, until), HistoryFound)
+        try:
+            return decode(ClusterHistory, json.loads(found.json))
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
+
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
         """Return the document about the profile of a task or function; without both, the list of functions.
 
@@ -199,6 +210,8 @@ class MonitorConnection:
                 case Received(message=MonitorStatus() | MonitorEvents() as document):
                     self._apply(document)
                 case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() | Profiled() as answer):
+                    self._questions.answered(answer)
+                case Received(message=HistoryFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

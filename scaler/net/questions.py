@@ -15,8 +15,10 @@ from scaler.protocol.messages import (
     Explained,
     FailedTask,
     FindCosts,
+    FindHistory,
     FindObjects,
     FindTasks,
+    HistoryFound,
     ListSessions,
     ListSessionTasks,
     ObjectsFound,
@@ -36,9 +38,9 @@ from scaler.protocol.messages import (
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
-OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | FindCosts | ReadProfile
+OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | FindCosts | FindHistory | ReadProfile
 Question = OfTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
-AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | CostsFound | Profiled
+AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | CostsFound | HistoryFound | Profiled
 Answer = AboutTasks | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
@@ -48,11 +50,15 @@ _ANSWERS: dict[type[Question], type[Answer]] = {
     FindObjects: ObjectsFound,
     ReadProfile: Profiled,
     FindCosts: CostsFound,
+    FindHistory: HistoryFound,
     ShutdownCluster: ShutdownReply,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,
     EndSession: SessionEnded,
 }
+
+_SUBJECT = ("task", "search", "session", "first", "named", "most", "since", "until")
+"""Fields that a question and its answer share."""
 
 
 class Questions:
@@ -114,5 +120,4 @@ class Questions:
 
 
 def _subject_of(message: Question | Answer) -> object:
-    subjects = (getattr(message, name, None) for name in ("task", "search", "session", "first", "named", "most"))
-    return tuple(subjects)
+    return tuple(getattr(message, name, None) for name in _SUBJECT)

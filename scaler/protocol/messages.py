@@ -1284,3 +1284,20 @@ class CostsFound(Message):
 
     most: f.Count32
     json: bytes  # UTF-8: a list of function, client, key and cost, that with the largest cost first
+
+
+@message(to_scheduler=(MONITOR,))
+class FindHistory(Message):
+    """Asks what happened between two times, in unix seconds. The answer is HistoryFound."""
+
+    since: f.Clock
+    until: f.Clock
+
+
+@message(from_scheduler=(MONITOR,))
+class HistoryFound(Message):
+    """Answers FindHistory."""
+
+    since: f.Clock
+    until: f.Clock
+    json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus

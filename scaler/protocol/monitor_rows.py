@@ -260,6 +260,8 @@ _P50 = Column("p50", "seconds", 2, "Half of its tasks take less, without waits f
 _P95 = Column("p95", "seconds", 2, "95 % take less; right to less than a factor of 2", zero_is_none=True)
 _MAX = Column("Max", "seconds", 2, "The longest one", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
+_BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"
+_TREND = Column("Trend", "percent", 2, "p50 against that of a day before, else of its last run", after="max_seconds")
 
 
 class FunctionRow(NamedTuple):
@@ -277,6 +279,7 @@ class FunctionRow(NamedTuple):
     p50_seconds: Annotated[float, _P50] = 0.0
     p95_seconds: Annotated[float, _P95] = 0.0
     max_seconds: Annotated[float, _MAX] = 0.0
+    p50_before_seconds: Annotated[float | None, Column(unit="seconds", help=_BEFORE_HELP)] = None
     job_ended: Annotated[int, Column(help="Tasks of its present or last job that have ended")] = 0
     job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
@@ -286,6 +289,11 @@ class FunctionRow(NamedTuple):
     @property
     def mean_seconds(self) -> Annotated[float, _MEAN]:
         return self.seconds_total / self.ended if self.ended else 0.0
+
+    @property
+    def trend_percent(self) -> Annotated[float | None, _TREND]:
+        before = self.p50_before_seconds
+        return round(100 * (self.p50_seconds / before - 1), 1) if before and self.p50_seconds else None
 
     @property
     def live(self) -> int:

@@ -132,6 +132,8 @@ struct Body {
     profiled @87 :Profiled;
     findCosts @88 :FindCosts;
     costsFound @89 :CostsFound;
+    findHistory @90 :FindHistory;
+    historyFound @91 :HistoryFound;
   }
 }
 
@@ -1129,4 +1131,19 @@ struct CostsFound {
   # scheduler -> client, admin.
   most @0 :UInt32;
   json @1 :Data;                 # UTF-8: a list of function, client, key and cost, that with the largest cost first
+}
+
+struct FindHistory {
+  # Asks what happened between two times, in unix seconds. The answer is HistoryFound.
+  # monitor -> scheduler.
+  since @0 :Float64;             # a reading of the sender's clock
+  until @1 :Float64;             # a reading of the sender's clock
+}
+
+struct HistoryFound {
+  # Answers FindHistory.
+  # scheduler -> monitor.
+  since @0 :Float64;             # a reading of the sender's clock
+  until @1 :Float64;             # a reading of the sender's clock
+  json @2 :Data;                 # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
 }

@@ -1,4 +1,5 @@
-"""What the history on disk has: a record per minute, decisions, incidents and counted failures; and the form of a line.
+"""What the history has: a record per minute, decisions, incidents, counted failures, times of functions; the form of a
+line on disk. Pure.
 
 A line has a checksum before its JSON, so that one that was torn by a crash or a full disk is skipped, and no other.
 """
@@ -11,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+
 MINUTE_SECONDS = 60
 MAX_EVENTS = 200
 """Events of one minute; of more, only the number is kept."""
@@ -18,11 +21,16 @@ MAX_FAILURES = 50
 """Kinds of failures of one minute, by function and text."""
 MAX_TEXT = 500
 """Characters of a text."""
-FAILED = "failed"
+FAILED, SCALING, SKIPPED, STARTED, ENDED = "failed", "scaling", "skipped", "started", "ended"
+SCHEDULER = "scheduler"
+"""Subject of the starts and ends of runs."""
 
 
 class Figures(NamedTuple):
-    """A sample. done, failed, cancelled: tasks since the start. cost: of the run so far. lag_seconds: the longest."""
+    """A sample. done, failed, cancelled: tasks since the start. cost: of the run so far. lag_seconds: the longest.
+
+    running: slots that are busy. queued: tasks that no worker has. memory_bytes: of scheduler and workers.
+    """
 
     done: int
     failed: int
@@ -32,10 +40,14 @@ class Figures(NamedTuple):
     managers: int
     cost: float
     lag_seconds: float
+    slots: int = 0
+    running: int = 0
+    queued: int = 0
+    memory_bytes: int = 0
 
 
 class MinuteRow(NamedTuple):
-    """One minute from `at` on. done, failed, cancelled, cost: in it. living: most tasks at once. seconds: covered."""
+    """One minute from `at` on. done, failed, cancelled, cost: in it. seconds: covered. Of the others, the highest."""
 
     at: float
     seconds: float
@@ -47,19 +59,21 @@ class MinuteRow(NamedTuple):
     managers: int
     cost: float
     lag_seconds: float
+    slots: int = 0
+    running: int = 0
+    queued: int = 0
+    memory_bytes: int = 0
 
 
-class EventRow(NamedTuple):
-    """Something that happened. times: how often in its minute."""
+Row = MinuteRow | EventRow | FunctionTimesRow
+_KINDS: dict[str, type[Row]] = {kind.__name__: kind for kind in (MinuteRow, EventRow, FunctionTimesRow)}
+_LEAST = {
+    name: len(kind._fields) - (len(kind._field_defaults) if kind is MinuteRow else 0) for name, kind in _KINDS.items()
+}
+"""Values that a record of each kind has at least: a minute of an earlier version has no later columns."""
 
-    at: float
-    kind: str
-    subject: str
-    text: str
-    times: int = 1
-
-
-Row = MinuteRow | EventRow
+_CHECKSUM_BYTES = 9
+"""With the blank after it."""
 
 
 class Minutes:
@@ -70,9 +84,7 @@ class Minutes:
 
     def _begin(self, at: float, figures: Figures) -> None:
         self._began_at = at
-        self._base = figures
-        self._living = figures.living
-        self._lag_seconds = 0.0
+        self._base = self._highest = figures._replace(lag_seconds=0.0)
         self._events: list[EventRow] = []
         self._event_count = 0
         self._failures: Counter[tuple[str, str]] = Counter()
@@ -92,20 +104,26 @@ class Minutes:
 
     def sample(self, at: float, figures: Figures, *, is_last: bool = False) -> list[Row]:
         """Take a sample, and return what is to be written: events at once, the minute when it is over."""
-        self._living = max(self._living, figures.living)
-        self._lag_seconds = max(self._lag_seconds, figures.lag_seconds)
+        self._highest = Figures._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
         self._events = []
         is_over = at // MINUTE_SECONDS != self._began_at // MINUTE_SECONDS
-        if not (is_over or is_last):
-            return rows
+        if is_over or is_last:
+            rows += self.present(at, figures)
+            self._begin(at, figures)
+        return rows
+
+    def present(self, at: float, figures: Figures) -> list[Row]:
+        """Return the records of the minute that is not over, and the events that are not written yet."""
         began_at, base = self._began_at, self._base
+        highest = Figures._make(map(max, self._highest, figures))
+        rows: list[Row] = [*self._events]
         for (function, text), times in self._failures.items():
             rows.append(EventRow(began_at, FAILED, function, text, times))
         if self._other_failures:
             rows.append(EventRow(began_at, FAILED, "", "other failures", self._other_failures))
         if self._event_count > MAX_EVENTS:
-            rows.append(EventRow(began_at, "skipped", "", "events beyond the limit", self._event_count - MAX_EVENTS))
+            rows.append(EventRow(began_at, SKIPPED, "", "events beyond the limit", self._event_count - MAX_EVENTS))
         rows.append(
             MinuteRow(
                 round(began_at, 3),
@@ -113,20 +131,29 @@ class Minutes:
                 figures.done - base.done,
                 figures.failed - base.failed,
                 figures.cancelled - base.cancelled,
-                self._living,
-                figures.workers,
-                figures.managers,
+                highest.living,
+                highest.workers,
+                highest.managers,
                 round(figures.cost - base.cost, 6),
-                round(self._lag_seconds, 6),
+                round(highest.lag_seconds, 6),
+                highest.slots,
+                highest.running,
+                highest.queued,
+                highest.memory_bytes,
             )
         )
-        self._begin(at, figures)
         return rows
 
 
 def line_of(row: Row) -> bytes:
     text = json.dumps([type(row).__name__, *row]).encode()
     return b"%08x %s\n" % (zlib.crc32(text), text)
+
+
+def lines_with(lines: Iterable[bytes], kinds: Iterable[str]) -> Iterator[bytes]:
+    """Yield the lines whose records are of one of these classes, without reading the others."""
+    beginnings = tuple(f'["{kind}"'.encode() for kind in kinds)
+    return (line for line in lines if line.startswith(beginnings, _CHECKSUM_BYTES))
 
 
 def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
@@ -136,9 +163,12 @@ def rows_of(lines: Iterable[bytes]) -> Iterator[Row]:
         if checksum != b"%08x" % zlib.crc32(text):
             continue
         match json.loads(text):
-            case ["MinuteRow", *values] if len(values) == len(MinuteRow._fields):
-                yield MinuteRow._make(values)
-            case ["EventRow", *values] if len(values) == len(EventRow._fields):
-                yield EventRow._make(values)
+            case [str(name), *values] if name in _KINDS and _LEAST[name] <= len(values) <= len(_KINDS[name]._fields):
+                yield _KINDS[name](*values)
             case _:
                 pass
+
+
+def within(rows: Iterable[Row], since: float, until: float) -> Iterator[Row]:
+    """Yield the records of a time: minutes and times of functions that reach into it, too."""
+    return (row for row in rows if row.at < until and row.at + getattr(row, "seconds", 0.0) >= since)

@@ -13,6 +13,7 @@ from pathlib import Path
 from scaler.config.flags import bare_parser, parse_flags
 from scaler.errors import UsageError
 from scaler.grammar import counted
+from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.scheduler.history import MinuteRow, Row
 from scaler.scheduler.history_file import FOLDER, read
 from scaler.texts import escaped
@@ -53,11 +54,20 @@ def run(request: HistoryRequest) -> int:
         raise UsageError(f"{request.directory} is no folder: give the state_directory of a scheduler")
     try:
         for row in read(request.directory, request.since, request.until):
-            record = {"kind": "minute", **row._asdict()} if isinstance(row, MinuteRow) else row._asdict()
-            sys.stdout.write((json.dumps(record) if request.as_json else line(row)) + "\n")
+            sys.stdout.write((json.dumps(_record(row)) if request.as_json else line(row)) + "\n")
     except OSError as error:
         raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
     return 0
+
+
+def _record(row: Row) -> dict[str, object]:
+    match row:
+        case MinuteRow():
+            return {"kind": "minute", **row._asdict()}
+        case FunctionTimesRow():
+            return {"kind": "function", **row._asdict()}
+        case _:
+            return row._asdict()
 
 
 def line(row: Row) -> str:
@@ -65,7 +75,13 @@ def line(row: Row) -> str:
     if isinstance(row, MinuteRow):
         ended = f"{row.done:,} done, {row.failed:,} failed, {row.cancelled:,} cancelled in {row.seconds:.0f} s"
         peers = f"{counted(row.workers, 'worker')}, {counted(row.managers, 'manager')}"
-        return f"{at} {ended}; up to {row.living:,} at once; {peers}; cost {row.cost:g}; lag {row.lag_seconds:.3f} s"
+        slots = f"{row.running:,} of {counted(row.slots, 'slot')} busy; {row.queued:,} queued"
+        memory = f"{row.memory_bytes / 2**20:,.0f} MiB"
+        most = f"up to {row.living:,} at once; {slots}; {peers}; {memory}"
+        return f"{at} {ended}; {most}; cost {row.cost:g}; lag {row.lag_seconds:.3f} s"
+    if isinstance(row, FunctionTimesRow):
+        ended = f"{row.ended:,} ended, {row.failed:,} failed in {row.seconds:.0f} s"
+        return f"{at} function {escaped(row.function)}: {ended}; p50 {row.p50_seconds:g} s; p95 {row.p95_seconds:g} s"
     times = f" ({row.times:,} x)" if row.times > 1 else ""
     subject = f" {escaped(row.subject)}" if row.subject else ""
     texts = "; ".join(map(escaped, row.text.splitlines()))

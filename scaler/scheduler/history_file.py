@@ -1,97 +1,45 @@
-"""Keeps the history in `state_directory`, written by a thread: a slow or full disk never delays the scheduler."""
+"""The history in `state_directory`, written by a thread: a slow or full disk never delays the scheduler.
+
+Restarts append to the same file while there is room in it, so that any number of them pushes no older day out.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import math
 import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from scaler.grammar import counted
-from scaler.protocol.messages import Outcome
-from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.facts import Fact, Incident, TasksEnded
-from scaler.scheduler.core.state import ScalingDecided
-from scaler.scheduler.history import Figures, Minutes, Row, line_of, rows_of
+from scaler.scheduler.history import Row, line_of, lines_with, rows_of, within
 
 FOLDER = "history"
-SAMPLE_SECONDS = 1.0
 MAX_FILE_BYTES = 4 * 1024 * 1024
-MAX_FILES = 64
-"""The oldest are removed: some 256 MiB, or the last 64 runs."""
+FILE_SECONDS = 86_400.0
+"""A file has the records of a day at most: what is too old is removed by files."""
+DISORDER_SECONDS = 3_600.0
+"""How much older than its file a record may be: it is written when its time is over, and clocks are set."""
 MAX_WAITING = 1_000
 """Writes that wait for the disk; beyond it they are lost."""
 CLOSE_SECONDS = 1.0
-_FAILED = frozenset(Outcome) - {Outcome.SUCCESS, Outcome.CANCELLED, Outcome.EXCEPTION_TO_RETRY}
+_NANOSECONDS = 1_000_000_000
 _log = logging.getLogger(__name__)
 
 
-class HistoryFile:
-    """The history of one scheduler: each run begins a file, whose name is when it began."""
+class HistoryFiles:
+    """Files of one directory, each with the nanoseconds of its first record as its name. Belongs to one process."""
 
-    def __init__(
-        self,
-        directory: Path,
-        state: ClusterState,
-        loop: asyncio.AbstractEventLoop,
-        lag_seconds: Callable[[], float],
-    ) -> None:
-        """lag_seconds: returns the longest lag of the loop since it was called last."""
-        self._state = state
-        self._loop = loop
-        self._lag_seconds = lag_seconds
-        state.is_recorded = True
-        self._minutes = Minutes(time.time(), self._figures())
-        self._minutes.event(time.time(), "started", "scheduler", "")
-        self._writer = _Writer(directory)
-        self._timer = loop.call_later(SAMPLE_SECONDS, self._tick)
-
-    def add(self, facts: Iterable[Fact]) -> None:
-        for fact in facts:
-            match fact:
-                case Incident(kind, subject, text):
-                    self._minutes.event(time.time(), kind, subject, text)
-                case ScalingDecided(manager_id, units, draining, reason):
-                    text = f"{counted(units, 'unit')}, and {draining} draining: {reason}"
-                    self._minutes.event(time.time(), "scaling", manager_id, text)
-                case TasksEnded():
-                    for index in fact.failure_records:
-                        if fact.outcomes[index] in _FAILED:
-                            self._minutes.failure(fact.run_of(index)[0].function.name, fact.failure(index).text)
-                case _:
-                    pass
-
-    def close(self) -> None:
-        self._timer.cancel()
-        self._minutes.event(time.time(), "ended", "scheduler", "")
-        self._writer.write(self._minutes.sample(time.time(), self._figures(), is_last=True))
-        self._writer.close()
-
-    def _tick(self) -> None:
-        self._timer = self._loop.call_later(SAMPLE_SECONDS, self._tick)
-        rows = self._minutes.sample(time.time(), self._figures())
-        if rows:
-            self._writer.write(rows)
-
-    def _figures(self) -> Figures:
-        state = self._state
-        ended = state.ended
-        failed = sum(ended[outcome] for outcome in _FAILED)
-        done, cancelled = ended[Outcome.SUCCESS], ended[Outcome.CANCELLED]
-        peers = len(state.workers), len(state.managers)
-        return Figures(
-            done, failed, cancelled, state.living_tasks, *peers, float(state.ledger.run), self._lag_seconds()
-        )
-
-
-class _Writer:
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
-        self._path: Path | None = None
+    def __init__(self, directory: Path, retention_seconds: float, limit_bytes: int) -> None:
+        """limit_bytes: of all files, -1 for no limit."""
+        self.directory = directory
+        self._retention_seconds = retention_seconds
+        self._limit_bytes = limit_bytes
+        self._file_bytes = min(MAX_FILE_BYTES, limit_bytes // 4) if limit_bytes >= 0 else MAX_FILE_BYTES
+        self._is_torn = True
+        """The file may end in the middle of a line, as a crash or a full disk leaves it."""
         self._failure = ""
         self._waiting: queue.SimpleQueue[Sequence[Row] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
@@ -109,41 +57,76 @@ class _Writer:
 
     def _run(self) -> None:
         while (rows := self._waiting.get()) is not None:
-            # The empty line ends what an earlier write may have left torn.
-            text = (b"\n" if self._failure else b"") + b"".join(map(line_of, rows))
+            # An empty line ends what an earlier write may have left torn.
+            text = (b"\n" if self._is_torn else b"") + b"".join(map(line_of, rows))
             try:
                 self._append(text)
             except OSError as error:
                 if not self._failure:
-                    _log.warning("cannot write the history in %s, records are lost: %s", self._directory, error)
+                    _log.warning("cannot write the history in %s, records are lost: %s", self.directory, error)
                 self._failure = str(error)
+                self._is_torn = True
             else:
                 self._failure = ""
+                self._is_torn = False
 
     def _append(self, text: bytes) -> None:
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if self._path is None or _size_of(self._path) + len(text) > MAX_FILE_BYTES:
-            for path in _files(self._directory)[: -MAX_FILES + 1]:
-                path.unlink(missing_ok=True)
-            self._path = self._directory / f"{time.time_ns():020d}.log"
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        files = _files(self.directory)
+        now = time.time()
+        if not files or now - _began_at(files[-1]) > FILE_SECONDS or _size_of(files[-1]) + len(text) > self._file_bytes:
+            self._forget(files, now)
+            files.append(self.directory / f"{time.time_ns():020d}.log")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self._path, flags, 0o600)
+        descriptor = os.open(files[-1], flags, 0o600)
         try:
             if os.write(descriptor, text) < len(text):
                 raise OSError("the disk is full")
         finally:
             os.close(descriptor)
 
+    def _forget(self, files: Sequence[Path], now: float) -> None:
+        """Remove the files whose records are all too old, and the oldest ones beyond the limit."""
+        room = self._limit_bytes - self._file_bytes if self._limit_bytes >= 0 else math.inf
+        for path, ended_at in reversed(_with_ends(files)):
+            room -= _size_of(path)
+            if room < 0 or now - ended_at > self._retention_seconds:
+                path.unlink(missing_ok=True)
 
-def read(directory: Path, since: float, until: float) -> Iterator[Row]:
-    """Yield the records of a time, in the order they were written. Raises OSError."""
-    for path in _files(directory):
+
+def read(directory: Path, since: float, until: float, kinds: Collection[str] = ()) -> Iterator[Row]:
+    """Yield the records of a time, in the order they were written. kinds: names of their classes, all without any.
+
+    Raises OSError.
+    """
+    files = _files(directory)
+    for path, ended_at in _with_ends(files):
+        if _began_at(path) - DISORDER_SECONDS > until or ended_at + DISORDER_SECONDS < since:
+            continue
         with path.open("rb") as file:
-            yield from (row for row in rows_of(file) if since <= row.at < until)
+            yield from within(rows_of(lines_with(file, kinds) if kinds else file), since, until)
+
+
+def oldest(directory: Path) -> float | None:
+    """Return when the first file was begun, in unix seconds; None when there is none."""
+    files = _files(directory)
+    return _began_at(files[0]) if files else None
 
 
 def _files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.log"))
+    return sorted(path for path in directory.glob("*.log") if path.stem.isdecimal())
+
+
+def _with_ends(files: Sequence[Path]) -> list[tuple[Path, float]]:
+    """Return files with the time up to which their records may be."""
+    following = [*map(_began_at, files[1:]), math.inf]
+    return [
+        (path, min(_began_at(path) + FILE_SECONDS, next_at)) for path, next_at in zip(files, following, strict=False)
+    ]
+
+
+def _began_at(path: Path) -> float:
+    return int(path.stem) / _NANOSECONDS
 
 
 def _size_of(path: Path) -> int:

@@ -14,6 +14,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
@@ -24,9 +25,11 @@ from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindHistory,
     FindObjects,
     FindTasks,
     Hello,
+    HistoryFound,
     MonitorEvents,
     MonitorStatus,
     ReadLog,
@@ -64,6 +67,8 @@ AUDIT_BYTES = 768 * 1024
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
+_Question = Explain | FindTasks | FindObjects | FindHistory | ReadProfile
+
 
 @dataclass(slots=True)
 class _Monitor:
@@ -100,12 +105,14 @@ class Monitors:
         self._server_status = server_status
         self.ask_storage: Callable[[], None] = lambda: None
         """Asks the object storage for its figures; `storage_answered` follows."""
+        self.find_history: Callable[[float, float, Callable[[bytes], None]], None] = lambda _since, _until, _take: None
+        """Has the document of HistoryFound given later, for the time between two unix seconds."""
         self._note = note
         self._audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
         self._loop = loop
         self._events = Events()
         self._monitors: dict[bytes, _Monitor] = {}
-        self._questions: deque[tuple[bytes, Explain | FindTasks | FindObjects | ReadProfile]] = deque()
+        self._questions: deque[tuple[bytes, _Question]] = deque()
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
@@ -175,7 +182,9 @@ class Monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(peer, (Explain() | FindTasks() | FindObjects() | ReadProfile()) as question):
+                case Received(
+                    peer, (Explain() | FindTasks() | FindObjects() | FindHistory() | ReadProfile()) as question
+                ):
                     self._ask(peer, question)
                 case Received(peer, ReadLog(task)):
                     self._listener.send(peer, self._state.read_log(task))
@@ -250,7 +259,7 @@ class Monitors:
 
     # -- questions
 
-    def _ask(self, peer: bytes, question: Explain | FindTasks | FindObjects | ReadProfile) -> None:
+    def _ask(self, peer: bytes, question: _Question) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
             if isinstance(question, Explain):
                 text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
@@ -273,10 +282,16 @@ class Monitors:
                     self._listener.send(peer, finding.answer(self._state, question))
                 case ReadProfile():
                     self._listener.send(peer, profiled(self._state, question))
+                case FindHistory(since, until):
+                    self.find_history(since, until, partial(self._found_history, peer, question))
                 case FindTasks(search):
                     self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
         if self._questions:
             self._loop.call_soon(self._answer)
+
+    def _found_history(self, peer: bytes, question: FindHistory, document: bytes) -> None:
+        if peer in self._monitors:
+            self._listener.send(peer, HistoryFound(question.since, question.until, document))
 
 
 def _audit_document(rows: Collection[AuditRow]) -> MonitorEvents:

@@ -73,6 +73,8 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident
 from scaler.scheduler.core.state import ScalingDecided
+from scaler.scheduler.history_file import FOLDER, HistoryFiles
+from scaler.scheduler.history_recorder import HistoryRecorder
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
 from scaler.scheduler.search import find
@@ -83,7 +85,6 @@ from scaler.texts import escaped
 if TYPE_CHECKING:
     from scaler.scheduler.audit_file import AuditFile
     from scaler.scheduler.durable import DurableSteps
-    from scaler.scheduler.history_file import HistoryFile
 
 HEARTBEAT_SECONDS = 2.0
 HEARTBEATS_IN_A_LEASE = 4
@@ -167,7 +168,6 @@ class SchedulerServer:
         self._received: Counter[str] = Counter()
         self._began_at = self._loop.time()
         self._longest_step_seconds = self._longest_lag_seconds = self._history_lag_seconds = 0.0
-        self._history: HistoryFile | None = None
         self._meter = LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
         self._advertised_storage = advertised(config.advertised_object_storage_address or self.storage_address)
@@ -213,6 +213,8 @@ class SchedulerServer:
         addresses = [*self._listener.addresses, self._monitors.address]
         self._access.publish(addresses)
         self._access.warn(addresses, self._loop.call_later)
+        self._history = self._record_history(config)
+        self._monitors.find_history = self._history.find
         if self._durable is not None:
             self._recover(self._durable)
         self._schedule(self._loop.time())
@@ -220,13 +222,16 @@ class SchedulerServer:
         self._record_counts()
 
     def _recover(self, durable: DurableSteps) -> None:
-        from scaler.scheduler.history_file import HistoryFile  # noqa: PLC0415 (of those that keep a journal)
-
-        directory = Path(self._config.state_directory).expanduser() / "history"
-        self._history = HistoryFile(directory, self._core.state, self._loop, self._take_lag)
         self._spending = SpendingFile(_journal_directory(self._config), self._core.state, self._loop)
         self._core.task_times.restore(durable.read_task_times())
         self._step(durable.recover())
+
+    def _record_history(self, config: SchedulerConfig) -> HistoryRecorder:
+        files = None
+        if config.state_directory:
+            directory = Path(config.state_directory).expanduser() / FOLDER
+            files = HistoryFiles(directory, config.history_retention_seconds, config.history_limit_bytes)
+        return HistoryRecorder(files, self._core.state, self._loop, self._take_lag)
 
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
         if not config.state_directory:
@@ -269,8 +274,7 @@ class SchedulerServer:
         self._note([Noted("ended")])
         if self._timer is not None:
             self._timer.cancel()
-        if self._history is not None:
-            self._history.close()
+        self._history.close()
         if self._spending is not None:
             self._spending.close()
         if self._durable is not None:
@@ -408,8 +412,7 @@ class SchedulerServer:
                 for fact in facts:
                     self._log_fact(fact)
                 self._monitors.add(facts)
-                if self._history is not None:
-                    self._history.add(facts)
+                self._history.add(facts)
                 self._audit.add(facts, time.time())
             case Stop(text):
                 _log.info("%s", escaped(text))
@@ -517,7 +520,7 @@ class SchedulerServer:
         clock = time.localtime(at)
         today = clock.tm_hour * 3600.0 + clock.tm_min * 60 + clock.tm_sec
         figures = scheduler, self._storage_row, *counts, self._listener.figures, today
-        return ServerStatus(at, zero, self._incarnation, *figures)
+        return ServerStatus(at, zero, self._incarnation, *figures, self._history.p50_before)
 
 
 def _journal_directory(config: SchedulerConfig) -> Path:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from heapq import nlargest, nsmallest
 from itertools import chain, islice
@@ -104,6 +104,8 @@ class ServerStatus:
     figures: Callable[[bytes], LinkFigures] = lambda _peer: LinkFigures()
     seconds_today: float = 0.0
     """Since midnight, local time."""
+    p50_before: Mapping[str, float] = field(default_factory=dict)
+    """Median durations of functions about a day before, or in the run before."""
 
 
 def status(state: ClusterState, server: ServerStatus) -> bytes:
@@ -144,7 +146,9 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(partial(_manager, state), managers), ROWS_BYTES),
         "functions": table(
-            FUNCTION_COLUMNS, (census.function(each)[: len(FUNCTION_COLUMNS)] for each in functions), ROWS_BYTES
+            FUNCTION_COLUMNS,
+            (census.function(each, server.p50_before)[: len(FUNCTION_COLUMNS)] for each in functions),
+            ROWS_BYTES,
         ),
         "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
         "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
@@ -250,7 +254,7 @@ class _Census:
             id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **self._counts(live, client, client)
         )
 
-    def function(self, function: Function) -> FunctionRow:
+    def function(self, function: Function, p50_before: Mapping[str, float]) -> FunctionRow:
         counts = self._counts(self.live[function.name], function, function.name)
         p50, p95, longest = (round(seconds, 6) for seconds in spread(function.timings))
         return FunctionRow(
@@ -259,6 +263,7 @@ class _Census:
             p50_seconds=p50,
             p95_seconds=p95,
             max_seconds=longest,
+            p50_before_seconds=p50_before.get(function.name),
             **counts,
         )
 

@@ -11,6 +11,9 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.cli import run_command
+from scaler.client.cluster_rows import HistorySnapshot
+from scaler.errors import UsageError
+from tests.waiting import until
 
 
 def half(number: int) -> int:
@@ -26,6 +29,7 @@ def scaler(capsys: pytest.CaptureFixture[str], *arguments: str) -> list[str]:
 
 
 def run_once(directory: Path) -> None:
+    """Run ten tasks, half of which fail, on a scheduler of their own."""
     cluster = SchedulerClusterCombo(n_workers=1, state_directory=str(directory))
     with cluster as combo, Client(address=combo.get_address()) as client:
         for future in [client.submit(half, number) for number in range(10)]:
@@ -63,6 +67,48 @@ def test_a_time_is_picked_and_a_torn_file_hides_nothing_else(
     before = datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
     assert scaler(capsys, str(tmp_path), "--until", before) == []
     assert scaler(capsys, str(tmp_path), "--since", before) == whole[:-1]
+
+
+def test_a_client_reads_the_runs_of_a_state_directory_and_how_a_function_has_changed(tmp_path: Path) -> None:
+    began_at = time.time()
+    run_once(tmp_path)
+    cluster = SchedulerClusterCombo(n_workers=1, state_directory=str(tmp_path))
+    with cluster as combo, Client(address=combo.get_address()) as client:
+        assert client.submit(half, 4).result() == 2
+
+        def complete() -> HistorySnapshot | None:
+            history = client.history(began_at - 60)
+            return history if sum(point.done for point in history.points) == 6 else None
+
+        history = until(complete)
+        assert [event.kind for event in history.events].count("started") == 2
+        assert [(each.function, each.times) for each in history.failures] == [("half", 5)]
+        [function] = history.functions
+        assert (function.function, function.ended, function.failed) == ("half", 11, 5)
+        assert function.p50_seconds > 0
+        assert history.oldest >= began_at - 60
+        assert list(history.points.to_pandas()["done"]) == [point.done for point in history.points]
+        assert not client.history(began_at - 7_200, datetime.fromtimestamp(began_at - 3_600, UTC)).points
+        row = until(
+            lambda: next((row for row in client.cluster().functions if row.p50_before_seconds is not None), None)
+        )
+        assert row.p50_before_seconds == pytest.approx(function.p50_seconds, rel=3)
+        assert row.trend_percent is not None
+
+
+def test_without_a_state_directory_the_last_hour_is_known() -> None:
+    began_at = time.time()
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:
+        assert client.submit(half, 4).result() == 2
+        assert client.submit(half, 1).exception() is not None
+        history = until(lambda: found if (found := client.history()).events and found.points else None)
+        assert sum(point.done + point.failed for point in history.points) == 2
+        assert history.oldest >= began_at - 1
+        assert {each.times for each in history.failures} == {1}
+        assert {row.p50_before_seconds for row in client.cluster().functions} == {None}
+        for wrong in ((True, None), ("yesterday", None), (float("nan"), None), (2.0, 1.0)):
+            with pytest.raises(UsageError, match="start is"):
+                client.history(*wrong)
 
 
 @pytest.mark.parametrize(

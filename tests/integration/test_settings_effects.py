@@ -234,6 +234,10 @@ EFFECTS: dict[type, dict[str, str]] = {
             "integration/test_state_directory.py::test_a_cluster_that_was_killed_with_its_launcher_continues_where_it_stopped"
         ),
         **seen_by(
+            SCHEDULER + "test_the_history_on_disk_is_as_old_and_as_large_as_the_scheduler_was_told",
+            "history_retention_seconds history_limit_bytes",
+        ),
+        **seen_by(
             SCHEDULER + "test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told",
             "spill_directory spill_limit_bytes",
         ),

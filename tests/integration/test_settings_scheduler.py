@@ -115,6 +115,32 @@ def test_with_an_address_the_object_storage_is_the_one_that_runs_there(tmp_path:
         storage.close()
 
 
+@pytest.mark.parametrize(
+    ("settings", "kept"),
+    [
+        ({}, {3, 2}),
+        ({"history_retention_seconds": 150_000.0}, {2}),
+        ({"history_limit_bytes": 2_000}, {2}),
+        ({"history_limit_bytes": -1, "history_retention_seconds": 9e6}, {40, 3, 2}),
+    ],
+)
+def test_the_history_on_disk_is_as_old_and_as_large_as_the_scheduler_was_told(
+    tmp_path: Path, settings: dict[str, Any], kept: set[int]
+) -> None:
+    folder, now = tmp_path / "history", time.time()
+    folder.mkdir()
+    files = {days: folder / f"{int((now - days * 86_400) * 1e9):020d}.log" for days in (40, 3, 2)}
+    for path in files.values():
+        path.write_text("x" * 1_000)
+
+    async def story(stage: Stage) -> None:
+        del stage
+
+    on_a_scheduler(story, state_directory=str(tmp_path), **settings)
+    assert {days for days, path in files.items() if path.exists()} == kept
+    assert len(list(folder.iterdir())) == len(kept) + 1
+
+
 def test_the_object_storage_inside_spills_where_and_as_much_as_the_scheduler_was_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

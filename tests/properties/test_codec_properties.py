@@ -223,6 +223,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
     m.FindCosts: st.builds(m.FindCosts, U32),
     m.CostsFound: st.builds(m.CostsFound, U32, DATA),
+    m.FindHistory: st.builds(m.FindHistory, CLOCK, CLOCK),
+    m.HistoryFound: st.builds(m.HistoryFound, CLOCK, CLOCK, DATA),
     m.CallsReported: st.builds(
         m.CallsReported,
         st.lists(

@@ -29,7 +29,7 @@ SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "costs", "profile", "persist"),
-        *("bundle", "replay", "cluster", "tasks", "cancel", "retry", "report", "wait_for_workers"),
+        *("bundle", "replay", "cluster", "history", "tasks", "cancel", "retry", "report", "wait_for_workers"),
         *("gather", "as_completed", "progress"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },

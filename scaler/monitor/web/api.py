@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from scaler.monitor.network import network
 from scaler.monitor.rows import LISTS, View, view
 from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
 from scaler.protocol.monitor_rows import (
     AuditRow,
@@ -38,6 +40,7 @@ MAX_TASKS_ANSWERED = 1000
 MAX_FRAMES = 100
 """Hottest frames in an answer."""
 MAX_TIMELINE_SECONDS = 86_400.0
+DAY_SECONDS = 86_400.0
 MAX_QUERY_TEXT = 1000
 """Characters of a parameter."""
 
@@ -205,6 +208,14 @@ async def _profile(source: Source, query: Query) -> View:
     return {"of": found["of"], "name": name, **stacks.document(), "hottest": hottest, "functions": functions}
 
 
+async def _history(source: Source, query: Query) -> View:
+    until = query["to"] or source.monitor.model.now or time.time()
+    since = query["from"] or until - DAY_SECONDS
+    if since >= until:
+        raise UsageError(f"from = {since:.0f}: must be before to = {until:.0f}")
+    return view(await source.monitor.history(since, until))
+
+
 def _series(source: Source, query: Query) -> View:
     columns = source.monitor.model.series.columns(query["since"])
     return {name: columns[name] for name in ("at", *(query["name"] or NAMES))}
@@ -258,6 +269,10 @@ _TASK_PARAMETERS = (
 _SERIES_PARAMETERS = (
     Parameter("name", "Which series; all by default.", {"type": "array", "items": {**_TEXT, "enum": list(NAMES)}}),
     _number("since", "A time in unix seconds: older points are left out.", "number", 0, 1e15, 0.0),
+)
+_HISTORY_TIMES = (
+    _number("from", "From this time on (unix seconds); 0: a day before `to`.", "number", 0, 1e15, 0.0),
+    _number("to", "Up to this time (unix seconds); 0: until now.", "number", 0, 1e15, 0.0),
 )
 _TIMES = (
     _seconds(300),
@@ -356,6 +371,23 @@ ROUTES: tuple[ApiRoute, ...] = (
         _TIMELINE,
         lambda source, query: timeline_view(source.monitor.model, **query),
         _TIMES,
+    ),
+    ApiRoute(
+        "/api/history",
+        "history",
+        "What happened at a time, also in earlier runs",
+        {
+            "since": float,
+            "until": float,
+            "oldest": float,
+            "left_out": int,
+            "points": [PointRow],
+            "events": [EventRow],
+            "failures": [FailureRow],
+            "functions": [FunctionTimesRow],
+        },
+        _history,
+        _HISTORY_TIMES,
     ),
     ApiRoute("/api/series", "series", "Figures over time, as columns", _SERIES, _series, _SERIES_PARAMETERS),
     _newest("decisions", "Decisions of the scaling policy", DecisionRow, MAX_DECISIONS),

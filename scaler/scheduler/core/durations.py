@@ -37,6 +37,8 @@ class Timing:
     """The sum of all counts."""
     longest_us: int = 0
     """The longest of all, however long ago."""
+    halved: int = 0
+    """How often all counts were halved."""
 
     def add(self, microseconds: int) -> Timing:
         """Add a duration, and return this."""
@@ -53,6 +55,7 @@ class Timing:
             self.counts = [count / 2 for count in self.counts]
             self.total_us /= 2
             self.measured /= 2
+            self.halved += 1
 
     def remaining_seconds(self, elapsed: Iterable[float]) -> list[float]:
         """Return how long tasks will run on that have run this long, in seconds.
@@ -110,19 +113,28 @@ def spread(timings: Collection[Timing]) -> Spread:
 
     Within a bucket, durations are taken as equally distributed, so these are wrong by less than a factor of 2.
     """
-    sums = list(accumulate(map(sum, zip(*(timing.counts for timing in timings), strict=True))))
+    longest = max((timing.longest_us for timing in timings), default=0) / 1e6
+    p50, p95 = quantiles([timing.counts for timing in timings], (0.5, 0.95))
+    return Spread(min(longest, p50), min(longest, p95), longest)
+
+
+def quantiles(histograms: Sequence[Sequence[float]], shares: Sequence[float]) -> list[float]:
+    """Return quantiles of what the histograms have together, in seconds; zeros where they have nothing.
+
+    histograms: counts as those of `Timing`. Within a bucket, durations are taken as equally distributed.
+    """
+    sums = list(accumulate(map(sum, zip(*histograms, strict=True))))
     if not sums or sums[-1] <= 0:
-        return Spread()
-    longest_us = max(timing.longest_us for timing in timings)
+        return [0.0] * len(shares)
 
     def quantile(share: float) -> float:
         wanted = share * sums[-1]
         digits = bisect_left(sums, wanted)
         below = sums[digits - 1] if digits else 0.0
         start_us = (1 << digits) >> 1
-        return min(longest_us, start_us * (1 + (wanted - below) / (sums[digits] - below))) / 1e6
+        return start_us * (1 + (wanted - below) / (sums[digits] - below)) / 1e6
 
-    return Spread(quantile(0.5), quantile(0.95), longest_us / 1e6)
+    return [quantile(share) for share in shares]
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,6 +167,15 @@ def test_one_series_is_two_columns() -> None:
     assert asked("/api/series?since=11")["at"] == []
 
 
+def test_a_time_of_the_history_is_a_day_before_now_unless_it_is_given() -> None:
+    found = asked("/api/history?from=100&to=500")
+    assert (found["since"], found["until"], found["oldest"]) == (100.0, 500.0, 1.0)
+    assert [point["at"] for point in found["points"]] == [100.0, 440.0]
+    assert (found["events"][0]["text"], found["failures"][0]["function"]) == (NASTY, "work")
+    found = asked("/api/history")
+    assert (found["since"], found["until"]) == (10.5 - 86_400, 10.5)
+
+
 @pytest.mark.parametrize(
     ("path", "code", "text"),
     [
@@ -176,6 +185,8 @@ def test_one_series_is_two_columns() -> None:
         ("/api/tasks?serach=x", 400, "unknown parameter 'serach'; did you mean 'search'?"),
         ("/api/status?x=1", 400, "unknown parameter 'x'; there are none here"),
         (f"/api/tasks?search={'x' * 1001}", 400, "search is longer than 1000 characters"),
+        ("/api/history?from=9&to=8", 400, "from = 9: must be before to = 8"),
+        ("/api/history?from=-1", 400, "from = -1: must be a number from 0"),
         ("/api/timeline?seconds=1e9", 400, "seconds = 1e9: must be a number from 1 to 86400"),
         ("/api/timeline?seconds=nan", 400, "seconds = nan: must be a number from 1 to 86400"),
         ("/api/series?name=cpu", 400, "name = 'cpu': must be one of tasks_per_second"),

@@ -20,8 +20,9 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS
 from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.server import WebApp
+from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.messages import TaskLog
-from scaler.protocol.monitor_rows import TaskRow
+from scaler.protocol.monitor_rows import FailureRow, TaskRow
 
 COLUMNS = [
     "id", "state", "function", "client", "worker", "attempt",
@@ -120,6 +121,14 @@ class PreparedMonitor(MonitorConnection):
         if task_id or function:
             return {"of": "task" if task_id else "function", "name": function or "work", **stacks}
         return {"of": "", "name": "", "functions": [["work", 2, 4000, "hot"]]}
+
+    async def history(self, since: float, until: float) -> ClusterHistory:
+        points = (PointRow(since, 60.0, 5, 1), PointRow(until - 60.0, 60.0, 7))
+        happened = EventRow(since, "lost", "worker", NASTY)
+        failure = FailureRow("", 1, NASTY, "work", since, since)
+        return ClusterHistory(
+            since, until, 1.0, 0, points, (happened,), (failure,), (FunctionTimesRow(since, 300.0, "work", 6),)
+        )
 
     async def find(self, search: str) -> list[TaskRow]:
         return self.found

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import zlib
 
+from scaler.protocol.history_rows import EventRow
 from scaler.scheduler.history import (
     MAX_EVENTS,
     MAX_FAILURES,
-    EventRow,
     Figures,
     MinuteRow,
     Minutes,

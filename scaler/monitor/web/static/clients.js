@@ -1,13 +1,14 @@
 // Clients, and the functions that they call.
 
 import { fill, h, href, panel } from "./dom.js";
-import { NONE, count, short } from "./format.js";
+import { NONE, count, percent, short, span } from "./format.js";
 import { noTasks } from "./notices.js";
 import { profileOf } from "./profile.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
+const SLOWER = 25;  // percent
 const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
 const CLIENTS = columns("clients", {
   name: { class: "name", show: (row) => named(row.name || row.id, { client: row.name }) },
@@ -21,9 +22,18 @@ const FUNCTIONS = columns("functions", {
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
   left_seconds: { show: left },
   tasks_per_second: { show: (row) => (row.tasks_per_second ? short(row.tasks_per_second) : NONE) },
+  trend_percent: { show: trend },
 });
 const TOTAL = FUNCTIONS.findIndex((column) => column.name === "seconds_total");
 const AUDIT = columns("audit", { key: { class: "name" }, text: { class: "name" } });
+
+/** How much longer tasks take than about a day before. */
+function trend(row) {
+  const { trend_percent: change, p50_before_seconds: before } = row;
+  if (typeof change !== "number") return NONE;
+  const sign = change > 0 ? "+" : change < 0 ? "−" : "";
+  return { text: `${sign}${percent(Math.abs(change))}`, title: `p50 was ${span(before)}`, class: change >= SLOWER ? "bad" : "" };
+}
 
 export function clients(store) {
   const noClients = h("div");

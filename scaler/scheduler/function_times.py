@@ -1,0 +1,173 @@
+"""How long tasks of each function took, by interval, and how long they took about a day before. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from heapq import nlargest
+from typing import NamedTuple
+
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.durations import Timing, quantiles
+from scaler.scheduler.core.state import Function
+from scaler.scheduler.history import MAX_TEXT, STARTED, Row
+
+INTERVAL_SECONDS = 300
+MAX_FUNCTIONS = 32
+"""Functions of an interval, those whose tasks took the most time."""
+DAY_SECONDS = 86_400.0
+NEAR_SECONDS = 3 * 3600.0
+"""How far from a day before a time may be."""
+
+
+class _Counted(NamedTuple):
+    """What a function has had by some time."""
+
+    ended: int = 0
+    failed: int = 0
+    wall_us: int = 0
+    timings: Collection[Timing] = ()
+
+
+_NOTHING = _Counted()
+
+
+class FunctionTimes:
+    """Makes the records of functions, an interval after the other. Times are unix seconds."""
+
+    def __init__(self, at: float, state: ClusterState) -> None:
+        self._state = state
+        self._begin(at, dict(_counted(state)))
+
+    def _begin(self, at: float, present: dict[str, _Counted]) -> None:
+        self._began_at, self._before = at, present
+        timings = dict.fromkeys(timing for counted in present.values() for timing in counted.timings)
+        self._histograms = {timing: (list(timing.counts), timing.halved) for timing in timings}
+        """What the timings had, and how often it was halved."""
+
+    def take(self, at: float, *, is_last: bool = False) -> list[FunctionTimesRow]:
+        """Return the records of the interval when it is over, else none."""
+        if at // INTERVAL_SECONDS == self._began_at // INTERVAL_SECONDS and not is_last:
+            return []
+        present = dict(_counted(self._state))
+        rows = self._rows(present, at)
+        self._begin(at, present)
+        return rows
+
+    def present(self, at: float) -> list[FunctionTimesRow]:
+        """Return the records of the interval that is not over."""
+        return self._rows(dict(_counted(self._state)), at)
+
+    def _rows(self, present: Mapping[str, _Counted], at: float) -> list[FunctionTimesRow]:
+        news: dict[str, int] = {}
+        for name, now in present.items():
+            before = self._before.get(name, _NOTHING)
+            if now.ended > before.ended:
+                news[name] = now.wall_us - before.wall_us
+        return [self._row(name, present[name], at) for name in nlargest(MAX_FUNCTIONS, news, key=news.__getitem__)]
+
+    def _row(self, name: str, now: _Counted, at: float) -> FunctionTimesRow:
+        before = self._before.get(name, _NOTHING)
+        counts = [_since(self._histograms.get(timing), timing) for timing in now.timings]
+        p50, p95 = (round(seconds, 6) for seconds in quantiles(counts, (0.5, 0.95)))
+        return FunctionTimesRow(
+            at=round(self._began_at, 3),
+            seconds=round(max(0.0, at - self._began_at), 3),
+            function=name[:MAX_TEXT],
+            ended=now.ended - before.ended,
+            failed=max(0, now.failed - before.failed),
+            p50_seconds=p50,
+            p95_seconds=p95,
+        )
+
+
+def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
+    """Yield the counts of all functions by name. O(groups and functions)."""
+    live: Counter[str] = Counter()
+    records: dict[Function, None] = {}
+    for client in state.all_clients():
+        for group in client.groups.values():
+            live[group.function.name] += group.live
+            records[group.function] = None
+    by_name: defaultdict[str, list[Function]] = defaultdict(list)
+    for record in dict.fromkeys([*records, *state.functions.values()]):
+        by_name[record.name].append(record)
+    for name, found in by_name.items():
+        timings = dict.fromkeys(timing for record in found for timing in record.timings)
+        yield (
+            name,
+            _Counted(
+                sum(record.submitted for record in found) - live[name],
+                sum(record.failed for record in found),
+                sum(record.wall_us for record in found),
+                timings,
+            ),
+        )
+
+
+def _since(before: tuple[list[float], int] | None, timing: Timing) -> list[float]:
+    """Return the counts that were added since. Histograms are halved now and then, so the last tasks count most."""
+    if before is None:
+        return timing.counts
+    earlier, halved = before
+    share = 0.5 ** (timing.halved - halved)
+    return [max(0.0, count - share * old) for count, old in zip(timing.counts, earlier, strict=True)]
+
+
+def typical(values: Iterable[tuple[float, int]]) -> float | None:
+    """Return the median of values above 0, each with a weight; None without any."""
+    known = sorted((value, weight) for value, weight in values if value > 0 and weight > 0)
+    half, total = sum(weight for _, weight in known) / 2, 0
+    for value, weight in known:
+        total += weight
+        if total >= half:
+            return value
+    return None
+
+
+class Before:
+    """The median durations of functions about a day before, or else in the run before in which they ran."""
+
+    def __init__(self) -> None:
+        self._rows: deque[FunctionTimesRow] = deque()
+        """Of the last day and a bit, in the order of time."""
+        self._last_run: dict[str, float] = {}
+
+    def load(self, rows: Iterable[Row]) -> None:
+        """Take in the records of earlier runs, in their order; to be called once, before the first `add` or after."""
+        by_run: dict[str, list[FunctionTimesRow]] = defaultdict(list)
+        run_of: dict[str, int] = {}
+        loaded: list[FunctionTimesRow] = []
+        run = 0
+        for row in rows:
+            if isinstance(row, EventRow) and row.kind == STARTED:
+                run += 1
+            elif isinstance(row, FunctionTimesRow):
+                loaded.append(row)
+                if run_of.get(row.function) != run:
+                    by_run[row.function] = []
+                    run_of[row.function] = run
+                by_run[row.function].append(row)
+        self._last_run = {name: found for name, rows in by_run.items() if (found := _median(rows)) is not None}
+        self._rows = deque([*loaded, *self._rows])
+
+    def add(self, rows: Iterable[FunctionTimesRow]) -> None:
+        self._rows.extend(rows)
+
+    def p50(self, at: float) -> Mapping[str, float]:
+        """Return the median durations in seconds by function, as far as they are known. Forgets what is too old."""
+        rows = self._rows
+        while rows and rows[0].at + rows[0].seconds < at - DAY_SECONDS - NEAR_SECONDS:
+            rows.popleft()
+        near: defaultdict[str, list[FunctionTimesRow]] = defaultdict(list)
+        for row in rows:
+            if row.at > at - DAY_SECONDS + NEAR_SECONDS:
+                break
+            near[row.function].append(row)
+        found = {name: _median(rows) for name, rows in near.items()}
+        return {**self._last_run, **{name: seconds for name, seconds in found.items() if seconds is not None}}
+
+
+def _median(rows: Collection[FunctionTimesRow]) -> float | None:
+    return typical((row.p50_seconds, row.ended) for row in rows)

@@ -1,0 +1,73 @@
+"""Thins out the minutes of a history to the points of a chart. Pure.
+
+Laws: sums are kept, no highest or lowest figure is lost, and a time without a scheduler stays a gap unless it is
+shorter than a point.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+
+from scaler.protocol.history_rows import PointRow
+from scaler.scheduler.history import MINUTE_SECONDS, MinuteRow
+
+MAX_POINTS = 1_500
+
+
+def thinned(rows: Sequence[MinuteRow], most: int = MAX_POINTS) -> list[PointRow]:
+    """Return the points of these minutes, at most as many."""
+    ordered = sorted(rows, key=attrgetter("at"))
+    groups = [[row] for row in ordered]
+    width = 0.0
+    while len(groups) > most:
+        span = ordered[-1].at + ordered[-1].seconds - ordered[0].at
+        width = 2 * width or max(2.0 * MINUTE_SECONDS, span / most)
+        groups = list(_grouped(ordered, width))
+    return [*map(_point, groups)]
+
+
+def _grouped(rows: Sequence[MinuteRow], width: float) -> Iterator[list[MinuteRow]]:
+    """Yield the minutes that begin in one part of the time, of this many seconds, where no longer gap ends them."""
+    group = [rows[0]]
+    for row in rows[1:]:
+        last = group[-1]
+        if row.at // width == group[0].at // width and row.at - (last.at + last.seconds) <= width:
+            group.append(row)
+        else:
+            yield group
+            group = [row]
+    yield group
+
+
+def _point(rows: Sequence[MinuteRow]) -> PointRow:
+    first, most, least = rows[0], MinuteRow(*map(max, *rows, rows[0])), MinuteRow(*map(min, *rows, rows[0]))
+    rates = [round((row.done + row.failed + row.cancelled) / _seconds(row), 3) for row in rows]
+    return PointRow(
+        at=first.at,
+        seconds=round(max(row.at + row.seconds for row in rows) - first.at, 3),
+        done=sum(row.done for row in rows),
+        failed=sum(row.failed for row in rows),
+        cancelled=sum(row.cancelled for row in rows),
+        cost=round(sum(row.cost for row in rows), 6),
+        tasks_per_second=max(rates),
+        tasks_per_second_least=min(rates),
+        failed_per_second=max(round(row.failed / _seconds(row), 3) for row in rows),
+        living=most.living,
+        queued=most.queued,
+        queued_least=least.queued,
+        running=most.running,
+        running_least=least.running,
+        slots=most.slots,
+        slots_least=least.slots,
+        workers=most.workers,
+        workers_least=least.workers,
+        managers=most.managers,
+        memory_bytes=most.memory_bytes,
+        memory_bytes_least=least.memory_bytes,
+        lag_seconds=most.lag_seconds,
+    )
+
+
+def _seconds(row: MinuteRow) -> float:
+    return max(row.seconds, 1.0)  # a run of less than a second has no rate

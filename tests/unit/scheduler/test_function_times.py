@@ -1,0 +1,99 @@
+"""How long tasks of each function took by interval, and the trend against the day before."""
+
+from __future__ import annotations
+
+import pytest
+
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.scheduler.core.durations import MOST_WEIGHT
+from scaler.scheduler.function_times import DAY_SECONDS, MAX_FUNCTIONS, Before, FunctionTimes, typical
+from scaler.scheduler.history import STARTED
+from tests.unit.scheduler.driver import Cluster
+
+NOW = 10 * DAY_SECONDS
+START = EventRow(0.0, STARTED, "scheduler", "")
+
+
+def run(cluster: Cluster, client: str, name: str, us: int, count: int = 1) -> None:
+    """Have tasks of a function end that took as many microseconds each."""
+    cluster.submit(client, count, name=name)
+    while tasks := cluster.on("w"):
+        cluster.finish("w", *tasks, seconds=us / 1e6)
+
+
+def row(name: str, at: float, p50: float, ended: int = 10) -> FunctionTimesRow:
+    return FunctionTimesRow(at, 300.0, name, ended, 0, p50, 2 * p50)
+
+
+def test_an_interval_has_the_tasks_that_ended_in_it_and_their_own_times() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", slots=4)
+    run(cluster, client, "f", 1_000_000, 20)
+    times = FunctionTimes(600.0, cluster.state)
+    run(cluster, client, "f", 16_000_000, 20)
+    run(cluster, client, "g", 1_000, 3)
+    assert times.take(899.0) == []
+    first, second = times.take(900.0)
+    assert (first.at, first.seconds, first.function, first.ended, first.failed) == (600.0, 300.0, "f", 20, 0)
+    assert 8 < first.p50_seconds < 32
+    assert (second.function, second.ended) == ("g", 3)
+    assert times.take(1_200.0) == []
+
+
+def test_times_are_those_of_the_interval_however_many_tasks_a_histogram_has_forgotten() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", slots=4)
+    run(cluster, client, "f", 1_000, MOST_WEIGHT)
+    times = FunctionTimes(600.0, cluster.state)
+    run(cluster, client, "f", 1_000_000, MOST_WEIGHT)
+    [found] = times.present(700.0)
+    assert found.ended == MOST_WEIGHT
+    assert 0.5 < found.p50_seconds <= found.p95_seconds < 2
+
+
+def test_of_many_functions_those_are_kept_that_took_the_most_time() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", slots=4)
+    times = FunctionTimes(600.0, cluster.state)
+    for number in range(MAX_FUNCTIONS + 5):
+        run(cluster, client, f"f{number}", 1_000 * (number + 1))
+    assert {each.function for each in times.take(900.0)} == {f"f{number}" for number in range(5, MAX_FUNCTIONS + 5)}
+
+
+@pytest.mark.parametrize(
+    ("values", "median"),
+    [([], None), ([(0.0, 5)], None), ([(1.0, 1), (9.0, 1)], 1.0), ([(1.0, 3), (5.0, 2), (9.0, 9)], 9.0)],
+)
+def test_the_typical_time_is_the_median_of_the_tasks(values: list[tuple[float, int]], median: float | None) -> None:
+    assert typical(values) == median
+
+
+def test_a_function_is_compared_with_itself_a_day_before() -> None:
+    before = Before()
+    before.load([START, row("f", NOW - DAY_SECONDS, 1.0), row("f", NOW - DAY_SECONDS + 3_600, 2.0, ended=50)])
+    before.add([row("f", NOW - 600, 40.0)])
+    assert before.p50(NOW) == {"f": 2.0}
+
+
+def test_a_function_that_did_not_run_then_is_compared_with_the_last_run_that_had_it() -> None:
+    before = Before()
+    before.load(
+        [
+            *(START, row("f", NOW - 5 * DAY_SECONDS, 8.0), row("g", NOW - 5 * DAY_SECONDS, 6.0)),
+            *(START, row("f", NOW - 7_200, 1.0), row("f", NOW - 6_900, 3.0, ended=99), START),
+        ]
+    )
+    assert before.p50(NOW) == {"f": 3.0, "g": 6.0}
+    before.add([row("h", NOW, 1.0)])
+    assert "h" not in before.p50(NOW + 60)
+
+
+def test_what_this_run_did_a_day_before_counts_as_soon_as_it_is_so_long_ago() -> None:
+    before = Before()
+    before.add([row("f", NOW, 1.0), row("f", NOW + DAY_SECONDS, 9.0)])
+    assert before.p50(NOW + 3_600) == {}
+    assert before.p50(NOW + DAY_SECONDS) == {"f": 1.0}
+    assert before.p50(NOW + 2 * DAY_SECONDS) == {"f": 9.0}

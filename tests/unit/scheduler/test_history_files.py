@@ -1,0 +1,100 @@
+"""The history on disk: which files there are, which are removed, and what is read of them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from scaler.protocol.history_rows import EventRow
+from scaler.scheduler.history import MinuteRow, Row, line_of
+from scaler.scheduler.history_file import HistoryFiles, oldest, read
+
+DAY = 86_400.0
+NOW = time.time()
+
+
+def event(at: float, text: str = "") -> EventRow:
+    return EventRow(at, "lost", "worker", text)
+
+
+def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = -1) -> None:
+    """Write records as one run of a scheduler."""
+    files = HistoryFiles(directory, retention_seconds, limit_bytes)
+    files.write(rows)
+    files.close()
+
+
+def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
+    """Make a file as it was begun then."""
+    path = directory / f"{int((NOW - days_ago * DAY) * 1e9):020d}.log"
+    path.write_bytes(b"".join(map(line_of, rows)))
+    return path
+
+
+def test_any_number_of_restarts_writes_to_one_file_a_day(tmp_path: Path) -> None:
+    yesterday = begun(tmp_path, 1.5, event(NOW - 1.5 * DAY, "old"))
+    for number in range(100):
+        write(tmp_path, event(NOW + number))
+    files = sorted(tmp_path.iterdir())
+    assert files[0] == yesterday
+    assert len(files) == 2
+    rows = list(read(tmp_path, 0.0, NOW + 1_000))
+    assert rows == [event(NOW - 1.5 * DAY, "old"), *(event(NOW + number) for number in range(100))]
+    assert oldest(tmp_path) == pytest.approx(NOW - 1.5 * DAY)
+
+
+def test_a_line_that_a_crash_left_torn_costs_only_itself_when_the_next_run_goes_on(tmp_path: Path) -> None:
+    write(tmp_path, event(NOW), event(NOW + 1))
+    [file] = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-9])
+    write(tmp_path, event(NOW + 2))
+    assert list(read(tmp_path, 0.0, NOW + 10)) == [event(NOW), event(NOW + 2)]
+
+
+def test_a_file_goes_when_all_its_records_are_too_old(tmp_path: Path) -> None:
+    gone, kept = begun(tmp_path, 9, event(NOW - 9 * DAY)), begun(tmp_path, 4, event(NOW - 4 * DAY))
+    last = begun(tmp_path, 2, event(NOW - 2 * DAY))
+    write(tmp_path, event(NOW), retention_seconds=3.5 * DAY)
+    files = sorted(tmp_path.iterdir())
+    assert gone not in files
+    assert files[:2] == [kept, last]
+    assert len(files) == 3
+
+
+def test_the_oldest_files_go_when_all_of_them_are_larger_than_the_limit(tmp_path: Path) -> None:
+    text = "x" * 400
+    for number in range(60):
+        write(tmp_path, event(NOW + number, text), limit_bytes=8_000)
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 8_000
+    kept = list(read(tmp_path, 0.0, NOW + 100))
+    assert kept[-1] == event(NOW + 59, text)
+    assert len(kept) >= 8
+
+
+def test_a_full_disk_loses_records_and_the_next_ones_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_all = os.write
+    sizes = [40, 0]
+    monkeypatch.setattr(os, "write", lambda file, text: write_all(file, text[: sizes.pop()] if sizes else text))
+    files = HistoryFiles(tmp_path, DAY, -1)
+    for number in range(3):
+        files.write([event(NOW + number)])
+    files.close()
+    assert list(read(tmp_path, 0.0, NOW + 10)) == [event(NOW + 2)]
+    assert caplog.text.count("cannot write the history") == 1
+
+
+def test_only_files_of_the_time_are_read_and_minutes_reach_into_it(tmp_path: Path) -> None:
+    begun(tmp_path, 9, event(NOW - 9 * DAY)).chmod(0)
+    minute = MinuteRow(NOW - 100, 60.0, 1, 0, 0, 1, 1, 1, 0.0, 0.0)
+    begun(tmp_path, 0.5, minute, event(NOW))
+    begun(tmp_path, -5, event(NOW + 5 * DAY)).write_text("not a record\n")
+    (tmp_path / "notes.log").write_text("not a file of the history\n")
+    assert list(read(tmp_path, NOW - 50, NOW + 1)) == [minute, event(NOW)]
+    assert list(read(tmp_path, NOW - 50, NOW + 1, {"EventRow"})) == [event(NOW)]
+    assert list(read(tmp_path / "none", 0.0, NOW)) == []
+    assert oldest(tmp_path / "none") is None
