@@ -13,7 +13,6 @@ import logging
 import os
 import re
 import select
-import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -116,8 +115,8 @@ class SshBackend:
             scheduler = config.worker_scheduler_address
             storage = config.object_storage_address or beside(scheduler, 1, "")
             self._forwards = [scheduler, storage]
-        # ssh knows no sockets without a file.
-        self._controls = tempfile.mkdtemp(prefix="scaler-ssh-") if self._forwards else ""
+        # Each ssh removes its own at its end, also when this process is killed. No directory, which would stay.
+        self._sockets = f"{tempfile.gettempdir()}/scaler-ssh-{os.urandom(8).hex()}-" if self._forwards else ""
         self._keys: Sequence[FoundKeys | None] = [None] * len(self._forwards)
         """Those of a run of each of them; None where it has configured ones, or none."""
         self._learn_cores()
@@ -178,8 +177,8 @@ class SshBackend:
         for connection in connections:
             connection.close(max(0.0, until - time.monotonic()))
         self._watched.close()
-        if self._controls:
-            shutil.rmtree(self._controls, ignore_errors=True)
+        for link in self._links:
+            self._remove_socket(link)
 
     # -- hosts
 
@@ -200,17 +199,20 @@ class SshBackend:
         mark = f"{self._prefix}-{self._links.index(link)}"
         script = watch_script(mark, self._config.death_timeout_seconds, python_version(), self._environment)
         link.connected_at, link.has_answered, link.ready_at, link.starts = now, False, None, 0
-        control = self._control(link)
         try:
-            if control:  # what a killed ssh has left there keeps the next one from it
-                Path(control).unlink(missing_ok=True)
-            command = ssh_command(link.host, self._config.ssh_options, control, script)
+            self._remove_socket(link)
+            command = ssh_command(link.host, self._config.ssh_options, self._control(link), script)
             link.connection = HostConnection(command, self._watched)
         except OSError as error:
             self._failed(link, f"{link.host}: cannot start ssh: {error}", now)
 
     def _control(self, link: _Link) -> str:
-        return f"{self._controls}/{self._links.index(link)}" if self._controls else ""
+        return f"{self._sockets}{self._links.index(link)}" if self._sockets else ""
+
+    def _remove_socket(self, link: _Link) -> None:
+        """Remove what an ssh that was killed has left: the next one takes no socket that exists."""
+        if control := self._control(link):
+            Path(control).unlink(missing_ok=True)
 
     def _receive(self, link: _Link, now: float) -> None:
         connection = link.connection
