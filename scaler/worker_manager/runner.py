@@ -4,6 +4,8 @@ One round lists the units, decides (`reconcile`) and acts. Rounds follow one ano
 when units change, or what the scheduler wants. Calls of the backend run in a thread of their own; however long they
 take, the scheduler gets a status on every heartbeat.
 
+A manager that is asked to end before its backend has answered once has started nothing, so it ends without the answer.
+
 Out of contact with the scheduler, units are kept, and only a fixed manager starts any, to replace those that are lost.
 """
 
@@ -16,7 +18,6 @@ import random
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -32,6 +33,7 @@ from scaler.net.connection import Broken, ConnectionRefused, Connector, Connecto
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
 from scaler.plugins import load, worker_manager_type
+from scaler.processes import adopt_orphans, end_descendants
 from scaler.protocol.messages import (
     Desired,
     ManagerDetails,
@@ -46,6 +48,7 @@ from scaler.protocol.messages import (
 from scaler.texts import escaped
 from scaler.worker_manager.awaited import AwaitedBackend
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
+from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 if TYPE_CHECKING:
@@ -95,20 +98,50 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
         connect = partial(_connect, config)
         ready: Callable[[], None] = lambda: component.ready({"scheduler": config.scheduler_address})  # noqa: E731
         try:
-            backend = load_backend(config)
+            backend = await _made(config, component.stop)
         except BackendError as error:
             _log.warning("the backend is not there yet, will try again: %s", error)
             found = await _awaited(config, connect, takeover_seconds, component.stop, ready)
-            if found is None:
-                return 0
             backend, ready = found, lambda: None
+        if backend is None:
+            return 0
         runner = Runner(config, backend, connect, takeover_seconds)
         if isinstance(request, ClusterConfig):
             # Its workers end without a scheduler, and it would replace them for ever.
             runner.patience_seconds = config.death_timeout_seconds
         return await runner.run(component.stop, ready)
 
-    return run_component("worker_manager", config, main, config.event_loop)
+    try:
+        return run_component("worker_manager", config, main, config.event_loop)
+    finally:
+        # A call that was given up may wait for a command, whose end it would report.
+        logging.disable()
+        adopt_orphans()
+        end_descendants()
+
+
+async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:
+    """Make the backend, which may ask its service, and return it; None when the manager is to end before.
+
+    Raises BackendError, and UsageError.
+    """
+    thread = CallThread()
+    making = thread.call(load_backend, config)
+    thread.shutdown()
+    stopped = asyncio.create_task(stop.wait())
+    try:
+        if await answered_before(making, stopped):
+            return making.result()
+    finally:
+        stopped.cancel()
+    _log.warning("%s", _unanswered())
+    return None
+
+
+def _unanswered(reason: str = "") -> str:
+    """Return what a manager says that ends without an answer. reason: of the last failure."""
+    why = f" ({reason})" if reason else ""
+    return f"ending before the backend has answered{why}: units that an earlier manager has left stay for the next one"
 
 
 async def _awaited(
@@ -153,7 +186,7 @@ class Runner:
         self._backend = backend
         self._capacity = capacity = backend.capacity
         self._reconciler = Reconciler(capacity.max_units, capacity.starting, capacity.backlog)
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="backend")
+        self._thread = CallThread()
         self._heartbeat_seconds = config.heartbeat_interval_seconds
         self._list_backoff = Backoff(self._heartbeat_seconds, max(self._heartbeat_seconds, MAX_LIST_PAUSE_SECONDS))
         self._failed_lists = 0
@@ -161,6 +194,8 @@ class Runner:
         self._list_at = 0.0
         """When to list again after a failure."""
         self._wake = asyncio.Event()
+        self._ending = asyncio.Event()
+        """It is to end, for whatever reason."""
         self._desired: Desired | None = None
         self._joined: set[str] = set()
         """Units whose worker has connected, which the next round passes to the reconciler."""
@@ -172,7 +207,7 @@ class Runner:
         self._is_over = False
         """The cluster is shut down, or the scheduler has refused this manager."""
         self._units: list[Unit] | None = None
-        """As the backend listed them last."""
+        """As the backend listed them last; None: it has not answered yet, and nothing was started."""
         self._degraded_reason = ""
         self._in_contact = False
         self._lost_at = time.monotonic()
@@ -209,12 +244,12 @@ class Runner:
         left that outlive the manager.
         """
         stopped = asyncio.create_task(stop.wait())
-        stopped.add_done_callback(lambda _: self._wake.set())
+        stopped.add_done_callback(lambda _: self._end_soon())
         is_ready = False
         try:
             while not (stop.is_set() or self._is_over):
                 self._wake.clear()
-                again = await self._round()
+                again = await (self._round() if self._units is not None else self._first_round())
                 if self._in_contact and not is_ready:
                     ready()
                     is_ready = True
@@ -229,6 +264,10 @@ class Runner:
         if self._left:
             raise ScalerError(self._left)
         return 0
+
+    def _end_soon(self) -> None:
+        self._ending.set()
+        self._wake.set()
 
     def _check_patience(self) -> None:
         if not self._in_contact and time.monotonic() - self._lost_at >= self.patience_seconds:
@@ -269,6 +308,8 @@ class Runner:
                 case Received():
                     # The answer to a status: a round for it would bring the next status, and that an answer, for ever.
                     continue
+            if self._is_over:
+                self._ending.set()
             self._wake.set()
 
     def _takeover(self, refused: Refused) -> float:
@@ -289,6 +330,18 @@ class Runner:
     def _connect_again(self) -> None:
         self._connector.close()
         self._connector = self._connect()
+
+    async def _first_round(self) -> float:
+        """Do a round, unless the manager is to end before the backend has answered."""
+        working = asyncio.create_task(self._round())
+        ending = asyncio.create_task(self._ending.wait())
+        await asyncio.wait({working, ending}, return_when=asyncio.FIRST_COMPLETED)
+        ending.cancel()
+        if self._units is None and not working.done():
+            working.cancel()
+            await asyncio.wait({working})
+            return 0.0
+        return await working
 
     async def _round(self) -> float:
         """List, decide, act. Returns after how many seconds to do it again if nothing changes before."""
@@ -341,9 +394,12 @@ class Runner:
 
     async def _call(self, function: Callable[..., _Result], *arguments: object) -> _Result:
         """Call the backend in its thread, and report on every heartbeat until it returns."""
-        answer = asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-        while not (await asyncio.wait({answer}, timeout=self._heartbeat_seconds))[0]:
-            self._report()
+        answer = self._thread.call(function, *arguments)
+        try:
+            while not (await asyncio.wait({answer}, timeout=self._heartbeat_seconds))[0]:
+                self._report()
+        finally:
+            answer.cancel()
         return answer.result()
 
     async def _rest(self, seconds: float) -> None:
@@ -409,16 +465,22 @@ class Runner:
     async def _end(self) -> None:
         """Stop all units, and end what is left of them after the backend's stop_seconds.
 
-        A manager that was refused leaves units that outlive it: they belong to the manager that stays.
+        A manager that was refused leaves units that outlive it: they belong to the manager that stays. One whose
+        backend never answers leaves those of an earlier manager: it does not know them.
         """
         self._warn_at = math.inf
         self._takeover_seconds = 0.0
         if self._redial is not None:
             self._redial.cancel()
         seconds = self._capacity.stop_seconds
+        may_have_units = self._refused is None or not self._capacity.outlive_manager
+        if may_have_units and not await self._answers():
+            may_have_units = False
+            if self._capacity.outlive_manager:
+                _log.warning("%s", _unanswered(self._degraded_reason))
         try:
             async with asyncio.timeout(seconds):
-                if self._refused is None or not self._capacity.outlive_manager:
+                if may_have_units:
                     await self._stop_all()
         except TimeoutError:
             if not self._capacity.outlive_manager:
@@ -429,9 +491,24 @@ class Runner:
                 by_hand = f"; stop by hand: {', '.join(staying)}" if staying else ""
                 why = f" ({self._degraded_reason})" if self._degraded_reason else ""
                 self._left = f"units may be left, which could not be stopped within {seconds:g} s{why}{by_hand}"
-        await self._call(self._backend.close)
+        if self._units is not None or not self._thread.is_busy:
+            await self._call(self._backend.close)
         self._thread.shutdown()
         self._connector.close("the worker manager ends")
+
+    async def _answers(self) -> bool:
+        """Tell whether the backend has listed its units at any time, or does so soon."""
+        try:
+            async with asyncio.timeout(FIRST_ANSWER_SECONDS):
+                while self._units is None:
+                    try:
+                        await self._list()
+                    except BackendError as error:
+                        self._degraded_reason = str(error)
+                        await asyncio.sleep(STOP_RETRY_SECONDS)
+        except TimeoutError:
+            pass
+        return self._units is not None
 
     async def _stop_all(self) -> None:
         asked: set[str] = set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from scaler.worker_manager.slurm import backend as slurm_backend
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.integration.burst_tasks import nap
 from tests.integration.queue_stand_in import end_all, install, jobs_in
-from tests.integration.settings_rig import command
+from tests.integration.settings_rig import Command, command
 from tests.waiting import until
 
 WAIT_SECONDS = 45.0
@@ -169,6 +170,37 @@ def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
     backend_of("pbs", tmp_path, slurm_prefix=str(login)).close()
     assert queue.is_dir()
     until(lambda: ["sleep", seconds] not in [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])])
+
+
+@pytest.mark.parametrize("slow", ["sbatch", "squeue"])
+def test_a_manager_that_is_stopped_before_its_batch_system_answers_ends_without_the_answer_and_leaves_no_command(
+    slow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands, pid_file = tmp_path / "commands", tmp_path / "pid"
+    commands.mkdir()
+    for name in ("sbatch", "squeue"):
+        path = commands / name
+        # The process that sleeps is not the one that the manager has started.
+        slowly = f"sleep 600 & echo $! >{pid_file}.new && mv {pid_file}.new {pid_file}; wait"
+        path.write_text(f"#!/bin/sh\n{slowly if name == slow else ':'}\n")
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(commands), prepend=os.pathsep)
+    running = Command(
+        "scaler_worker_manager",
+        ("slurm", "tcp://127.0.0.1:1", "-wmi", "m", "--slurm-time-minutes", "1"),
+        {},
+        tmp_path,
+    )
+    try:
+        until(pid_file.exists, WAIT_SECONDS)
+        running.process.send_signal(signal.SIGINT)
+        assert running.process.wait(WAIT_SECONDS) == 0
+        text = running.output() + running.errors()
+        assert "ending before the backend has answered: units that an earlier manager has left stay" in text
+        assert "did not answer" not in text
+        assert not psutil.pid_exists(int(pid_file.read_text()))
+    finally:
+        running.close()
 
 
 def test_a_quality_of_service_is_refused_where_the_system_has_none() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
@@ -30,7 +31,15 @@ from scaler.serialization import dump_function, dump_value, load_value, parts_of
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.executors import MemoryExecutor
-from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorDegraded, ExecutorError
+from scaler.worker.executor import (
+    CallFailed,
+    CallFinished,
+    CallKey,
+    CallStarted,
+    ExecutorDegraded,
+    ExecutorError,
+    Report,
+)
 from scaler.worker_manager.offload import OffloadConfig
 from scaler.worker_manager.offload.service import ServiceAgent
 from tests.integration.worker_rig import DEADLINE_SECONDS, AgentRig, PlayedScheduler
@@ -413,6 +422,35 @@ def test_an_executor_that_cannot_start_ends_the_agent_with_its_reason(error: Exc
 
     asyncio.run(run())
     assert executor.is_closed
+
+
+def test_an_agent_that_is_stopped_before_its_executor_has_started_does_not_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class SilentExecutor(MemoryExecutor):
+        is_starting, go_on = threading.Event(), threading.Event()
+
+        def start(self, report: Callable[[Report], None]) -> None:
+            self.is_starting.set()
+            self.go_on.wait()
+            super().start(report)
+
+    async def main() -> None:
+        rig = Rig(config, executor, None)
+        await asyncio.to_thread(executor.is_starting.wait)
+        rig.agent.stop()
+        await rig.agent.ended
+        await rig.agent.close()
+
+    config = OffloadConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", unit_id="u", executor="memory:memory"
+    )
+    executor = SilentExecutor()
+    try:
+        asyncio.run(main())
+    finally:
+        executor.go_on.set()
+    assert "ending before the service has answered: nothing was sent to it" in caplog.text
 
 
 def test_an_executor_that_cannot_end_what_is_left_says_so(caplog: pytest.LogCaptureFixture) -> None:

@@ -123,8 +123,13 @@ def play(
     leaves: Sequence[str] = (),
     takeover_seconds: float = 0.0,
     patience_seconds: float = math.inf,
+    *,
+    is_closed: bool = True,
 ) -> Stage:
-    """Run a manager for as long as the story takes, and stop it. leaves: units that must be left."""
+    """Run a manager for as long as the story takes, and stop it. leaves: units that must be left.
+
+    is_closed: whether the backend must be closed in the end.
+    """
     config = WorkerManagerConfig(
         type="memory",
         scheduler_address="tcp://127.0.0.1:1",
@@ -150,7 +155,7 @@ def play(
             with suppress(ScalerError):
                 await task
         assert units.alive() == list(leaves)
-        assert units.closed
+        assert units.closed is is_closed
         assert scheduler.closed
         return stage
 
@@ -520,9 +525,11 @@ class SlowBackend(MemoryBackend):
 
     def __init__(self) -> None:
         super().__init__(Capacity(1, 8, 8))
+        self.is_starting = threading.Event()
         self.go_on = threading.Event()
 
     def start(self, count: int) -> list[str]:
+        self.is_starting.set()
         self.go_on.wait()
         return super().start(count)
 
@@ -542,11 +549,81 @@ def test_a_slow_backend_does_not_silence_the_manager() -> None:
     play(story, backend)
 
 
+def test_units_that_start_while_the_manager_is_stopped_are_stopped_as_well() -> None:
+    backend = SlowBackend()
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.next_status()
+        await asyncio.to_thread(backend.is_starting.wait)
+        stage.stop.set()
+        await stage.scheduler.next_status()
+        assert not stage.task.done()
+        backend.go_on.set()
+
+    assert play(story, backend).backend.starts == 2
+
+
+class SilentBackend(MemoryBackend):
+    """Its `list` waits for the test."""
+
+    def __init__(self, capacity: Capacity) -> None:
+        super().__init__(capacity)
+        self.go_on = threading.Event()
+        self.is_listing = threading.Event()
+
+    def list(self) -> list[Unit]:
+        self.is_listing.set()
+        self.go_on.wait()
+        return super().list()
+
+
+def test_a_manager_that_is_stopped_before_its_service_has_answered_does_not_wait_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = SilentBackend(Capacity(1, 8, 8, outlive_manager=True))
+
+    async def story(stage: Stage) -> None:
+        await asyncio.to_thread(backend.is_listing.wait)
+        stage.stop.set()
+        assert await stage.task == 0
+
+    try:
+        play(story, backend, is_closed=False)
+    finally:
+        backend.go_on.set()
+    assert "ending before the backend has answered: units that an earlier manager has left stay" in caplog.text
+
+
+def test_a_manager_that_is_stopped_while_its_service_is_away_says_what_may_be_left(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    backend = BlindBackend(outlive_manager=True)
+    backend.failures = 1000
+
+    async def story(stage: Stage) -> None:
+        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
+        await stage.scheduler.next_status()
+
+    assert play(story, backend).task.result() == 0
+    assert "ending before the backend has answered (the service does not answer): units that" in caplog.text
+
+
+def test_units_of_an_earlier_manager_are_stopped_by_one_that_is_stopped_at_its_start() -> None:
+    backend = MemoryBackend(Capacity(1, 8, 8, outlive_manager=True))
+    backend.start(2)
+
+    async def story(stage: Stage) -> None:
+        stage.stop.set()
+
+    play(story, backend)
+
+
 class BlindBackend(MemoryBackend):
     """Its first listings fail."""
 
-    def __init__(self) -> None:
-        super().__init__(Capacity(1, 8, 8))
+    def __init__(self, *, outlive_manager: bool = False) -> None:
+        super().__init__(Capacity(1, 8, 8, outlive_manager=outlive_manager))
         self.failures = 2
 
     def list(self) -> list[Unit]:

@@ -12,8 +12,6 @@ import dataclasses
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import assert_never
 
 from scaler.config.worker import WorkerConfig
@@ -42,6 +40,7 @@ from scaler.worker.call import Call, CallResult, unpack_result
 from scaler.worker.executor import CallKey, Executor, ExecutorError
 from scaler.worker.processor.calling import failure_of
 from scaler.worker.processor.functions import CACHE_BYTES, NO_STORAGE
+from scaler.worker_manager.call_thread import CallThread, answered_before
 from scaler.worker_manager.offload import OffloadConfig
 
 MAX_PRINTED_BYTES = 64 * 1024
@@ -143,7 +142,7 @@ class ServiceAgent(Agent):
         if isinstance(config, OffloadConfig) and isinstance(self._core.executor, ServiceCalls):
             self._core.executor.paid.least_seconds = config.task_minimum_seconds
         self._executor = executor
-        self._thread = ThreadPoolExecutor(1, "executor")
+        self._thread = CallThread()
         self._objects = FetchedObjects(connect_storage)
         self._show_degraded = show_degraded
         self._changed = asyncio.Event()
@@ -208,9 +207,10 @@ class ServiceAgent(Agent):
 
     async def _work(self) -> None:
         """Use the executor until `close`. Raises what closing the executor raises and must not."""
-        in_thread = partial(self._loop.run_in_executor, self._thread)
+        in_thread = self._thread.call
         try:
-            await in_thread(self._executor.start, self._take_from_thread)
+            if not await self._started():
+                return
             self.connect()
             while not self._is_closed:
                 calls, self._calls = list(self._calls.values()), {}
@@ -240,6 +240,19 @@ class ServiceAgent(Agent):
             await in_thread(self._executor.close)
         except ScalerError as error:
             _log.error("%s", error)  # it says what may be left, and how to end it
+
+    async def _started(self) -> bool:
+        """Start the executor; tell whether it was started before this agent is to end. Raises what keeps it from it."""
+        starting = self._thread.call(self._executor.start, self._take_from_thread)
+        ending = asyncio.create_task(self._changed.wait())  # an agent that is not connected gets no calls
+        try:
+            if not await answered_before(starting, ending):
+                _log.warning("ending before the service has answered: nothing was sent to it")
+                return False
+        finally:
+            ending.cancel()
+        starting.result()
+        return True
 
     async def _fetch(self, number: int, call: Call) -> None:
         """Replace the stored payloads of a call by inline ones, and start it."""

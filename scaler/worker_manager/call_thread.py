@@ -1,0 +1,62 @@
+"""A thread for blocking calls of a worker manager to its backend, which a manager that ends need not wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+FIRST_ANSWER_SECONDS = 0.75
+"""How long a process that ends waits for a service that has not answered yet. A manager may wait twice: for its backend
+to be made, and to list.
+"""
+
+_Result = TypeVar("_Result")
+
+
+class CallThread:
+    """Makes calls one after another. A daemon, unlike threads of an executor: a call that hangs keeps no process."""
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._unfinished: list[Future[object]] = []
+        threading.Thread(target=self._run, name="backend", daemon=True).start()
+
+    def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
+        """Make a call, and return its result on the running loop. Cancelled before its turn, it is not made."""
+        answer: Future[_Result] = Future()
+
+        def make() -> None:
+            if answer.set_running_or_notify_cancel():
+                try:
+                    answer.set_result(function(*arguments))
+                except BaseException as error:  # noqa: BLE001 (raised again where the result is awaited)
+                    answer.set_exception(error)
+
+        self._unfinished = [each for each in self._unfinished if not each.done()] + [answer]  # type: ignore[list-item]
+        self._calls.put(make)
+        return asyncio.wrap_future(answer)
+
+    @property
+    def is_busy(self) -> bool:
+        """A call has not returned, whether it is awaited or not."""
+        return any(not each.done() for each in self._unfinished)
+
+    def shutdown(self) -> None:
+        """End the thread once its calls have returned."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while (make := self._calls.get()) is not None:
+            make()
+
+
+async def answered_before(call: asyncio.Future[Any], ending: asyncio.Future[Any]) -> bool:
+    """Wait for a call, and tell whether it has ended; not, and it is cancelled, when the process is to end before."""
+    await asyncio.wait({call, ending}, return_when=asyncio.FIRST_COMPLETED)
+    if not call.done():
+        await asyncio.wait({call}, timeout=FIRST_ANSWER_SECONDS)
+    return not call.cancel()
