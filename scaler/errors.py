@@ -46,7 +46,7 @@ class ClientClosedError(ScalerError, RuntimeError):
     """The client was used after it was disconnected, or in a forked child."""
 
 
-class ProtectedError(ScalerError, PermissionError):
+class ProtectedError(ScalerError, PermissionError, ValueError):
     """A client asked a protected scheduler to shut down."""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
+from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
@@ -392,7 +393,7 @@ class Client(ArgumentOnly):
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
         instead of values. memory, cpus, gpu, replicas, expected_seconds: as in `submit_verbose`, of each computation.
-        Raises UsageError, before anything is sent, for missing keys, keys wanted twice, and cycles.
+        Raises UsageError, before anything is sent, for missing keys and cycles.
         """
         self._check_open()
         parent = self._parent()
@@ -647,9 +648,16 @@ class Client(ArgumentOnly):
         self._references.clear()
 
     def disconnect(self) -> None:
-        """End this client, and nothing else: unfinished tasks are dropped. Harmless when repeated."""
+        """End this client, and nothing else: unfinished tasks are dropped. Harmless when repeated.
+
+        Futures of `get` are cancelled, and others end with ClientDisconnectedError, unless they are of a session.
+        """
         self._is_closed = True
         if not self._is_nested:
+            if self._session is None:
+                for future in self._futures.unfinished():
+                    if future.node is not None:
+                        future.cancel()
             self._loop.close(_DISCONNECTED)
 
     def shutdown(self) -> None:
@@ -692,6 +700,10 @@ class Client(ArgumentOnly):
             raise ClientClosedError(_DISCONNECTED)
         parent = self._parent() if self._is_inside_task else b""
         template = self._templates.template(fn, options, parent)
+        shape = (len(args), *kwargs)
+        if shape not in template.shapes and template.owner is None:  # executors put errors into futures
+            check_arguments(fn, args, kwargs)
+            template.shapes.add(shape)
         if key is None and tag is None:
             return self._futures.submit(template, args, kwargs)
         return self._durable("key and tag").submit(template, args, kwargs, key, tag)

@@ -61,7 +61,7 @@ class Plan:
     """
 
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
-        """Raises UsageError for keys that are missing or wanted twice, and for cycles; the text names them."""
+        """Raises UsageError for keys that are missing, and for cycles; the text names them."""
         if not isinstance(graph, Mapping):
             raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
         if isinstance(keys, str | bytes):
@@ -75,8 +75,6 @@ class Plan:
         for key in keys:
             if not self._is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
-            if key in self.wanted:
-                raise UsageError(f"key {key!r} is wanted twice: name each key once")
             self.wanted[key] = key
         self._order()
         self.wanted = {key: self.target(key) for key in self.wanted}

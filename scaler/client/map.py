@@ -40,6 +40,7 @@ from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.errors import (
     MemoryLimitError,
+    ObjectLostError,
     ProcessorDiedError,
     ScalerError,
     SerializationError,
@@ -64,6 +65,9 @@ PART_WAITED = 1 / 8
 FLUSH_SECONDS = 0.01
 """Items wait this long, and at most twice that, for the next one of their chunk."""
 WAIT_STEP_SECONDS = 1.0
+
+_OF_ONE_ITEM = (ProcessorDiedError, TaskTimeoutError, MemoryLimitError, ObjectLostError)
+"""A chunk that ends with one of them is taken apart: its other items may be fine."""
 
 Submit = Callable[[list[Any]], TaskFuture]
 
@@ -307,7 +311,7 @@ class ChunkRunner:
             failure = chunk.failure()
             # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
             was_called = failure is None or remote_traceback(failure) is None
-            if was_called and not isinstance(failure, ProcessorDiedError | TaskTimeoutError | MemoryLimitError):
+            if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return
         is_made = not chunk.items
         for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):

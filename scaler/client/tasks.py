@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
-from scaler.errors import ScalerError, UsageError
+from scaler.errors import ObjectLostError, ScalerError, UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization import Serializer
-from scaler.serialization.arguments import ByReference, Collection
+from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
 
 if TYPE_CHECKING:
     from scaler.client.kept import Kept
@@ -84,11 +84,15 @@ class ObjectReference(ByReference):
         return self._upload.id
 
     def _known_value(self, collection: Collection, /) -> None:
-        """Return None: the object is in the storage. Raises UsageError when this client cannot use it."""
+        """Return None: the object is in the storage. Raises UsageError when it is another client's.
+
+        And DependencyFailedError after the client was cleared: the task's future then ends with ObjectLostError.
+        """
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client: send the object with this one")
         if self._upload.is_invalid:
-            raise UsageError(f"object {self.name!r} was cleared: send it again")
+            why = ObjectLostError(f"object {self.name!r} was cleared: send it again")
+            raise DependencyFailedError(why, self)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -101,6 +105,8 @@ class TaskTemplate:
     """Loads the results; None: the built-in one."""
     owner: object = None
     """The executor that submits the tasks, None for a client's own."""
+    shapes: set[tuple[object, ...]] = field(default_factory=set)
+    """Calls that the function takes, as far as they were checked: number of arguments, and names of keyword ones."""
     uploads: tuple[ObjectUpload, ...] = field(init=False)
 
     def __post_init__(self) -> None:

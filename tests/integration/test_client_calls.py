@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 import scaler
-from scaler import Client, SchedulerClusterCombo
+from scaler import Client, ScalerExecutor, SchedulerClusterCombo
 from scaler.errors import RemoteError, SerializationError, TaskTimeoutError, UsageError
 from tests.waiting import wait_for_file
 
@@ -344,3 +344,17 @@ def test_the_names_that_libraries_import_are_there() -> None:
     )
     assert issubclass(ObjectReference, object)
     assert scaler.Serializer.__abstractmethods__ == {"serialize", "deserialize"}
+
+
+def test_arguments_that_the_function_does_not_take_are_refused_at_once(client: Client) -> None:
+    submits: list[Callable[[], object]] = [
+        lambda: client.submit(len),
+        lambda: client.submit(len, "a", "b"),
+        lambda: client.submit(int.bit_length, base=7),
+        lambda: client.submit_verbose(len, ("a", "b")),
+    ]
+    for submit in submits:
+        with pytest.raises(TypeError, match="does not take these arguments"):
+            submit()
+    with ScalerExecutor(client) as executor:  # as those of the standard library do
+        assert isinstance(executor.submit(len).exception(), TypeError)

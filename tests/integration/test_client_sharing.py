@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ClientClosedError, ScalerError, UsageError
+from scaler.errors import ClientClosedError, ObjectLostError, ScalerError, UsageError
 
 SECONDS = 20
 
@@ -86,9 +86,15 @@ def test_clear_ends_tasks_and_references_and_the_client_goes_on(client: Client) 
     assert running.cancelled()
     assert finished.result() == 2
     assert repr(reference) == "<ObjectReference 'thing' cleared>"
-    for use in (lambda: client.submit(len, reference), lambda: client.get({"r": reference, "n": (len, "r")}, ["n"])):
-        with pytest.raises(UsageError, match="'thing' was cleared: send it again"):
+    for use in (
+        lambda: client.submit(len, reference).result(),
+        lambda: client.get({"r": reference, "n": (len, "r")}, ["n"]),
+    ):
+        with pytest.raises(ObjectLostError, match="'thing' was cleared: send it again"):
             use()
+    ended = client.map(len, [reference, "ab"], chunk_size=2, return_exceptions=True)
+    assert isinstance(ended[0], ObjectLostError)
+    assert ended[1] == 2
     assert client.submit(add, finished, 1).result(SECONDS) == 3
 
 

@@ -1,0 +1,26 @@
+"""Whether a function takes a call's arguments: asked before the call is sent, so that a mistake shows at once. Pure."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from scaler.serialization import name_of
+
+
+def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    """Raise TypeError when calling the function with these arguments would.
+
+    A function whose parameters are not known, or may differ from what it shows, takes all arguments.
+    """
+    try:
+        if hasattr(function, "__signature__") or (isinstance(function, type) and type(function) is not type):
+            return
+        signature = inspect.signature(function, follow_wrapped=False)
+    except Exception:  # noqa: BLE001 (a builtin has none, and an object of the user may raise anything)
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{name_of(function)}() does not take these arguments: {error}") from None
