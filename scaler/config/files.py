@@ -8,13 +8,11 @@ from pathlib import Path
 
 import tomli
 
+from scaler.config.compatibility import ADAPTERS, GUI
 from scaler.errors import ConfigError, nearest
 
 WORKER_MANAGER = "worker_manager"
-WEBUI, GUI = "webui", "gui"
-"""The web server's section, and its older name."""
-ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
-"""Older sections of worker managers, and their types."""
+WEBUI = "webui"
 SECTIONS = ("object_storage_server", "scheduler", WORKER_MANAGER, "cluster", *ADAPTERS, WEBUI, GUI, "top")
 
 Table = Mapping[str, object]

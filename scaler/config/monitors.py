@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Annotated
 
 from scaler.config.addresses import MAX_PORT, check_server_address
+from scaler.config.compatibility import OF_TIMEOUT_SECONDS, OF_WEB_HOST, OF_WEB_PORT
 from scaler.config.security import SecurityConfig
-from scaler.config.setting import Alias, LoggingConfig, Setting
+from scaler.config.setting import LoggingConfig, Setting
 from scaler.config.values import Check, Name, Names, Range, Seconds
 from scaler.registry import find, find_only, is_name
 
 MAX_LISTED_TASKS = 10_000
 """The monitors' model keeps no more."""
-
-_GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
-
-
-def _host_of(value: object) -> object:
-    return _gui_address(value)["host"].strip("[]")
-
-
-def _port_of(value: object) -> object:
-    return int(_gui_address(value)["port"])
-
-
-def _gui_address(value: object) -> re.Match[str]:
-    found = _GUI_ADDRESS.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        raise ValueError("must be host:port, such as 127.0.0.1:50001")
-    return found
 
 
 def _monitor_address(value: str) -> str:
@@ -60,7 +43,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
 
     section = "webui"
 
-    web_host: Annotated[Name, Setting(aliases=(Alias("gui_address", _host_of),), metavar="HOST")] = "127.0.0.1"
+    web_host: Annotated[Name, Setting(aliases=OF_WEB_HOST, metavar="HOST")] = "127.0.0.1"
     """Where it listens. Beyond this machine, the page asks for a token.
 
     gui_address, host:port, gives web_host and web_port together.
@@ -68,7 +51,7 @@ class WebUiConfig(LoggingConfig, MonitorConfig):
     web_port: Annotated[
         int,
         Range(ge=0, le=MAX_PORT),
-        Setting(aliases=(Alias("port"), Alias("gui_address", _port_of)), metavar="PORT"),
+        Setting(aliases=OF_WEB_PORT, metavar="PORT"),
     ] = 50001
     """The port of the page, or the next free one when it is in use; 0: any free one."""
     web_token_file: Annotated[str | None, Setting(default_text="a file of this user's own", metavar="FILE")] = None
@@ -96,5 +79,5 @@ class TopConfig(MonitorConfig):
 
     section = "top"
 
-    timeout_seconds: Annotated[Seconds, Setting("-t", aliases=(Alias("timeout"),), metavar="SECONDS")] = 5.0
+    timeout_seconds: Annotated[Seconds, Setting("-t", aliases=OF_TIMEOUT_SECONDS, metavar="SECONDS")] = 5.0
     """How long it waits for a scheduler when it starts, and for the answer to a question about a task."""

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from scaler.config.addresses import monitor_address_beside
+from scaler.config.compatibility import OF_OBJECT_STORAGE_ADDRESS, OF_POLICY_CONTENT, OF_SCHEDULER_ADDRESS
 from scaler.config.security import SecurityConfig
-from scaler.config.setting import Alias, LoggingConfig, Setting, SettingsModel
+from scaler.config.setting import LoggingConfig, Setting, SettingsModel
 from scaler.config.values import (
     Address,
     Count,
@@ -23,19 +24,10 @@ from scaler.config.values import (
 )
 from scaler.processes import usable_memory
 
-_ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
-
 
 def default_memory_limit_bytes() -> int:
     """Return half of the memory that this process may use: the machine's, or that of its container or service."""
     return (usable_memory()[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
-
-
-def _content_of_allocate_policy(value: object) -> object:
-    allocate = _ALLOCATE.get(value) if isinstance(value, str) else None
-    if allocate is None:
-        raise ValueError(f"must be one of {', '.join(_ALLOCATE)}")
-    return f"allocate={allocate}; scaling=vanilla"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +52,7 @@ class ObjectStorageServerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
     section = "object_storage_server"
 
-    bind_address: Annotated[
-        Address, Setting(positional=True, aliases=(Alias("object_storage_address"),), metavar="ADDRESS")
-    ]
+    bind_address: Annotated[Address, Setting(positional=True, aliases=OF_OBJECT_STORAGE_ADDRESS, metavar="ADDRESS")]
     """Where it listens: tcp://host:port or ipc://path."""
     memory_limit_bytes: Annotated[Limit, Setting(default_text="half of the machine's memory", metavar="BYTES")] = field(
         default_factory=default_memory_limit_bytes
@@ -91,7 +81,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
 
     section = "scheduler"
 
-    bind_address: Annotated[Address, Setting(positional=True, aliases=(Alias("scheduler_address"),), metavar="ADDRESS")]
+    bind_address: Annotated[Address, Setting(positional=True, aliases=OF_SCHEDULER_ADDRESS, metavar="ADDRESS")]
     """Where clients, workers and worker managers connect: tcp://host:port or ipc://path."""
     object_storage_address: Annotated[
         ServerAddress | None,
@@ -150,7 +140,7 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """The scaling policy: simple, waterfall_v1, target_v1, or one that is installed under scaler.scaling_policies."""
     policy_content: Annotated[
         str,
-        Setting("-pc", aliases=(Alias("allocate_policy", _content_of_allocate_policy),), metavar="TEXT"),
+        Setting("-pc", aliases=OF_POLICY_CONTENT, metavar="TEXT"),
     ] = "allocate=even_load; scaling=vanilla"
     """The policy's own settings, in its own syntax."""
     spend_limit: Annotated[SpendLimit, Setting(default_text="none", metavar="AMOUNTS")] = ""

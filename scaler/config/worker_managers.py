@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, ClassVar, cast
 
+from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
 from scaler.config.security import SecurityConfig
-from scaler.config.setting import Alias, Setting
+from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.plugins import load, worker_manager_type
@@ -30,7 +31,7 @@ PROCESSOR_SETTINGS = (
     "preload_timeout_seconds",
 )
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""
-TASKS_AT_ONCE = Setting("-mtc -n", aliases=(Alias("num_of_workers"),), metavar="COUNT")
+TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
 
 def default_concurrency() -> int:
@@ -121,7 +122,7 @@ class ClusterConfig(ConnectedWorkerSettings):
         Count,
         Setting(
             "-n -mtc",
-            aliases=(Alias("max_task_concurrency"),),
+            aliases=OF_NUM_OF_WORKERS,
             default_text="CPUs minus 1, at least 1",
             metavar="COUNT",
         ),

@@ -1,0 +1,59 @@
+"""Older names of settings, sections and arguments, and those of `opengris-scaler`: all that is accepted beside our own.
+
+The import path that libraries built on `opengris-scaler` use is `scaler.client.object_reference`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import MutableMapping
+
+from scaler.config.setting import Alias
+from scaler.errors import UsageError
+
+ADAPTERS = {"native_worker_adapter": "baremetal_native", "symphony_worker_adapter": "symphony"}
+"""Older sections of worker managers, and their types."""
+GUI = "gui"
+"""The older section of the web server."""
+_ALLOCATE = {"even": "even_load", "even_load": "even_load", "capability": "capability"}
+_GUI_ADDRESS = re.compile(r"(?:tcp://|http://)?(?P<host>\[[^\]]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})/?")
+
+
+def rename_arguments(arguments: MutableMapping[str, object]) -> None:
+    """Give a combo's arguments the names of their settings. Raises UsageError for two of one setting."""
+    if "per_worker_queue_size" in arguments:
+        if "per_worker_task_queue_size" in arguments:
+            raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
+        arguments["per_worker_task_queue_size"] = arguments.pop("per_worker_queue_size")
+
+
+def _content_of_allocate_policy(value: object) -> object:
+    allocate = _ALLOCATE.get(value) if isinstance(value, str) else None
+    if allocate is None:
+        raise ValueError(f"must be one of {', '.join(_ALLOCATE)}")
+    return f"allocate={allocate}; scaling=vanilla"
+
+
+def _host_of(value: object) -> object:
+    return _gui_address(value)["host"].strip("[]")
+
+
+def _port_of(value: object) -> object:
+    return int(_gui_address(value)["port"])
+
+
+def _gui_address(value: object) -> re.Match[str]:
+    found = _GUI_ADDRESS.fullmatch(value) if isinstance(value, str) else None
+    if found is None:
+        raise ValueError("must be host:port, such as 127.0.0.1:50001")
+    return found
+
+
+OF_SCHEDULER_ADDRESS = (Alias("scheduler_address"),)
+OF_OBJECT_STORAGE_ADDRESS = (Alias("object_storage_address"),)
+OF_POLICY_CONTENT = (Alias("allocate_policy", _content_of_allocate_policy),)
+OF_NUM_OF_WORKERS = (Alias("max_task_concurrency"),)
+OF_MAX_TASK_CONCURRENCY = (Alias("num_of_workers"),)
+OF_WEB_HOST = (Alias("gui_address", _host_of),)
+OF_WEB_PORT = (Alias("port"), Alias("gui_address", _port_of))
+OF_TIMEOUT_SECONDS = (Alias("timeout"),)
