@@ -18,6 +18,7 @@ from scaler.cluster.ports import PORTS_OF_A_SCHEDULER, ReservedPorts
 from scaler.cluster.supervision import STOP_SECONDS, ComponentProcess, ReportLine
 from scaler.cluster.supervisor import Supervisor, component
 from scaler.config.addresses import check_address, local_address, port_of
+from scaler.config.compatibility import rename_arguments
 from scaler.config.load import model_of
 from scaler.config.monitors import WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig, SpillConfig
@@ -126,7 +127,7 @@ class SchedulerClusterCombo:
         """Start everything.
 
         address: where the scheduler listens; by default on free ports of this machine. monitor_address: where monitors
-        connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1.
+        connect; by default two ports above. n_workers: by default one less than the CPUs, at least 1; 0: none here.
         object_storage_address: where a separate object storage process listens; by default the object storage is part
         of the scheduler's process. name: under which `Client(name)` and the commands of this user find it, or the next
         free one (`name-2`). web_port: serve the web page there, or at the next free port; by default there is none.
@@ -295,15 +296,12 @@ def _components(
     monitor_address: str | None = None,
     **settings: Any,
 ) -> tuple[list[ComponentProcess], SchedulerConfig, int]:
-    if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 1):
-        raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 1")
+    if n_workers is not None and (not isinstance(n_workers, int) or n_workers < 0):
+        raise UsageError(f"n_workers = {n_workers!r}: give a whole number of at least 0")
     for name in (address, object_storage_address):
         if name is not None and port_of(check_address(name)) == 0:
             raise UsageError(f"{name}: leave the address out to have a free port chosen")
-    if "per_worker_queue_size" in settings:
-        if "per_worker_task_queue_size" in settings:
-            raise UsageError("per_worker_queue_size is another name of per_worker_task_queue_size: give one of them")
-        settings["per_worker_task_queue_size"] = settings.pop("per_worker_queue_size")
+    rename_arguments(settings)
     spill = {item.name for item in fields(SpillConfig)} if object_storage_address is not None else ()
     scheduler = _model(
         SchedulerConfig,
@@ -314,13 +312,18 @@ def _components(
     )
     load_policy(scheduler.policy_engine_type, scheduler.policy_content)
     workers = _model(
-        ClusterConfig, settings, scheduler_address=local_address(scheduler.bind_address), num_of_workers=n_workers
+        ClusterConfig,
+        settings,
+        scheduler_address=local_address(scheduler.bind_address),
+        num_of_workers=n_workers or None,
     )
-    components = [component("scheduler", scheduler), component("cluster", workers, name="workers")]
+    components = [component("scheduler", scheduler)]
+    if n_workers != 0:
+        components.append(component("cluster", workers, name="workers"))
     if object_storage_address is not None:
         storage = _model(ObjectStorageServerConfig, settings, bind_address=object_storage_address)
         components.insert(0, component("object-storage-server", storage))
-    return components, scheduler, workers.num_of_workers
+    return components, scheduler, workers.num_of_workers if n_workers is None else n_workers
 
 
 def _model(model: type[M], settings: Mapping[str, object], **own: object) -> M:

@@ -23,6 +23,7 @@ from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
 from scaler.errors import ComponentError, ConfigError, UsageError
 from tests.conftest import wait_for_end
+from tests.integration.settings_rig import command
 from tests.waiting import until
 
 GIVEN_BY_THE_COMBO = {
@@ -77,6 +78,15 @@ def test_the_workers_of_a_combo_are_called_local() -> None:
         future = client.submit(abs, -1)
         assert future.result() == 1
         assert "on worker local-1, " in client.explain(future)
+
+
+def test_a_combo_without_workers_has_those_that_join(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=0) as combo, Client(combo.get_address()) as client:
+        assert "0 workers" in repr(combo)
+        assert len(components()) == 1
+        future = client.submit(abs, -1)
+        with command("scaler_cluster", combo.get_address(), "-n", "1", directory=tmp_path):
+            assert future.result(20) == 1
 
 
 def test_shutting_down_twice_is_fine() -> None:
@@ -211,7 +221,7 @@ def test_a_task_may_start_services_of_its_own(tmp_path: Path) -> None:
 
 def test_an_argument_that_does_not_fit_is_an_error_before_anything_starts() -> None:
     with pytest.raises(UsageError, match="n_workers"):
-        SchedulerClusterCombo(n_workers=0)
+        SchedulerClusterCombo(n_workers=-1)
     with pytest.raises(ConfigError, match="heartbeat_interval_seconds"):
         SchedulerClusterCombo(n_workers=1, heartbeat_interval_seconds=-1)
     with pytest.raises(UsageError, match="free port"):
