@@ -233,8 +233,9 @@ class Client(ArgumentOnly):
         capabilities: what the worker must offer, such as {"linux": None, "licences": 2}. priority: higher runs first.
         retries: how often it may run again after its worker or process was lost, or after an exception whose type is
         in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
-        function's name. stream_output: what it prints appears here. key, tag: of a task of a durable session; the key
-        is as in `submit`, and by the tag `futures` finds the task. cache: as `cache` does. replicas: on how many hosts
+        function's name. stream_output: what it prints appears here. key: of a task of a durable session, as in
+        `submit`. tag: monitors show a bar of all tasks with this tag; `cancel`, and in a durable session `futures`,
+        find the task by it. cache: as `cache` does. replicas: on how many hosts
         a large result is kept, 1 to 16, as far as there are so many. expected_seconds: about how long such a task runs;
         workers are started by it until one has ended; 0: as long as most tasks of the cluster did. Raises UsageError
         for options that cannot be.
@@ -255,6 +256,8 @@ class Client(ArgumentOnly):
             if key is not None or tag is not None:
                 raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
             return self._cached(fn, [(tuple(args), dict(kwargs or {}))], options)[0]
+        if tag is not None:
+            options = options._replace(call=self._loop.calls.of_tag(checked_label("tag", tag)))
         return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
 
     @hiding_frames
@@ -577,15 +580,19 @@ class Client(ArgumentOnly):
 
     @hiding_frames
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
-        """Cancel this client's unfinished tasks of a name, or those of its durable session with a tag; return how many.
+        """Cancel this client's unfinished tasks of a name, or those with a tag; return how many.
 
+        With a tag and a durable session, they are all of the session; without one, the 256 tags used last are known.
         Raises UsageError unless one of the two is given.
         """
         self._check_open()
         if (name is None) == (tag is None):
             raise UsageError("give the name or the tag of the tasks to cancel; clear() cancels all")
+        if tag is not None and self._session is not None:
+            return sum(future.cancel() for future in self._session.find(None, None, tag))
         if tag is not None:
-            return sum(future.cancel() for future in self._durable("tags").find(None, None, tag))
+            call = self._loop.calls.number_of_tag(tag)
+            return sum(future.cancel() for future in self._futures.unfinished() if future._spec.call == call)
         return sum(future.cancel() for future in self._futures.unfinished() if future._spec.name == name)
 
     @hiding_frames
@@ -704,9 +711,9 @@ class Client(ArgumentOnly):
         if shape not in template.shapes and template.owner is None:  # executors put errors into futures
             check_arguments(fn, args, kwargs)
             template.shapes.add(shape)
-        if key is None and tag is None:
+        if key is None and (tag is None or self._session is None):
             return self._futures.submit(template, args, kwargs)
-        return self._durable("key and tag").submit(template, args, kwargs, key, tag)
+        return self._durable("keys").submit(template, args, kwargs, key, tag)
 
     def _status(self) -> ClusterStatus:
         from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)

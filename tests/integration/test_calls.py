@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import pytest
+
 from scaler import Client, ScalerExecutor, SchedulerClusterCombo
+from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
 from scaler.protocol.call_rows import CallRow
 from tests.integration.settings_rig import WAIT_SECONDS
+from tests.waiting import until
 
 Calls = dict[tuple[str, str], CallRow]
 
@@ -31,6 +35,29 @@ async def calls(address: str, wanted: Callable[[Calls], bool]) -> Calls:
                 changed.clear()
     finally:
         connection.close()
+
+
+def test_all_tasks_with_a_tag_are_one_call_which_can_be_cancelled(cluster: SchedulerClusterCombo) -> None:
+    with Client(cluster.get_address(), name="tagged") as client:
+        futures = [client.submit_verbose(fn, (number,), tag="night") for fn in (abs, hash) for number in range(5)]
+        assert client.gather(futures) == [*range(5), *range(5)]
+        client.submit(abs, 1).result()
+        rows = until(lambda: (found := tagged(client)) and found["night"].ended == 10 and found)
+        assert rows["night"].failed == 0
+        waiting = [client.submit_verbose(abs, (1,), tag="day", gpu=2) for _ in range(3)]
+        rows = until(lambda: (found := tagged(client)).get("day") and found["day"].queued == 3 and found)
+        assert rows["day"].reason.startswith("no worker offers gpu=2")
+        assert client.cancel(tag="never used") == 0
+        assert client.cancel(tag="day") == 3
+        assert all(future.cancelled() for future in waiting)
+        with pytest.raises(UsageError, match="durable session"):
+            client.submit_verbose(abs, (1,), key="k")
+        with pytest.raises(UsageError, match="tag"):
+            client.submit_verbose(abs, (1,), tag=7)  # type: ignore[arg-type]
+
+
+def tagged(client: Client) -> dict[str, CallRow]:
+    return {row.name: row for row in client.cluster().calls if (row.call, row.client) == ("tag", "tagged")}
 
 
 def test_maps_count_items_and_graphs_and_submits_count_tasks() -> None:

@@ -130,7 +130,7 @@ def test_what_needs_a_session_says_so(cluster: SchedulerClusterCombo, monkeypatc
         for call in (
             client.futures,
             lambda: client.map(abs, [1], keys=["a"]),
-            lambda: client.submit_verbose(abs, (1,), tag="a"),
+            lambda: client.submit_verbose(abs, (1,), key="a"),
         ):
             with pytest.raises(UsageError, match=r"Client\(session=\.\.\.\)"):
                 call()

@@ -1,4 +1,4 @@
-"""Counts the tasks of each call of a client: of a `map`, of a graph, and of all single submits of one function. Pure.
+"""Counts the tasks of each call of a client: of a `map`, a graph, a tag, and all single submits of one function. Pure.
 
 A group of tasks belongs to one call, so counting costs something per group, and per task only for those that fail.
 Of a `map`, whose tasks are chunks of items, the client tells the items: it knows which ones a chunk had that failed.

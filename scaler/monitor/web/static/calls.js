@@ -5,8 +5,9 @@ import { NONE, count, short } from "./format.js";
 import { drawProgress, left, progress } from "./progress.js";
 import { columns, table } from "./table.js";
 
+const NAMES_NO_FUNCTION = ["get", "tag"];
 const COLUMNS = columns("calls", {
-  name: { class: "name", show: (row) => ({ text: row.name || NONE, href: href(["tasks"], { search: row.name }), title: row.name }) },
+  name: { class: "name", show: (row) => ({ text: row.name || NONE, href: NAMES_NO_FUNCTION.includes(row.call) ? null : href(["tasks"], { search: row.name }), title: row.name }) },
   client: { class: "name" },
   failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) },
   progress_percent: { class: "progress", show: progress, draw: drawProgress },
