@@ -238,6 +238,7 @@ class Cluster:
         backlog: int = 0,
         unit_price: float = 0.0,
         unit_minimum_seconds: float = 0.0,
+        usual_dispatch_seconds: float = 0.0,
         charges_tasks: bool = False,
     ) -> str:
         sizes = max_concurrency, unit_slots
@@ -251,6 +252,7 @@ class Cluster:
             backlog,
             unit_price,
             unit_minimum_seconds=unit_minimum_seconds,
+            usual_dispatch_seconds=usual_dispatch_seconds,
             charges_tasks=charges_tasks,
         )
         self.step(Opened(self.peer(name), self._hello(Role.MANAGER, details)))

@@ -8,6 +8,7 @@ import pytest
 
 from scaler.policy.load import load_policy
 from scaler.protocol.messages import ManagerStatus, UnitState, UnitStatus
+from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.outlook import outlook, without_workers
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
@@ -189,3 +190,18 @@ def test_a_task_is_told_the_same_as_the_whole_cluster() -> None:
         (queue,) = cluster.state.ready.waiting()
         text = outlook(cluster.state, queue.needs, cluster.now)
         assert without_workers(cluster.state, cluster.now).endswith(f": {text}")
+
+
+def test_a_task_that_waits_is_told_why_slots_whose_tasks_begin_late_do_not_get_it() -> None:
+    cluster = cluster_of()
+    client, laptop = cluster.client(), join(cluster, "laptop", 2)
+    cluster.manager("cloud", 100, unit_slots=100, usual_dispatch_seconds=45.0)
+    cluster.say("cloud", ManagerStatus(cluster.now, [UnitStatus("unit-jobs", UnitState.RUNNING, 100, 9.0, "")], ""))
+    local = [cluster.worker(name, manager_id=laptop) for name in ("a", "b")]
+    jobs = cluster.worker("jobs", slots=100, manager_id="cloud")
+    tasks = cluster.submit(client, 60, expected_seconds=1.0)
+    cluster.wait(0.5, alive=[client, laptop, "cloud", *local, jobs])
+    assert cluster.on(jobs) == []
+    text = explain(cluster.state, tasks[-1], cluster.now)
+    assert "worker manager cloud: its tasks begin after about 45 s, and other slots end" in text
+    assert "about as soon" in text
