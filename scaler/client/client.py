@@ -257,7 +257,7 @@ class Client(ArgumentOnly):
                 raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
             return self._cached(fn, [(tuple(args), dict(kwargs or {}))], options)[0]
         if tag is not None:
-            options = options._replace(call=self._loop.calls.of_tag(checked_label("tag", tag)))
+            options = options._replace(call=self._loop.call_of_tag(checked_label("tag", tag)))
         return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
 
     @hiding_frames
