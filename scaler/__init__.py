@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from scaler._version import __version__
 
 if TYPE_CHECKING:
+    from scaler.client.asynchronous import AsyncClient
     from scaler.client.client import Client
     from scaler.client.executor import ScalerExecutor
     from scaler.client.future import ScalerFuture
@@ -18,9 +19,19 @@ if TYPE_CHECKING:
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.serialization import Serializer
 
-__all__ = ["Client", "Pool", "ScalerExecutor", "ScalerFuture", "SchedulerClusterCombo", "Serializer", "__version__"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Pool",
+    "ScalerExecutor",
+    "ScalerFuture",
+    "SchedulerClusterCombo",
+    "Serializer",
+    "__version__",
+]
 
 _HOMES = {
+    "AsyncClient": "scaler.client.asynchronous",
     "Client": "scaler.client.client",
     "Pool": "scaler.client.pool",
     "ScalerExecutor": "scaler.client.executor",

@@ -29,6 +29,15 @@ def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
     return nested
 
 
+def futures_in(nested: Any) -> Iterator[ScalerFuture]:
+    """Yield the futures in lists, tuples, sets and dicts, however nested."""
+    if isinstance(nested, ScalerFuture):
+        yield nested
+    elif type(nested) in (list, tuple, set, frozenset, dict):
+        for each in nested.values() if type(nested) is dict else nested:
+            yield from futures_in(each)
+
+
 class AsCompleted(Iterator[ScalerFuture]):
     """Gives futures in the order in which they end; `add` takes more on the way. Threads may share it."""
 

@@ -1,0 +1,267 @@
+"""AsyncClient: a client for asyncio, whose calls do not block the event loop.
+
+What may wait or take long runs in threads: one submits, in the order of the calls, and each iteration over results has
+one of its own. What ends comes back through `call_soon_threadsafe`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from operator import length_hint
+from types import TracebackType
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+from scaler.client.client import Client
+from scaler.client.future import ScalerFuture
+from scaler.client.gathering import futures_in, gather
+from scaler.client.graph import Key
+from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.tasks import ObjectReference
+from scaler.errors import ClientClosedError, UsageError
+from scaler.grammar import counted
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
+
+    Its calls are those of `Client`, as coroutines. The futures are awaited: `await future`.
+    """
+
+    def __init__(self, address: str | None = None, **options: Any) -> None:
+        """address, options: the arguments of `Client`, which is made by `async with`."""
+        self._make = partial(Client, address, **options)
+        self._client: Client | None = None
+        self._thread = ThreadPoolExecutor(1, "scaler-submit")
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises what `Client` raises."""
+        self._client = await _in_thread(self._thread, self._make, late=Client.disconnect)
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await self.disconnect()
+
+    async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Call `fn(*args, **kwargs)` on a worker; return its future, which is awaited for the value."""
+        return await self._submitted(partial(self._open.submit, fn, *args, **kwargs))
+
+    async def submit_verbose(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> ScalerFuture:
+        """Call `fn(*args, **kwargs)` on a worker, with the options of `Client.submit_verbose`; return its future."""
+        return await self._submitted(partial(self._open.submit_verbose, fn, args, kwargs, **options))
+
+    def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
+        """Call `fn` with the items of the iterables side by side: `await` gives the list, `async for` each result.
+
+        All items are sent at once. options: those of `Client.imap`.
+        """
+        return self.imap(fn, *iterables, window=UNBOUNDED, **options)
+
+    def imap(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
+        """Call `fn` with the items of the iterables side by side, a window of them ahead of the results that are taken.
+
+        The iterables are asked for items in a thread. options: those of `Client.imap`.
+        """
+        return AsyncResults(partial(self._open.imap, fn, *iterables, **options))
+
+    def imap_unordered(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
+        """As `imap`, with each result as soon as it is there."""
+        return AsyncResults(partial(self._open.imap_unordered, fn, *iterables, **options))
+
+    async def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], **options: Any) -> dict[Key, Any]:
+        """Compute these keys of a graph, as `Client.get`; return them with their values."""
+        call = partial(self._open.get, graph, keys, block=False, **options)
+        futures = await _in_thread(self._thread, call, late=_cancel_all)
+        try:
+            return {key: await future for key, future in futures.items()}
+        except BaseException:
+            _cancel_all(futures)
+            raise
+
+    async def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
+        """Send an object once, as `Client.send_object`; return what stands for it in the arguments of tasks."""
+        return await _in_thread(self._thread, partial(self._open.send_object, obj, name))
+
+    def as_completed(self, futures: Iterable[ScalerFuture] = (), *, timeout: float | None = None) -> AsyncCompleted:
+        """Iterate with `async for` over futures as they end; `add` of the iterator takes more on the way.
+
+        timeout: seconds until the iteration raises TimeoutError.
+        """
+        return AsyncCompleted(futures, timeout)
+
+    async def gather(self, futures: Any, *, return_exceptions: bool = False) -> Any:
+        """Return the values of futures in lists, tuples, sets and dicts, as `Client.gather`."""
+        async for future in AsyncCompleted(futures_in(futures), None):
+            if not return_exceptions:
+                await future
+        return gather(futures, return_exceptions=return_exceptions)
+
+    async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call another method of `Client` in a thread: `await client.ask(Client.explain, future)`."""
+        return await asyncio.to_thread(method, self._open, *args, **kwargs)
+
+    async def disconnect(self) -> None:
+        """End this client, as `Client.disconnect`. Harmless when repeated."""
+        client, self._client = self._client, None
+        if client is not None:
+            await asyncio.to_thread(client.disconnect)
+            self._thread.shutdown(wait=False)
+
+    @property
+    def _open(self) -> Client:
+        if self._client is None:
+            raise ClientClosedError(
+                "the client is not connected: use it inside `async with AsyncClient(...) as client`"
+            )
+        return self._client
+
+    async def _submitted(self, call: Callable[[], ScalerFuture]) -> ScalerFuture:
+        return await _in_thread(self._thread, call, late=ScalerFuture.cancel)
+
+
+class AsyncResults(AsyncIterator[Any]):
+    """The results of a `map` or `imap`: `async for` takes one after the other, `await` all of them in a list.
+
+    An item that fails raises its exception in its turn; with `async for` by hand, those after it can still be taken.
+    """
+
+    def __init__(self, make: Callable[[], ResultIterator]) -> None:
+        """make: begins the call, in the thread that then takes the results. Called in the event loop."""
+        self._thread = ThreadPoolExecutor(1, "scaler-results")
+        self._made = self._thread.submit(make)
+        self._outcomes: deque[tuple[Any, BaseException | None]] = deque()
+
+    def __await__(self) -> Generator[Any, None, list[Any]]:
+        return self._all().__await__()
+
+    async def __anext__(self) -> Any:
+        if not self._outcomes:
+            try:
+                taking = self._thread.submit(self._take)
+            except RuntimeError:  # this was closed
+                raise StopAsyncIteration from None
+            try:
+                taken = await asyncio.wrap_future(taking)
+            except asyncio.CancelledError:
+                self.close()
+                raise
+            if not taken:
+                self.close()
+                raise StopAsyncIteration
+            self._outcomes.extend(taken)
+        value, error = self._outcomes.popleft()
+        if error is not None:
+            raise error
+        return value
+
+    async def aclose(self) -> None:
+        """Cancel what has not ended; there are no more results. Harmless when repeated."""
+        self.close()
+
+    def close(self) -> None:
+        """Do what `aclose` does, also outside of the event loop."""
+        self._outcomes.clear()
+        self._made.add_done_callback(_close_results)
+        self._thread.shutdown(wait=False)
+
+    async def _all(self) -> list[Any]:
+        try:
+            return [result async for result in self]
+        finally:
+            self.close()
+
+    def _take(self) -> list[tuple[Any, BaseException | None]]:
+        """Wait for a result, and return it with those that are here already; none at the end."""
+        results = self._made.result()
+        taken: list[tuple[Any, BaseException | None]] = []
+        try:
+            taken.append((next(results), None))
+            while length_hint(results._batch):
+                taken.append((next(results), None))
+        except StopIteration:
+            pass
+        except Exception as error:  # noqa: BLE001 (whatever an item raises is for the consumer)
+            taken.append((None, error))
+        return taken
+
+
+class AsyncCompleted(AsyncIterator[ScalerFuture]):
+    """Gives futures in the order in which they end; `add` takes more on the way. Belongs to one event loop."""
+
+    def __init__(self, futures: Iterable[ScalerFuture], timeout: float | None) -> None:
+        """timeout: seconds for all together."""
+        self._loop = asyncio.get_running_loop()
+        self._deadline = None if timeout is None else time.monotonic() + timeout
+        self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
+        self._known: set[ScalerFuture] = set()
+        self._left = 0
+        self.add(*futures)
+
+    def add(self, *futures: ScalerFuture) -> None:
+        """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
+        for future in futures:
+            if not isinstance(future, ScalerFuture):
+                raise UsageError(f"as_completed takes futures of a client, and {future!r} is none")
+            if future not in self._known:
+                self._known.add(future)
+                self._left += 1
+                future.add_done_callback(self._note)
+
+    async def __anext__(self) -> ScalerFuture:
+        """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""
+        if not self._left:
+            raise StopAsyncIteration
+        seconds = None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+        try:
+            async with asyncio.timeout(seconds):
+                future = await self._ended.get()
+        except TimeoutError:
+            raise TimeoutError(f"{counted(self._left, 'future')} did not end in time") from None
+        self._left -= 1
+        return future
+
+    def _note(self, future: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._ended.put_nowait, future)
+
+
+async def _in_thread(
+    thread: ThreadPoolExecutor, call: Callable[[], T], late: Callable[[T], object] = lambda _: None
+) -> T:
+    """Return what a call in a thread returns. late: takes that when this coroutine was cancelled meanwhile."""
+    running = thread.submit(call)
+    try:
+        return await asyncio.wrap_future(running)
+    except asyncio.CancelledError:
+        running.add_done_callback(partial(_take_late, late))
+        raise
+
+
+def _take_late(late: Callable[[T], object], ended: Future[T]) -> None:
+    if not ended.cancelled() and ended.exception() is None:
+        late(ended.result())
+
+
+def _close_results(made: Future[ResultIterator]) -> None:
+    if not made.cancelled() and made.exception() is None:
+        made.result().close()
+
+
+def _cancel_all(futures: Mapping[Key, ScalerFuture]) -> None:
+    for future in futures.values():
+        future.cancel()

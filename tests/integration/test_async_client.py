@@ -1,0 +1,157 @@
+"""AsyncClient on a real cluster: what it gives, and that the event loop goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import AsyncClient, Client, SchedulerClusterCombo
+from scaler.errors import ClientClosedError, UnreachableError, UsageError
+from tests.waiting import wait_for_file
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with SchedulerClusterCombo(n_workers=2, max_number_of_tasks_waiting=100) as combo:
+        yield combo.get_address()
+
+
+def on_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        asyncio.run(test(**fixtures))
+
+    return run
+
+
+def double(number: int) -> int:
+    return 2 * number
+
+
+def inverse(number: int) -> float:
+    return 1 / number
+
+
+def gated(gate: Path, number: int) -> int:
+    wait_for_file(gate)
+    return number
+
+
+@on_a_loop
+async def test_futures_are_awaited_alone_and_together(address: str) -> None:
+    async with AsyncClient(address, name="async") as client:
+        future = await client.submit(double, 4)
+        assert await future == 8
+        named = await client.submit_verbose(double, (future,), name="named")
+        assert await client.gather({"a": [named], "b": 3}) == {"a": [16], "b": 3}
+        reference = await client.send_object([1, 2, 3])
+        assert await client.get({"r": reference, "n": (len, "r"), "m": (double, "n")}, ["m", "n"]) == {"m": 6, "n": 3}
+        assert "ended" in await client.ask(Client.explain, named)
+        bad = await client.submit(inverse, 0)
+        with pytest.raises(ZeroDivisionError):
+            await client.gather([bad])
+        good, error = await client.gather([future, bad], return_exceptions=True)
+        assert good == 8
+        assert isinstance(error, ZeroDivisionError)
+        with pytest.raises(ZeroDivisionError):
+            await client.get({"a": (inverse, 0)}, ["a"])
+    with pytest.raises(ClientClosedError, match="async with"):
+        await client.submit(double, 1)
+
+
+@on_a_loop
+async def test_results_are_taken_one_after_the_other_and_all_at_once(address: str) -> None:
+    async with AsyncClient(address) as client:
+        assert await client.map(double, range(500)) == [2 * number for number in range(500)]
+        assert [result async for result in client.imap(double, range(100))] == [2 * number for number in range(100)]
+        assert sorted([result async for result in client.imap_unordered(double, range(9))]) == list(range(0, 18, 2))
+        assert await client.map(double, []) == []
+        results = client.imap(inverse, [1, 0, 2])
+        assert await anext(results) == 1.0
+        with pytest.raises(ZeroDivisionError):
+            await anext(results)
+        assert await anext(results) == 0.5
+        with pytest.raises(StopAsyncIteration):
+            await anext(results)
+        await results.aclose()
+        with pytest.raises(ZeroDivisionError):
+            await client.map(inverse, [1, 0, 2])
+        with pytest.raises(UsageError, match="window"):
+            await client.imap(double, [1], window=0)
+
+
+@on_a_loop
+async def test_an_iteration_that_is_cancelled_cancels_its_tasks(address: str, tmp_path: Path) -> None:
+    async with AsyncClient(address) as client:
+        waiting = asyncio.create_task(anext(client.imap(gated, [tmp_path / "never"] * 4, range(4))))
+        running = await client.submit(double, 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert await running == 2  # it would wait behind those
+
+
+@on_a_loop
+async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tmp_path: Path) -> None:
+    async with AsyncClient(address) as client:
+        late = await client.submit(gated, tmp_path / "gate", 0)
+        ending = client.as_completed([late, await client.submit(double, 1)])
+        found = []
+        async for future in ending:
+            found.append(await future)
+            if 0 < found[-1] < 8:
+                ending.add(await client.submit(double, found[-1]), future)
+            else:
+                (tmp_path / "gate").touch()
+        assert found == [2, 4, 8, 0]
+        endless = await client.submit(gated, tmp_path / "never", 0)
+        with pytest.raises(TimeoutError, match="1 future did not end in time"):
+            await anext(client.as_completed([endless], timeout=0.05))
+        with pytest.raises(UsageError, match="takes futures"):
+            ending.add(7)  # type: ignore[arg-type]
+        assert endless.cancel()
+
+
+@on_a_loop
+async def test_the_event_loop_goes_on_while_a_submit_waits_for_room(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
+        async with AsyncClient(combo.get_address(), timeout_seconds=SECONDS) as client:
+            first = await client.submit(gated, tmp_path / "gate", 1)
+            second = asyncio.create_task(client.submit(double, 2))
+            await asyncio.to_thread(threading.Event().wait, 0.05)
+            assert not second.done()
+            (tmp_path / "gate").touch()  # this loop makes the room for which the other one waits
+            assert await first == 1
+            assert await (await second) == 4
+
+
+@on_a_loop
+async def test_a_submit_that_is_cancelled_while_it_waits_leaves_no_task(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
+        async with AsyncClient(combo.get_address(), timeout_seconds=SECONDS) as client:
+            first = await client.submit(gated, tmp_path / "gate", 1)
+            second = asyncio.create_task(client.submit(gated, tmp_path / "never", 2))
+            await asyncio.sleep(0)
+            second.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await second
+            (tmp_path / "gate").touch()
+            assert await first == 1
+            assert await (await client.submit(double, 2)) == 4
+
+
+@on_a_loop
+async def test_the_event_loop_goes_on_while_it_connects() -> None:
+    connecting = asyncio.create_task(AsyncClient("tcp://127.0.0.1:1", timeout_seconds=0.2).__aenter__())
+    await asyncio.sleep(0)
+    assert not connecting.done()
+    with pytest.raises(UnreachableError):
+        await connecting
