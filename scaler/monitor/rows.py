@@ -12,6 +12,7 @@ from functools import cache, partial
 from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from scaler.protocol.history_rows import FunctionTimesRow
 from scaler.protocol.monitor_columns import Column
 from scaler.protocol.monitor_rows import AuditRow, FailureRow, ProcessorRow, Status, TaskRow
 
@@ -225,6 +226,7 @@ def page_schema() -> View:
             "processors": ProcessorRow,
             "failures": FailureRow,
             "audit": AuditRow,
+            "times": FunctionTimesRow,
             **LISTS,
         }.items()
     }

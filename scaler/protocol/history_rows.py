@@ -65,8 +65,8 @@ class FunctionTimesRow(NamedTuple):
     0: none of them has a duration, because they never ran.
     """
 
-    at: Annotated[float, Column("From", "time", 3)] = 0.0
-    seconds: Annotated[float, Column("For", "seconds", 3)] = 0.0
+    at: Annotated[float, Column(unit="time", help="When the time began")] = 0.0
+    seconds: Annotated[float, Column(unit="seconds", help="How long it was")] = 0.0
     function: Annotated[str, Column("Function")] = ""
     ended: Annotated[int, Column("Ended", "count")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0

@@ -15,9 +15,12 @@ from scaler.monitor.model import Model
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
+from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
+from scaler.scheduler.history import Row
 from tests.browser.fake_cluster import FakeCluster
+from tests.browser.fake_history import answered
 from tests.unit.monitor.web_rig import web_config
 
 T = TypeVar("T")
@@ -38,6 +41,8 @@ class FakeMonitor:
         """Documents by function or task."""
         self.waiting: list[TaskRow] = []
         """Tasks that only the scheduler knows."""
+        self.past: list[Row] = []
+        """Records of the history."""
 
     @property
     def last_error(self) -> str:
@@ -61,6 +66,10 @@ class FakeMonitor:
     async def log(self, task_id: str) -> TaskLog:
         self._check()
         return self.logs.get(task_id, TaskLog(bytes.fromhex(task_id), b"", b"", 0))
+
+    async def history(self, since: float, until: float) -> ClusterHistory:
+        self._check()
+        return answered(self.past, since, until)
 
     def _check(self) -> None:
         if not self.connected:

@@ -14,6 +14,7 @@ from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import PROFILE, FakeCluster
+from tests.browser.fake_history import HOUR, fake_history
 from tests.browser.rig import WebServer, web_server
 
 if TYPE_CHECKING:
@@ -33,6 +34,12 @@ PATHS = (
     "/#/clients",
     "/#/network",
     "/#/scaling",
+    "/#/history",
+    "/#/?at={then}",
+    "/#/workers?at={then}",
+    "/#/failures?at={then}",
+    "/#/clients?at={then}",
+    "/#/scaling?at={then}",
     "/#/profile",
     "/#/profile?function=price_swaption",
 )
@@ -80,12 +87,14 @@ class Told:
                 server.tell({**cluster.status(), "waiting": [WAITING]}, events)
         self.failed = server.monitor.model.tasks(state="failed", limit=1)[0]
         server.monitor.explanations[self.failed.id] = "It failed in attempt 1: ValueError: no curve for XYZ."
+        server.monitor.past = fake_history(cluster.at)
+        self.then = int(cluster.at - 2 * HOUR)
         log = TaskLog(bytes.fromhex(self.failed.id), b"pricing trade 4711\n", b"a curve is missing\n", 0)
         server.monitor.logs[self.failed.id] = log
         server.monitor.profiles["price_swaption"] = {"of": "function", "name": "price_swaption", **PROFILE}
 
     def url(self, path: str) -> str:
-        return self.server.url + path.format(failed=self.failed.id)
+        return self.server.url + path.format(failed=self.failed.id, then=self.then)
 
 
 @pytest.fixture(scope="module")
@@ -493,7 +502,7 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         page.evaluate("() => new Promise(requestAnimationFrame)")
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
-        assert [link.is_visible() for link in links] == [True] * 9
+        assert [link.is_visible() for link in links] == [True] * 10
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -555,7 +564,7 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
     seen = []
-    for _ in range(13):
+    for _ in range(15):
         page.keyboard.press("Tab")
         seen.append(page.evaluate("document.activeElement.textContent.trim()"))
     assert seen == [
@@ -570,6 +579,8 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
         "Clients",
         "Network",
         "Scaling",
+        "History",
+        "Time",
         "Pause",
         "5 min",
     ]
@@ -604,6 +615,7 @@ def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windo
         host_name=EVIL + "{}",
     )
     evil = Told(server, cluster, seconds=20)
+    server.monitor.past = fake_history(cluster.at, name=EVIL)
     server.monitor.explanations[evil.failed.id] = EVIL
     server.monitor.profiles["price_swaption"] |= {"name": EVIL, "frames": [EVIL, "a", "b", "c"]}
     server.monitor.logs[evil.failed.id] = TaskLog(bytes.fromhex(evil.failed.id), EVIL.encode(), EVIL.encode(), 0)

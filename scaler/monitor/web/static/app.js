@@ -3,8 +3,11 @@
 import { clients } from "./clients.js";
 import { data } from "./data.js";
 import { failures } from "./failures.js";
+import { history } from "./history.js";
+import { drawMoment, pageAt, placeAt, timeDialog } from "./moment.js";
 import { code, fill, h, setText } from "./dom.js";
 import { age, clock } from "./format.js";
+import { moment, momentOf } from "./past.js";
 import { SAVED } from "./saved.js";
 import { schedulerAddress } from "./notices.js";
 import { network } from "./network.js";
@@ -16,7 +19,7 @@ import { task, tasks } from "./tasks.js";
 import { timeline } from "./timeline.js";
 import { worker, workers } from "./workers.js";
 
-const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network, scaling, profile };
+const PAGES = { overview, workers, worker, timeline, tasks, task, data, failures, clients, network, scaling, profile, history };
 const IN_MENU = { worker: "workers", task: "tasks", profile: "clients" };
 const MENU = ["overview", "workers", "timeline", "tasks", "data", "failures", "clients", "network", "scaling"];
 const UPDATE_MS = 250;
@@ -33,6 +36,7 @@ let planned = false;
 let saidState = "connecting";
 let restarted = 0;
 let banner = "";
+let shownAt = null;  // another time than now
 
 /** The view of a fragment such as #/tasks?state=failed or #/task/ID. */
 function placeOf(hash) {
@@ -52,9 +56,14 @@ function decoded(text) {
 
 function go(first) {
   const place = placeOf(location.hash);
-  const same = here !== null && here.name === place.name && here.id === place.id;
-  here = place;
-  for (const link of document.querySelectorAll("nav a")) {
+  const then = SAVED === null ? momentOf(place.query) : null;
+  const isPast = then !== null && place.name !== "history";
+  const same = here !== null && here.name === place.name && here.id === place.id && here.isPast === isPast && !isPast;
+  here = { ...place, isPast };
+  showMoment(then);
+  for (const link of document.querySelectorAll("nav a, a.brand")) {
+    link.href = placeAt(link.getAttribute("href"), then);
+    if (link.dataset.page === undefined) continue;
     if (link.dataset.page === (IN_MENU[place.name] ?? place.name)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
@@ -62,7 +71,7 @@ function go(first) {
   page?.close();
   page = null;
   if (store.connection === null) return undefined;  // the first event brings it
-  page = PAGES[place.name](store, place);
+  page = isPast ? pageAt(place, then) : PAGES[place.name](store, place);
   fill(main, page.element);
   page.update(["all"]);
   document.title = `${page.title} · Scaler`;
@@ -71,6 +80,19 @@ function go(first) {
     main.querySelector("h1")?.focus({ preventScroll: true });
   }
   return undefined;
+}
+
+/** Show another time: unix seconds, null for now. */
+function choose(at) {
+  const wanted = placeAt(location.hash, at);
+  announce(at === null ? "Showing now" : `Showing ${moment(at)}`);
+  if (wanted !== (location.hash || "#/")) location.hash = wanted;
+}
+
+function showMoment(at) {
+  if (at === shownAt) return;
+  shownAt = at;
+  drawMoment(document.getElementById("moment"), at, choose);
 }
 
 /** Draw the changes, at most every UPDATE_MS, and not at all while the page is hidden. */
@@ -155,8 +177,10 @@ function pressed(event) {
   const number = Number(event.key);
   if (event.key === "?") at("help").showModal();
   else if (event.key === "p") pause();
+  else if (event.key === "t" && SAVED === null) openTime(shownAt);
+  else if (event.key === "h" && SAVED === null) location.hash = placeAt("#/history", shownAt);
   else if (event.key === "/" && page?.filter) page.filter.focus();
-  else if (number >= 1 && number <= MENU.length) location.hash = number === 1 ? "#/" : `#/${MENU[number - 1]}`;
+  else if (number >= 1 && number <= MENU.length) location.hash = placeAt(number === 1 ? "#/" : `#/${MENU[number - 1]}`, shownAt);
   else return;
   event.preventDefault();
 }
@@ -166,6 +190,8 @@ document.querySelector(".skip").addEventListener("click", (event) => {
   main.focus();
 });
 at("pause").addEventListener("click", pause);
+const openTime = timeDialog(at("time-dialog"), choose);
+at("time").addEventListener("click", () => openTime(shownAt));
 document.body.classList.toggle("saved", SAVED !== null);
 addEventListener("keydown", pressed);
 addEventListener("hashchange", () => go(false));

@@ -7,6 +7,9 @@ import { bytes, span } from "./format.js";
 const HEIGHT = 156;
 const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
+const GAP_SECONDS = 5;
+const GAP_FACTOR = 2.5;
+const MARKS = { started: "good", ended: "bad", scaling: "violet", moment: "text" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 /** The value of a variable of the style sheet. */
@@ -18,20 +21,36 @@ export function onTheme(listener) {
   return () => dark.removeEventListener("change", listener);
 }
 
+/** Put a point without values between two that are much farther apart than those beside them: nothing is known there. */
+function broken(data) {
+  const [at] = data;
+  const far = (place) => {
+    const seconds = at[place + 1] - at[place];
+    return seconds > Math.max(GAP_SECONDS, GAP_FACTOR * Math.max(at[place] - at[place - 1] || 0, at[place + 2] - at[place + 1] || 0));
+  };
+  const gaps = at.slice(0, -1).map((_at, place) => place).filter(far);
+  if (gaps.length === 0) return data;
+  const parts = [-1, ...gaps].map((gap, place) => [gap + 1, (gaps[place] ?? at.length - 1) + 1]);
+  const join = (column, between) => parts.flatMap(([from, end], place) => [...column.slice(from, end), ...(place < gaps.length ? [between(end)] : [])]);
+  return data.map((column, line) => join(column, line === 0 ? (end) => (at[end - 1] + at[end]) / 2 : () => null));
+}
+
 /**
  * One chart. lines: [{ name, title, colour (a variable of the style sheet), dash, fill }], the names are those of series.
- * show(value) -> text.
+ * show(value) -> text. picked(at): called with the time of a click. isWhole: the data have their gaps already. Of lines with
+ * `least` the legend has nothing.
  */
-export function chart(title, lines, show) {
+export function chart(title, lines, show, { picked = null, isWhole = false } = {}) {
   const values = lines.map(() => h("b", {}, "–"));
   const time = h("span", { class: "at" });
-  const legend = h("p", { class: "legend" }, lines.map((line, place) =>
+  const legend = h("p", { class: "legend" }, lines.map((line, place) => !line.least &&
     h("span", {}, h("i", { class: `line line-${line.colour}${line.dash ? " dashed" : ""}`, "aria-hidden": "true" }), `${line.title} `, values[place])), time);
   const place = h("div", { class: "plot", role: "img", "aria-label": title });
   const element = h("section", { class: "panel chart", "aria-label": title }, h("div", { class: "panel-head" }, h("h2", {}, title), legend), place);
   let plot = null;
   let shown = [0, 1];  // from and until, in unix seconds
   const least = show === bytes ? 4 * 2 ** 20 : show === span ? 0.001 : 4;
+  let marks = [];  // [{ at, kind }]
   let data = [[], ...lines.map(() => [])];
   let spokenAt = -Infinity;
 
@@ -46,7 +65,7 @@ export function chart(title, lines, show) {
       legend: { show: false },
       padding: [8, 18, 0, 0],
       cursor: { y: false, points: { size: 6 }, drag: { x: false, y: false } },
-      hooks: { setCursor: [(each) => legendOf(each.cursor.idx)] },
+      hooks: { setCursor: [(each) => legendOf(each.cursor.idx)], draw: [drawMarks] },
       scales: { x: { range: () => shown }, y: { range: (_plot, _low, high) => [0, Math.max(high * 1.08, least)] } },
       axes: [
         { ...axis, size: 24, space: 58, values: (_plot, splits, _axis, _space, step) => splits.map((at) => clockOf(at, step)) },
@@ -60,6 +79,20 @@ export function chart(title, lines, show) {
         points: { show: false },
       }))],
     }, data, place);
+    if (picked !== null) plot.over.addEventListener("click", (event) => picked(plot.posToVal(event.offsetX, "x")));
+  }
+
+  function drawMarks(each) {
+    const { ctx, bbox } = each;
+    ctx.save();
+    for (const mark of marks) {
+      const x = Math.round(each.valToPos(mark.at, "x", true));
+      if (x < bbox.left || x > bbox.left + bbox.width) continue;
+      const isShort = mark.kind === "scaling";
+      ctx.fillStyle = colour(MARKS[mark.kind]);
+      ctx.fillRect(x, isShort ? bbox.top + bbox.height * 0.88 : bbox.top, mark.kind === "moment" ? 2 * devicePixelRatio : devicePixelRatio, isShort ? bbox.height * 0.12 : bbox.height);
+    }
+    ctx.restore();
   }
 
   function legendOf(index) {
@@ -69,11 +102,13 @@ export function chart(title, lines, show) {
     setText(time, index === null || index === undefined ? "" : clockOf(data[0][index], 1));
   }
 
-  function update(columns, since, until) {
+  function update(columns, since, until, newMarks = []) {
     shown = [since, until];
+    marks = newMarks;
     const first = columns.at.findIndex((at) => at >= since);
     const cut = (column) => (first < 0 ? [] : (column ?? []).slice(first));
     data = [cut(columns.at), ...lines.map((line) => cut(columns[line.name]))];
+    if (!isWhole) data = broken(data);
     // There is an axis even without points.
     if (data[0].length === 0) data = [shown, ...lines.map(() => [null, null])];
     if (plot === null) make();

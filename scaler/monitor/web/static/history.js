@@ -1,0 +1,123 @@
+// What happened earlier: figures over any time with the runs of the scheduler, decisions, incidents, failures and functions.
+
+import { chart } from "./charts.js";
+import { choice, fill, h, href, panel, setText } from "./dom.js";
+import { bytes, count, counted, short } from "./format.js";
+import { nothing } from "./notices.js";
+import { columnsOf, eventLine, history as ofTime, isDecision, marksOf, moment, momentOf } from "./past.js";
+import { columns, table } from "./table.js";
+
+const AGAIN_MS = 30_000;
+const NEWEST = 50;
+const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
+const DEFAULT_RANGE = 86_400;
+const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
+const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
+export const FIGURES = [
+  ["Throughput", [{ name: "tasks_per_second", title: "tasks/s", colour: "blue", fill: true }, { name: "tasks_per_second_least", title: "least", colour: "blue", dash: true, least: true }], short],
+  ["Failed tasks", [{ name: "failed_per_second", title: "failed/s", colour: "bad", fill: true }], short],
+  ["Busy slots", [{ name: "slots", title: "slots", colour: "violet", dash: true }, { name: "running", title: "busy", colour: "blue", fill: true }, { name: "running_least", title: "least", colour: "blue", dash: true, least: true }], short],
+  ["Queue", [{ name: "queued", title: "queued", colour: "amber", fill: true }, { name: "queued_least", title: "least", colour: "amber", dash: true, least: true }], short],
+  ["Memory of scheduler and workers", [{ name: "memory_bytes", title: "memory", colour: "violet", fill: true }, { name: "memory_bytes_least", title: "least", colour: "violet", dash: true, least: true }], bytes],
+  ["Workers", [{ name: "workers", title: "workers", colour: "teal", fill: true }, { name: "workers_least", title: "least", colour: "teal", dash: true, least: true }], short],
+];
+
+/** The charts of a history; picked(at) is called with the time of a click. */
+export function historyCharts(picked) {
+  const charts = FIGURES.map(([title, lines, show]) => chart(title, lines, show, { picked, isWhole: true }));
+  return {
+    element: h("div", { class: "grid charts" }, charts.map((each) => each.element)),
+    draw(found, at) {
+      const names = FIGURES.flatMap(([, lines]) => lines.map((line) => line.name));
+      const shown = columnsOf(found.points, names);
+      for (const each of charts) each.update(shown, found.since, found.until, marksOf(found.events, at));
+    },
+    close() { for (const each of charts) each.close(); },
+  };
+}
+
+export function history(store, place) {
+  const asking = new AbortController();
+  let at = momentOf(place.query);
+  let range = rangeOf(place.query);
+  let until = null;
+  let askedAt = -Infinity;
+  let newest = 0;
+
+  const charts = historyCharts((picked) => { location.hash = href([], { at: Math.floor(picked) }); });
+  const ranges = choice("Time shown", RANGES, range, (value) => { location.hash = href(["history"], { range: value, at }); });
+  const said = h("p", { class: "muted", role: "status" }, "Asking the scheduler.");
+  const trouble = h("p", { class: "bad", hidden: true });
+  const decisions = h("ol", { class: "notes" });
+  const incidents = h("ol", { class: "notes" });
+  const failureTable = table("Failures of this time", FAILURES, (row) => `${row.function} ${row.text}`, { empty: nothing("No task has failed in this time", "Failures are counted by function and text.") });
+  const times = table("Functions of this time", TIMES, (row) => row.function, { empty: nothing("No tasks have ended in this time", "Functions are listed with the tasks that ended.") });
+  const body = h("div", { class: "page", hidden: true }, charts.element,
+    h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
+    panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools" },
+    h("button", { type: "button", on: { click: () => move(-1) } }, "Earlier"), h("button", { type: "button", on: { click: () => move(1) } }, "Later"), ranges)), said, trouble, body);
+
+  function rangeOf(query) {
+    const wanted = Number(query.get("range"));
+    return RANGES.some(([value]) => value === wanted) ? wanted : DEFAULT_RANGE;
+  }
+
+  /** Go to the time before or after the one shown. */
+  function move(direction) {
+    const now = store.now();
+    const middle = (at ?? now - range / 2) + direction * range / 2;
+    location.hash = href(["history"], { range, at: middle + range / 2 > now ? null : Math.floor(middle) });
+  }
+
+  function update(what) {
+    const isDue = performance.now() - askedAt > AGAIN_MS && (at === null || at + range / 2 > store.now());
+    if (askedAt === -Infinity || (isDue && what.includes("status"))) void load();
+  }
+
+  async function load() {
+    askedAt = performance.now();
+    newest += 1;
+    const mine = newest;
+    const now = store.now();
+    until = at === null ? now : Math.min(now, at + range / 2);
+    try {
+      const found = await ofTime(until - range, until, asking.signal);
+      if (mine === newest) draw(found);
+    } catch (error) {
+      if (asking.signal.aborted || mine !== newest) return;
+      setText(trouble, error.message);
+      trouble.hidden = false;
+    }
+  }
+
+  function draw(found) {
+    trouble.hidden = true;
+    body.hidden = false;
+    const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
+    const from = found.oldest > found.since ? ` Nothing is kept from before ${moment(found.oldest)}.` : "";
+    const thin = found.points.some((point) => point.seconds > 90) ? " A point stands for several minutes: the highest of them, and dashed the lowest." : "";
+    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart shows that moment.`);
+    charts.draw(found, at);
+    list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
+    list(incidents, found.events.filter((event) => !isDecision(event)), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
+    failureTable.update(found.failures);
+    times.update(found.functions);
+  }
+
+  const sum = (found, name) => found.points.reduce((all, point) => all + point[name], 0);
+
+  function list(into, events, title, text) {
+    fill(into, events.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : events.slice(-NEWEST).reverse().map(eventLine),
+      events.length > NEWEST && h("li", { class: "empty" }, `and ${counted(events.length - NEWEST, "earlier one")}`));
+  }
+
+  function moved(next) {
+    at = momentOf(next.query);
+    range = rangeOf(next.query);
+    for (const button of ranges.children) button.setAttribute("aria-pressed", String(Number(button.dataset.value) === range));
+    void load();
+  }
+
+  return { title: "History", element, update, moved, close() { asking.abort(); charts.close(); } };
+}

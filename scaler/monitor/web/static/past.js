@@ -1,0 +1,70 @@
+// The history of a time: what the scheduler answers, as columns of charts and as sentences.
+
+import { ask, h, href } from "./dom.js";
+import { clock, count, stateName } from "./format.js";
+
+const DAY = 86_400;
+const NEAR_SECONDS = 5;  // a point that ends so much before the next one is followed by it
+const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
+const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
+export const WHAT = { started: "scheduler started", ended: "scheduler ended", scaling: "decision" };
+
+/** A moment in words: 03:00 yesterday. */
+export function moment(at, now = Date.now() / 1000) {
+  const day = (seconds) => new Date(seconds * 1000).toDateString();
+  const which = day(at) === day(now) ? "today" : day(at) === day(now - DAY) ? "yesterday" : `on ${DATE.format(new Date(at * 1000))}`;
+  return `${TIME.format(new Date(at * 1000))} ${which}`;
+}
+
+/** The time that a query asks for in unix seconds; null for now. */
+export function momentOf(query) {
+  const at = Number(query.get("at"));
+  return Number.isFinite(at) && at > 0 ? at : null;
+}
+
+export const history = (from, to, signal) => ask(`api/history?from=${from}&to=${to}`, signal);
+
+/** The columns of charts: each point from its beginning on, and nothing where no scheduler ran. */
+export function columnsOf(points, names) {
+  const columns = Object.fromEntries(["at", ...names].map((name) => [name, []]));
+  const add = (at, point) => {
+    columns.at.push(at);
+    for (const name of names) columns[name].push(point === null ? null : point[name]);
+  };
+  points.forEach((point, place) => {
+    const next = points[place + 1];
+    const end = point.at + Math.max(point.seconds, 1);
+    add(point.at, point);
+    if (next && next.at - end <= NEAR_SECONDS) return;
+    add(end, point);  // a run of one point is a line, too
+    if (next) add((end + next.at) / 2, null);
+  });
+  return columns;
+}
+
+/** The point of a moment; null where no scheduler ran. */
+export const pointAt = (points, at) => points.find((point) => point.at - NEAR_SECONDS <= at && at < point.at + point.seconds + NEAR_SECONDS) ?? null;
+
+/** Why there is no point of a moment. */
+export function absence(found, at) {
+  if (!found.oldest || at < found.oldest) return `Nothing is kept from before ${moment(found.oldest || found.until)}.`;
+  const before = found.points.findLast((point) => point.at <= at);
+  const after = found.points.find((point) => point.at > at);
+  const parts = [before && `the one before was last there at ${moment(before.at + before.seconds)}`, after && `the next one began at ${moment(after.at)}`].filter(Boolean);
+  return `No scheduler ran at ${moment(at)}${parts.length ? `: ${parts.join(", ")}` : ""}.`;
+}
+
+/** A line of a list about an event. */
+export function eventLine(event) {
+  return h("li", {}, h("a", { href: href([], { at: Math.floor(event.at) }), title: `Show ${moment(event.at)}` }, h("time", {}, clock(event.at))),
+    h("span", {}, h("b", {}, WHAT[event.kind] ?? stateName(event.kind)), event.subject === "scheduler" ? "" : ` ${event.subject}`, event.times > 1 ? ` (${count(event.times)} ×)` : ""),
+    event.text && h("span", { class: "reason" }, event.text));
+}
+
+export const isDecision = (event) => event.kind === "scaling" || event.kind === "started" || event.kind === "ended";
+
+/** The lines that charts of a history have: runs, decisions and the moment that is shown. */
+export function marksOf(events, at) {
+  const marks = events.filter(isDecision).map((event) => ({ at: event.at, kind: event.kind }));
+  return at === null ? marks : [...marks, { at, kind: "moment" }];
+}

@@ -1,0 +1,192 @@
+"""What the pages show of another time than now, and the page of the history."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.browser.conftest import Windows
+from tests.browser.fake_cluster import FakeCluster
+from tests.browser.fake_history import HOUR
+from tests.browser.rig import web_server
+from tests.browser.test_pages import Told
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+NOW = time.time()
+
+
+@pytest.fixture(scope="module")
+def told() -> Iterator[Told]:
+    with web_server() as server:
+        yield Told(server, FakeCluster(workers=6, tasks_per_second=1, at=NOW - 110), seconds=110)
+
+
+def at(hours_ago: float) -> int:
+    return int(NOW - hours_ago * HOUR)
+
+
+def local(hours_ago: float, form: str) -> str:
+    return time.strftime(form, time.localtime(at(hours_ago)))
+
+
+def clock(hours_ago: float) -> str:
+    return local(hours_ago, "%H:%M")
+
+
+COLOURED = """canvas => {
+    const { width, height } = canvas;
+    const data = canvas.getContext("2d").getImageData(0, 0, width, height).data;
+    const span = (place, colours = data.slice(place, place + 3)) => Math.max(...colours) - Math.min(...colours);
+    const isColoured = (place) => data[place + 3] > 40 && span(place) > 40;
+    const column = (x) => [...Array(height).keys()].filter((y) => isColoured(4 * (y * width + x))).length;
+    return [...Array(width).keys()].map(column);
+}"""
+
+
+def drawn(page: Page, chart: str) -> list[int]:
+    """Return for each column of a chart's canvas, from left to right, how many pixels of lines it has."""
+    canvas = page.get_by_role("region", name=chart, exact=True).locator("canvas")
+    canvas.wait_for()
+    found: list[int] = canvas.evaluate(COLOURED)
+    return found
+
+
+def test_the_history_has_charts_runs_decisions_incidents_failures_and_functions(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.get_by_role("heading", name="Overview").wait_for()
+    page.keyboard.press("h")
+    page.get_by_role("heading", name="History", level=1).wait_for()
+    page.locator(".plot canvas").nth(5).wait_for()
+    assert page.get_by_role("button", name="24 h").get_attribute("aria-pressed") == "true"
+    runs = page.get_by_role("region", name="Runs and decisions")
+    runs.get_by_text("scheduler ended").wait_for()
+    assert "412 tasks wait for" in runs.inner_text()
+    assert "no heartbeat for 60 s" in page.get_by_role("region", name="Incidents, workers and managers").inner_text()
+    failures = page.get_by_role("table", name="Failures of this time").locator("tbody tr")
+    assert "no curve for XYZ" in failures.first.inner_text()
+    functions = page.get_by_role("table", name="Functions of this time").locator("tbody tr")
+    assert sorted(row.split()[0] for row in functions.all_inner_texts()) == ["load_market", "price_swaption"]
+    page.get_by_role("button", name="1 h").click()
+    page.wait_for_url("**range=3600*")
+    page.get_by_role("button", name="Earlier").click()
+    page.wait_for_url(re.compile("at="))
+
+
+def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url(f"/#/history?range=21600&at={at(4.5)}"))
+    page.locator("main [role=status]", has_text="tasks done").wait_for()
+    columns = drawn(page, "Memory of scheduler and workers")
+    left = round(len(columns) * 0.12)  # without the axis
+    shown = columns[left:]
+    # Six hours around the middle of the gap, which is an hour long.
+    middle = len(shown) // 2
+    part = len(shown) // 6
+    assert not any(shown[middle - part // 4 : middle + part // 4])
+    assert all(shown[part : part + part // 2])
+
+
+def test_a_line_of_the_present_has_a_gap_where_nothing_was_known(windows: Windows) -> None:
+    with web_server() as server:
+        cluster = FakeCluster(workers=3, tasks_per_second=1, at=NOW - 240)
+        for number in range(120):
+            cluster.at += 100 if number == 60 else 0
+            cluster.incarnation += number == 60
+            events = cluster.events(1.0)
+            server.monitor.model.apply_status(cluster.status())
+            server.monitor.model.apply_events(events)
+        server.tell(cluster.status())
+        page = windows.open(server.url)
+        page.locator(".tile-workers", has_text="3 slots").wait_for()
+        columns = drawn(page, "Workers")
+        # Of the last 300 s, 220 are known, with a gap of 100 s in their middle: from 140 s to 240 s of the shown time.
+        width = len(columns) * 0.88
+        left = len(columns) * 0.1
+        gap = [columns[int(left + width * seconds / 300)] for seconds in (165, 190, 215)]
+        assert not any(gap)
+        assert any(columns[int(left + width * 100 / 300) :][:5])
+
+
+def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/scaling"))
+    page.get_by_role("heading", name="Scaling").wait_for()
+    page.keyboard.press("t")
+    dialog = page.get_by_role("dialog", name="Show another time")
+    dialog.wait_for()
+    wanted = local(7.0, "%Y-%m-%dT%H:%M")
+    dialog.get_by_label("Day and time").fill(wanted)
+    dialog.get_by_role("button", name="Show").click()
+    line = page.get_by_role("region", name="Time shown")
+    line.get_by_text(clock(7.0)).wait_for()
+    page.get_by_role("region", name="Decisions").get_by_text("412 tasks wait").first.wait_for()
+    page.keyboard.press("6")
+    page.get_by_role("table", name="Failures").get_by_text("no curve for XYZ").wait_for()
+    page.get_by_role("link", name="Clients").click()
+    page.get_by_role("table", name="Functions").get_by_text("load_market").wait_for()
+    page.get_by_role("link", name="Workers").click()
+    page.get_by_text(re.compile("[0-9]+ workers, and .* slots busy. What each worker did is not kept")).wait_for()
+    page.get_by_role("link", name="Timeline").click()
+    page.get_by_text("The timeline is not kept for so long").wait_for()
+    page.get_by_role("link", name="the history of that time").click()
+    page.get_by_role("heading", name="History", level=1).wait_for()
+    line.get_by_text(clock(7.0)).wait_for()
+    page.keyboard.press("1")
+    page.get_by_text("Done in the minute").wait_for()
+    line.get_by_role("button", name="10 minutes later").click()
+    line.get_by_text(clock(7.0 - 1 / 6)).wait_for()
+    line.get_by_role("button", name="Back to now").click()
+    line.wait_for(state="hidden")
+    page.locator(".tile-workers", has_text="6 slots").wait_for()
+    assert "at=" not in page.url
+
+
+def test_a_time_without_a_scheduler_is_said_and_when_the_others_ran(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url(f"/#/?at={at(4.5)}"))
+    page.get_by_text(f"No scheduler ran at {clock(4.5)}").wait_for()
+    said = page.locator("main [role=status]").inner_text()
+    assert re.search(f"the next one began at {clock(4.0)[:3]}", said), said
+    page.goto(told.url(f"/#/?at={at(80)}"))
+    page.get_by_text("Nothing is kept from before").wait_for()
+
+
+def test_a_time_that_is_none_or_to_come_is_asked_for_again(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
+    page.get_by_role("button", name="Time", exact=True).click()
+    dialog = page.get_by_role("dialog", name="Show another time")
+    dialog.get_by_label("Day and time").fill("2999-01-01T03:00")
+    dialog.get_by_role("button", name="Show").click()
+    dialog.get_by_text("that has passed").wait_for()
+    page.keyboard.press("Escape")
+    dialog.wait_for(state="hidden")
+    page.get_by_role("button", name="Time", exact=True).click()
+    dialog.get_by_role("button", name="This time yesterday").click()
+    page.get_by_role("region", name="Time shown").get_by_text("yesterday").wait_for()
+
+
+def test_a_scheduler_that_does_not_answer_is_said(told: Told, windows: Windows) -> None:
+    windows.expected = ("503",)
+    page = windows.open(told.url("/"))
+    page.get_by_role("heading", name="Overview").wait_for()
+    told.server.connect(False)
+    try:
+        page.goto(told.url(f"/#/?at={at(2)}"))
+        page.locator("main .bad", has_text="no scheduler answers").wait_for()
+    finally:
+        told.server.connect(True)
+
+
+def test_the_history_on_a_phone_is_no_wider_than_the_phone(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/#/history"), viewport={"width": 390, "height": 844})
+    for path in ("/#/history", "/#/?at={then}", "/#/failures?at={then}", "/#/tasks?at={then}"):
+        page.goto(told.url(path))
+        page.locator("main [role=status]").wait_for()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    page.get_by_role("button", name="Time", exact=True).click()
+    box = page.get_by_role("dialog", name="Show another time").bounding_box()
+    assert box is not None
+    assert box["width"] <= 390
