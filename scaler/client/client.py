@@ -18,7 +18,7 @@ from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, TaskTable
-from scaler.client.clusters import client_access, open_cluster
+from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.durable import NamedSession, checked_label
 from scaler.client.functions import (
@@ -103,6 +103,7 @@ class Client(ArgumentOnly):
         *,
         session: str | None = None,
         compression: str | None = None,
+        processes: bool = True,
     ) -> None:
         """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
 
@@ -123,6 +124,9 @@ class Client(ArgumentOnly):
         compression: of what travels to and from other hosts: auto (where it saves time), on or off; by default as
         SCALER_COMPRESSION says, or auto.
 
+        processes: False runs each call in this process and thread before `submit` returns, so that breakpoints work:
+        without a cluster, and without retries, time limits, capabilities and what a task takes of a worker.
+
         Raises UnreachableError, RefusedError, UsageError, or ComponentError.
         """
         _check(timeout_seconds, name)
@@ -132,11 +136,14 @@ class Client(ArgumentOnly):
         self._serializer = None if serializer is None else bind_serializer(serializer)
         self._options = Options(profiling=profiling, stream_output=stream_output)
         self._is_inside_task = is_inside_task()
-        self._is_nested = address is None and self._is_inside_task
+        self._is_in_process = not processes or (address is None and runs_in_process())
+        self._is_nested = address is None and self._is_inside_task and not self._is_in_process
         if self._is_nested and session is not None:
             raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
         if self._is_nested:
             self._loop = nested_loop(timeout_seconds)
+        elif self._is_in_process:
+            self._loop = open_in_process(address, session, timeout_seconds)
         else:
             access = self._access = client_access(credentials, insecure_no_auth, compression)
             self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
@@ -165,7 +172,7 @@ class Client(ArgumentOnly):
             "inside a task": "yes" if self._is_nested else "",
             "unfinished tasks": f"{0 if self._futures.closed else len(self._futures.unfinished()):,}",
             "objects sent": len(self._references) or "",
-            "web page": "" if self._is_nested else PageLink(page_at(self._loop.address)),
+            "web page": "" if self._is_nested or self._is_in_process else PageLink(page_at(self._loop.address)),
         }
         return table("Client", rows)
 
@@ -619,8 +626,12 @@ class Client(ArgumentOnly):
 
     @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
-        """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is."""
-        self._status().wait_for_workers(count, timeout)
+        """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is.
+
+        With `processes=False` none is needed.
+        """
+        if not self._is_in_process:
+            self._status().wait_for_workers(count, timeout)
 
     # -- many futures
 
@@ -721,6 +732,8 @@ class Client(ArgumentOnly):
         self._check_open()
         if self._is_nested:
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
+        if self._is_in_process:
+            raise UsageError("a client with processes=False has no cluster to ask")
         return ClusterStatus(self._loop.address, self._access, self._futures.timeout_seconds)
 
     def _durable(self, what: str) -> NamedSession:

@@ -56,6 +56,7 @@ class ScalerExecutor(Executor):
         insecure_no_auth: bool | None = None,
         session: str | None = None,
         compression: str | None = None,
+        processes: bool = True,
         memory: float | str | None = None,
         cpus: float | None = None,
         gpu: float | None = None,
@@ -75,6 +76,9 @@ class ScalerExecutor(Executor):
         options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
         options |= {"compression": compression}
         given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
+        if not processes:
+            options["processes"] = False
+            given.append("processes")
         if client is not None and given:
             raise UsageError(
                 f"{', '.join(given)}: is for a client that the executor makes; give it to the Client instead"

@@ -1,0 +1,227 @@
+"""`Client(processes=False)`: each call runs in this process, in the thread that submits it, before `submit` returns.
+
+So breakpoints and `pdb` stop in tasks. Functions, arguments and results are pickled all the same: what cannot travel to
+a worker, or relies on what a task changes in its arguments, fails here, too. Everything above the connection is that of
+any client: futures, chunks, graphs, serializers and errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from bdb import BdbQuit
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import nullcontext
+from types import CoroutineType
+from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
+
+from scaler.client.cached import CachedResults, Call
+from scaler.client.calls import ClientCalls
+from scaler.client.copies import ResultCopies
+from scaler.client.future import ScalerFuture
+from scaler.client.futures import FutureTable, Profile, load_outcome
+from scaler.client.loop import ClientLoop
+from scaler.client.session import ClientCleared
+from scaler.client.task_future import TaskFuture
+from scaler.client.tasks import (
+    FunctionReference,
+    ObjectReference,
+    ObjectUpload,
+    Reference,
+    RemoteReference,
+    TaskTemplate,
+)
+from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
+from scaler.ids import IdFactory, new_peer_id
+from scaler.net.questions import Answer, Question
+from scaler.protocol.messages import ShutdownCluster, ShutdownReply, is_stored, stored_reference
+from scaler.serialization import Buffer, Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of
+from scaler.serialization.arguments import load_arguments
+from scaler.serialization.exceptions import copy_of
+from scaler.worker.processor.calling import Meter, failure_of, finish
+
+_Reply = TypeVar("_Reply", bound=Answer)
+_HERE = "it runs in this process, while it is submitted"
+
+
+class _Thread(threading.local):
+    depth = 0
+    """How many tasks run in this thread, one inside the other."""
+
+
+_thread = _Thread()
+
+
+def is_running() -> bool:
+    """Tell whether a task of such a client runs in this thread."""
+    return _thread.depth > 0
+
+
+class InProcessTable(FutureTable):
+    """Futures that have ended when they are added."""
+
+    def __init__(
+        self, run: Callable[[TaskFuture], None], upload: Callable[[Parts], ObjectUpload], seconds: float
+    ) -> None:
+        """run: runs a task and ends its future."""
+        super().__init__(
+            IdFactory(new_peer_id()),
+            wake=lambda: None,
+            upload=upload,
+            blocked=nullcontext,
+            why_late=lambda _future, _seconds: _HERE,
+            explain=lambda _future: _HERE,
+            timeout_seconds=seconds,
+        )
+        self._run_task = run
+
+    def add(self, futures: Sequence[TaskFuture]) -> bool:
+        """Run prepared tasks, one after the other; a graph's come after all that they need."""
+        if self.closed is not None:
+            raise ClientClosedError(self.closed)
+        for future in futures:
+            self._run_task(future)
+        self.releases.clear()  # nothing else keeps what they name
+        return True
+
+
+class Uncached(CachedResults):
+    """Runs each call: there is no storage that keeps results."""
+
+    def __init__(self, futures: FutureTable) -> None:
+        self._futures = futures
+
+    def submit(self, template: TaskTemplate, _function: object, calls: Sequence[Call]) -> list[TaskFuture]:
+        return [self._futures.submit(template, *call) for call in calls]
+
+
+class InProcessLoop(ClientLoop):
+    """Stands for the loop of a client: it has no thread and no connection, and answers what a client asks of one."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        self.address = "this process"
+        self.futures = InProcessTable(self._run_task, self.upload, timeout_seconds)
+        self.calls = ClientCalls(1)
+        self.cached = Uncached(self.futures)
+        self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
+        self._functions: WeakKeyDictionary[FunctionReference, Callable[..., Any]] = WeakKeyDictionary()
+        self._objects: WeakKeyDictionary[RemoteReference, Parts] = WeakKeyDictionary()
+
+    @property
+    def state(self) -> str:
+        return self.futures.closed or "without processes"
+
+    def explain(self, future: ScalerFuture, seconds: float = 0.0) -> str:  # noqa: ARG002 (it waits for nothing)
+        return f"it has run in this process, and took {future.profiling_info().duration_s:,.6f} s"
+
+    def explain_oldest(self) -> str:
+        return "all tasks of this client have ended"
+
+    def call_of_tag(self, tag: str) -> int:
+        return self.calls.of_tag(tag)
+
+    def ask(self, question: Question | ShutdownCluster, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
+        """Agree to a shutdown. Raises UsageError for all other questions."""
+        if isinstance(question, ShutdownCluster):
+            return cast("_Reply", ShutdownReply(accepted=True, text=""))
+        raise UsageError("a client with processes=False has no scheduler to ask")
+
+    def clear(self) -> None:
+        with self.futures.condition:
+            self.futures.check_open()
+            self.futures.put(ClientCleared())
+        self.futures.step()
+
+    def close(self, why: str) -> None:
+        self.futures.close(why, ClientDisconnectedError("the client was disconnected before the task ended"))
+
+    def abandon(self) -> None:
+        pass
+
+    def call_later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Drop what would flush or cancel tasks later: none of them waits."""
+
+    def upload(self, parts: Parts) -> ObjectUpload:
+        identifier = self.futures.ids.object()
+        payload = stored_reference(identifier, size_of(parts))
+        upload = ObjectUpload(identifier, self.futures.releases, payload, is_stored=True)
+        self._objects[upload] = [bytes(part) for part in parts]
+        return upload
+
+    def wait_uploaded(self, upload: ObjectUpload) -> None:
+        pass
+
+    # -- tasks
+
+    def _run_task(self, future: TaskFuture) -> None:
+        template = future.template
+        assert template is not None, "it was prepared just now"
+        inputs = [each for each in future.references if isinstance(each, TaskFuture)]
+        failed = next((each for each in inputs if each.cancelled() or each.exception() is not None), None)
+        profile: Profile = 0
+        value, error = None, None
+        if failed is None:
+            value, error, profile = self._outcome(template, future.payload, future.references)
+        elif failed.cancelled():
+            error = CancelledError()
+        else:
+            error = copy_of(cast("BaseException", failed.exception()))
+        with self.futures.condition:
+            future.settle(value, error, profile)
+        future.run_callbacks()
+        self.calls.changed()  # nothing else takes the reports
+
+    def _outcome(
+        self, template: TaskTemplate, payload: bytes, references: Sequence[Reference]
+    ) -> tuple[object, BaseException | None, Profile]:
+        """Return value, exception and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
+        serializer = template.serializer
+        meter = Meter()
+        began = time.perf_counter_ns()
+        _thread.depth += 1
+        try:
+            function = self._function(template.functions[0], serializer)
+            parts = self._objects[cast("ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
+            args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
+            with meter if template.spec.profiling else nullcontext():
+                value = _finish(function(*args, **kwargs))
+            value, error = load_value(dump_value(value, serializer), serializer), None
+        except (KeyboardInterrupt, BdbQuit):  # they are meant for the program
+            raise
+        except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
+            value, error = load_outcome(*failure_of(raised), serializer)
+        finally:
+            _thread.depth -= 1
+        duration_us = (time.perf_counter_ns() - began) // 1000
+        return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
+
+    def _function(self, reference: FunctionReference, serializer: Serializer | None) -> Callable[..., Any]:
+        function = self._functions.get(reference)
+        if function is None:
+            parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
+            function = self._functions[reference] = load_function(parts, serializer)
+        return function
+
+    def _value(self, reference: Reference, serializer: Serializer | None) -> Any:
+        """Return a copy of a value that a task needs: tasks see no changes that others make."""
+        parts: Sequence[Buffer]
+        if isinstance(reference, ObjectReference):
+            parts = self._objects[reference._upload]
+        else:
+            parts = dump_value(cast("TaskFuture", reference).result(), serializer)
+        return load_value(parts, serializer)
+
+
+def _finish(value: Any) -> Any:
+    """Run a coroutine to its end: where this thread has a running event loop, as in notebooks, in another thread."""
+    if type(value) is not CoroutineType:
+        return value
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return finish(value)
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(finish, value).result()
