@@ -507,6 +507,7 @@ _LARGEST = sys.float_info.max
 _CLOCK = _number("Float64", -_LARGEST, _LARGEST, "not the reading of a clock", "a reading of the sender's clock")
 Clock = Annotated[float, _CLOCK]
 Percent = Annotated[float, _number("Float64", 0, _LARGEST, "not a percentage")]
+Share = Annotated[float, _number("Float64", 0, 1, "not a share from 0 to 1")]
 Price = Annotated[float, _number("Float64", 0, _LARGEST, "not a price")]
 Number = Annotated[float, Scalar("Float64")]
 Id = Annotated[bytes, id_field("an id", ID_BYTES)]

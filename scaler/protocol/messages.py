@@ -243,6 +243,30 @@ PeerIds = Annotated[
 Functions = Annotated[list[tuple[bytes, bytes]], f.PartList(AnnouncedFunction, rows=16)]
 
 
+class RetryDelay(NamedTuple):
+    """How long a task waits before it runs again."""
+
+    seconds: f.Seconds
+
+
+class TaskTag(NamedTuple):
+    """Names a task beside others."""
+
+    text: f.Display
+
+
+RetryDelays = Annotated[
+    tuple[float, ...],
+    f.PartList(
+        RetryDelay, lambda delays: [(each,) for each in delays], lambda parts: tuple(seconds for (seconds,) in parts)
+    ),
+]
+TaskTags = Annotated[
+    tuple[str, ...],
+    f.PartList(TaskTag, lambda tags: [(each,) for each in tags], lambda parts: tuple(text for (text,) in parts)),
+]
+
+
 @dataclass(slots=True)
 class ClientDetails:
     """What a client says about itself."""
@@ -389,8 +413,8 @@ class Spec:
     serializer: f.OptionalId = b""  # id of the user's registered serializer; empty: the built-in one
     needs: Needs = ()  # in ascending order of the names
     priority: f.Signed64 = 0  # higher runs first
-    retries: f.Count32 = 3
-    retry_on: bytes = b""  # pickled tuple of exception types, or empty
+    retries: f.Count32 = 3  # after exceptions of retry_on; 0: it starts at most once, whatever happens
+    retry_on: bytes = b""  # pickled tuple of exception types, pickled predicate of an exception, or empty
     timeout_seconds: f.Seconds = 0.0  # 0: no limit of its own
     profiling: bool = False
     stream_output: bool = False
@@ -400,6 +424,17 @@ class Spec:
     replicas: f.Count32 = 1  # stores that are to have a copy of each large result; 0 says the same as 1
     expected_seconds: f.Seconds = 0.0  # the user's hint until a task of the function was measured; 0: none
     call: f.Count64 = 0  # number of the client's call that these are of, such as a map; 0: single submits
+    losses: f.Count32 = 0  # losses of its worker or process after which it ends; 0: one more than retries
+    retry_delays: RetryDelays = ()
+    """Before each retry after an exception; the last one counts for all that follow. Empty: the scheduler's own."""
+    retry_jitter: f.Share = 0.0  # the share of such a delay that chance takes off, at most
+    failed: f.Count32 = 0  # how often their calls have raised an exception of retry_on before, as items of a chunk
+    tags: TaskTags = ()
+
+    @property
+    def max_losses(self) -> int:
+        """How often a task may run again after its worker or process was lost."""
+        return self.losses - 1 if self.losses and self.retries else self.retries
 
 
 @dataclass(slots=True)

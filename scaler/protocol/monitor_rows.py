@@ -51,6 +51,8 @@ class TaskRow(NamedTuple):
     text: Annotated[str, Column("Error", rank=2, help="Of a failure, on one line")] = ""
     traceback: Annotated[str, Column(whole=True)] = ""
     lane: Annotated[int, Column(help="Which processor of its worker ran it, from 1; 0: none did")] = 0
+    failures: Annotated[int, Column(help="Earlier attempts that raised an exception of its retry_on")] = 0
+    losses: Annotated[int, Column(help="Earlier attempts that ended with their process or worker")] = 0
     began_us: Annotated[int, INTERNAL] = 0
     """When it began, by the monotonic clock of its worker; 0 without a lane."""
     clock_zero: Annotated[float, INTERNAL] = 0.0

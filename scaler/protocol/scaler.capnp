@@ -188,6 +188,16 @@ struct AnnouncedFunction {
   payload @1 :Data;
 }
 
+struct RetryDelay {
+  # How long a task waits before it runs again.
+  seconds @0 :Float64;
+}
+
+struct TaskTag {
+  # Names a task beside others.
+  text @0 :Text;
+}
+
 struct ClientDetails {
   # What a client says about itself.
   name @0 :Text;                 # display text
@@ -308,8 +318,8 @@ struct Spec {
   serializer @1 :Data;           # id of the user's registered serializer; empty: the built-in one; 16 bytes, or empty
   needs @2 :List(Capability);    # in ascending order of the names
   priority @3 :Int64;            # higher runs first
-  retries @4 :UInt32;
-  retryOn @5 :Data;              # pickled tuple of exception types, or empty
+  retries @4 :UInt32;            # after exceptions of retry_on; 0: it starts at most once, whatever happens
+  retryOn @5 :Data;              # pickled tuple of exception types, pickled predicate of an exception, or empty
   timeoutSeconds @6 :Float64;    # 0: no limit of its own
   profiling @7 :Bool;
   streamOutput @8 :Bool;
@@ -319,6 +329,12 @@ struct Spec {
   replicas @12 :UInt32;          # stores that are to have a copy of each large result; 0 says the same as 1
   expectedSeconds @13 :Float64;  # the user's hint until a task of the function was measured; 0: none
   call @14 :UInt64;              # number of the client's call that these are of, such as a map; 0: single submits
+  losses @15 :UInt32;            # losses of its worker or process after which it ends; 0: one more than retries
+  retryDelays @16 :List(RetryDelay);
+  # Before each retry after an exception; the last one counts for all that follow. Empty: the scheduler's own
+  retryJitter @17 :Float64;      # the share of such a delay that chance takes off, at most
+  failed @18 :UInt32;            # how often their calls have raised an exception of retry_on before, as items of a chunk
+  tags @19 :List(TaskTag);
 }
 
 struct TaskGroup {

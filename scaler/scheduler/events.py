@@ -30,7 +30,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
-from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock
+from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
 from scaler.scheduler.status import MAX_TEXT, fitting, state_name, table
 
 VERSION = 1
@@ -306,7 +306,7 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         worker=worker[:MAX_TEXT],
         client=group.client.name[:MAX_TEXT],
         attempt=record.attempt,
-        max_attempts=1 + group.spec.retries + record.uncharged,
+        max_attempts=max_number(group.spec, record.losses, record.uncharged),
         ended_at=at,
         duration_us=ended.duration_us[index],
         cpu_us=ended.cpu_us[index] if ended.cpu_us else 0,
@@ -314,6 +314,8 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         failed_input=record.failed_input[1].hex() if record.failed_input is not None else "",
         text=text[:MAX_FAILURE_TEXT],
         traceback=traceback[:MAX_TRACEBACK],
+        failures=max(0, record.attempt - 1 - record.losses - record.uncharged),
+        losses=record.losses,
     )
 
 
@@ -323,7 +325,9 @@ def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
 
 def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
-    return TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
+    row = TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
+    errors = task.errors
+    return row if errors is None else row._replace(failures=errors.failures, losses=errors.losses)
 
 
 def _table(rows: list[tuple[Position, TaskRow]]) -> tuple[str, int]:

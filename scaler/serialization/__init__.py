@@ -20,7 +20,7 @@ import reprlib
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import Any, cast
 
@@ -293,18 +293,36 @@ def load_serializer(parts: Sequence[Buffer]) -> Serializer:
     return bind_serializer(load_value(parts, None, "the serializer"))
 
 
-def dump_retry_on(types: Sequence[type[BaseException]]) -> bytes:
-    """Return the `retry_on` of a Spec; empty for no types. Raises UsageError when one is not an exception type."""
-    for kind in types:
-        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-            raise UsageError(f"retry_on takes exception types, not {kind!r}")
-    return bytes(dump_value(tuple(types), None, "retry_on")[0]) if types else b""
+def dump_retry_on(retry_on: object) -> bytes:
+    """Return the `retry_on` of a Spec: of exception types, or of a predicate of an exception; empty for none.
+
+    Raises UsageError for anything else, and SerializationError for what cannot be pickled.
+    """
+    given = (retry_on,) if isinstance(retry_on, type) else retry_on
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        types = tuple(given)
+        for kind in types:
+            if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+                raise UsageError(f"retry_on takes exception types, not {kind!r}")
+        return bytes(dump_value(types, None, "retry_on")[0]) if types else b""
+    if not callable(given):
+        text = "a type of exceptions, a tuple of such, or a function that takes an exception and returns a bool"
+        raise UsageError(f"retry_on is {retry_on!r}, and must be {text}")
+    try:
+        return bytes(dump(given, in_band=True)[0])
+    except ScalerError:
+        raise
+    except Exception as error:
+        raise unpicklable("retry_on", given, error) from error
 
 
-def load_retry_on(retry_on: bytes) -> tuple[type[BaseException], ...]:
-    """Return the exception types of a Spec's `retry_on`. Raises SerializationError when one cannot be loaded here."""
-    types = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
-    return cast("tuple[type[BaseException], ...]", types)
+def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
+    """Return what tells whether to run a task again after an exception. Raises SerializationError."""
+    found = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
+    if isinstance(found, tuple):
+        return lambda error: isinstance(error, found)
+    predicate = cast("Callable[[BaseException], object]", found)
+    return lambda error: bool(predicate(error))
 
 
 def name_of(function: object) -> str:

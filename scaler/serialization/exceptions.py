@@ -47,6 +47,11 @@ class ShownAsError(Exception):
 
     shown: bytes
 
+    @property
+    def only(self) -> BaseException | None:
+        """The exception, when it is the only one: it decides whether to try again."""
+        return None
+
 
 def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
     """Return the payload of an exception."""

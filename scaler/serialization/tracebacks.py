@@ -16,7 +16,7 @@ MAX_CAUSES = 10
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
-_CALLERS = ("chunks", "executor", "future", "graph", "map", "job", "calling", "main", "tracebacks")
+_CALLERS = ("chunks", "executor", "future", "graph", "item_limits", "map", "job", "calling", "main", "tracebacks")
 """Modules that call users' functions, or raise what these raised: an error that begins there is no bug of Scaler."""
 
 

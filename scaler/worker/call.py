@@ -44,7 +44,7 @@ class Call:
     serializer: Buffer = b""
     """Empty: the built-in one."""
     retry_on: Buffer = b""
-    """Pickled tuple of exception types, or empty."""
+    """Pickled tuple of exception types, pickled predicate of an exception, or empty."""
     name: str = ""
     """Display text: the function's name."""
     profiling: bool = False

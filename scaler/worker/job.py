@@ -64,7 +64,7 @@ def run_call(data: Buffer | Call) -> bytes:
         outcome = Outcome.SUCCESS
     except BaseException as error:  # noqa: BLE001 (whatever a task raises is its result)
         ended_ns = time.monotonic_ns()
-        outcome, payload = failure_of(error, lambda error: isinstance(error, load_retry_on(bytes(call.retry_on))))
+        outcome, payload = failure_of(error, lambda error: load_retry_on(bytes(call.retry_on))(error))  # noqa: PLW0108
         parts = [payload]
     return pack_result(
         CallResult(outcome, parts, (ended_ns - began_ns) // 1000, meter.cpu_us, meter.peak_bytes, *texts)

@@ -22,6 +22,9 @@ from tests.unit.protocol.test_codec import Body
 RAGGED = {"references": ("referenceCounts",), "inputs": ("inputCounts", "inputSizes")}
 PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "texts", "names", "keys", "tags")}
 
+ONES = {"retry_delays": "seconds", "tags": "text"} | dict.fromkeys(("drained", "joined", "workers", "left"), "id")
+"""Lists of parts with one field each."""
+
 
 def camel(name: str) -> str:
     first, *rest = name.split("_")
@@ -40,6 +43,8 @@ def wire(value: Any) -> Any:
         match name:
             case "ids" | "lost" | "named":
                 found[name] = b"".join(part)
+            case _ if name in ONES and not (name in PAYLOADS and isinstance(part, list)):
+                found[camel(name)] = [{ONES[name]: each} for each in part]
             case _ if name in PAYLOADS:
                 found[PAYLOADS[name]], found[name] = list(map(len, part)), b"".join(part)
             case "references":
@@ -57,8 +62,6 @@ def wire(value: Any) -> Any:
                 found[name] = [{"name": offer, "amount": amount or 0.0} for offer, amount in part.items()]
             case "devices":
                 found["deviceCounts"], found[name] = list(map(len, part)), list(chain.from_iterable(part))
-            case "drained" | "joined" | "workers" | "left":
-                found[name] = [{"id": unit} for unit in part]
             case "details":
                 found |= {} if part is None else {name_of(part): wire(part)}
             case "started" | "suspended" | "once" | "are_stderr" | "outcomes" | "unreachable" if isinstance(part, list):

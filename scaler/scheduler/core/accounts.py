@@ -22,6 +22,7 @@ MAX_OWNERS = 65_536
 ENTRY_BYTES = 256
 """What an object, a function or a group of tasks counts beside its own bytes."""
 REFERENCE_BYTES = 64
+DELAY_BYTES = 24
 """What a task counts for each thing that it references."""
 
 
@@ -40,7 +41,9 @@ class KeyAccount:
 
 def spec_bytes(spec: Spec) -> int:
     """Return what a group of tasks of this spec counts."""
-    size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on)
+    size = ENTRY_BYTES + len(spec.name) + len(spec.retry_on) + DELAY_BYTES * len(spec.retry_delays)
+    for tag in spec.tags:
+        size += ENTRY_BYTES + len(tag)
     for name, _ in spec.needs:
         size += ENTRY_BYTES + len(name)
     return size

@@ -59,7 +59,7 @@ def _living(state: ClusterState, task: Task, now: float) -> str:
         case Ready():
             return _ready(state, task, now)
         case Delayed(until=until):
-            return f"it runs again in {max(0.0, until - now):.1f} s, after {_last_error(task)}"
+            return f"it waits {max(0.0, until - now):.1f} s before {_attempt(task)}, after {_last_error(task)}"
         case Assigned(worker=worker):
             return _assigned(state, task, worker)
         case Recalled(worker=worker, cancel=True):
@@ -119,8 +119,16 @@ def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
 
 def _so_far(task: Task) -> str:
     """Return which attempt this is and why it is not the first; empty for a task without errors."""
+    return f"; this is {_attempt(task)}, after {_last_error(task)}" if task.error_texts else ""
+
+
+def _attempt(task: Task) -> str:
+    """Return which attempt comes now, and of how many; with both counts where retries and losses may be mixed."""
     attempt = f"attempt {task.number} of {task.max_number}"
-    return f"; this is {attempt}, after {_last_error(task)}" if task.error_texts else ""
+    spec, errors = task.group.spec, task.errors
+    if not spec.retry_on or errors is None:
+        return attempt
+    return f"{attempt} (retries: {errors.failures} of {spec.retries}, losses: {errors.losses} of {spec.max_losses})"
 
 
 def _ready(state: ClusterState, task: Task, now: float) -> str:

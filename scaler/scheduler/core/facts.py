@@ -40,8 +40,10 @@ class FailureRecord:
     attempt: int
     payload: bytes
     texts: list[str]
+    losses: int = 0
+    """How many attempts were lost with their process or worker."""
     uncharged: int = 0
-    """How many attempts are not counted as retries."""
+    """How many attempts count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
 
     @classmethod
@@ -50,7 +52,7 @@ class FailureRecord:
         attempt, errors = task.number if task.state is not TERMINATED else task.number - 1, task.errors
         if errors is None:
             return cls(attempt, payload, [])
-        return cls(attempt, payload, errors.texts, errors.uncharged, errors.failed_input)
+        return cls(attempt, payload, errors.texts, errors.losses, errors.uncharged, errors.failed_input)
 
 
 _FIRST_ATTEMPT = FailureRecord(1, b"", [])

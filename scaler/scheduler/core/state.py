@@ -214,14 +214,24 @@ QUEUED: Final = (Waiting, Ready, Delayed)
 """States of tasks that no worker has."""
 
 
+def max_number(spec: Spec, losses: int = 0, uncharged: int = 0) -> int:
+    """Return the number of the last attempt that a task may have, as far as is known now.
+
+    losses, uncharged: how many of its attempts another one follows that is no retry.
+    """
+    return 1 + uncharged + (spec.retries + losses if spec.retry_on else spec.max_losses)
+
+
 @dataclass(slots=True, eq=False)
 class AttemptErrors:
     """What went wrong with one task so far; made at the first error, so that healthy tasks carry nothing."""
 
     failures: int = 0
-    """Failed attempts that another one follows."""
+    """Attempts that raised an exception of `retry_on`, and that another one follows."""
+    losses: int = 0
+    """The same of attempts that ended because their process or worker did."""
     uncharged: int = 0
-    """The same of attempts that ended with a worker that was drained: they do not count as retries."""
+    """The same of attempts that ended with a worker that was drained: they count neither as retries nor as losses."""
     misses: dict[bytes, int] = field(default_factory=dict)
     """How often it could not begin because its worker did not get this object from the storage."""
     lost_workers: set[bytes] = field(default_factory=set)
@@ -265,12 +275,18 @@ class Task:
     @property
     def number(self) -> int:
         """The number of its present attempt, or of the next one: it counts how often the task has started."""
-        return 1 if self.errors is None else 1 + self.errors.failures + self.errors.uncharged
+        errors = self.errors
+        return 1 if errors is None else 1 + errors.failures + errors.losses + errors.uncharged
 
     @property
     def max_number(self) -> int:
         """The number of the last attempt that it may have, as far as is known now."""
-        return 1 + self.group.spec.retries + (0 if self.errors is None else self.errors.uncharged)
+        errors = self.errors
+        return (
+            max_number(self.group.spec)
+            if errors is None
+            else max_number(self.group.spec, errors.losses, errors.uncharged)
+        )
 
     def avoids(self, worker: Worker, now: float) -> bool:
         """Tell whether the task should go to another worker for a while: it has failed on this one."""

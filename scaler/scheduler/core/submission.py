@@ -98,8 +98,8 @@ class Submission:
     ) -> None:
         """Make the tasks of one group.
 
-        referencing: collects those that reference others, or that are submitted again or claimed; they are in no
-        queue yet.
+        referencing: collects those that reference others, that are submitted again or claimed, or that have failed in
+        a chunk; they are in no queue yet.
         """
         account, session = client.account, client.session
         accounts = self._state.accounts
@@ -136,7 +136,7 @@ class Submission:
             if session is not None:
                 left -= _label(session, task, columns, index)
             tasks[identifier] = task
-            if task.references or is_again or identifier in claims:
+            if task.references or is_again or identifier in claims or columns.spec.failed:
                 referencing.append(task)
             else:
                 ready.append(task)

@@ -23,7 +23,7 @@ from typing import Any
 
 from scaler.backoff import Backoff
 from scaler.grammar import counted
-from scaler.ids import ID_BYTES, MAX_ATTEMPT, is_task, owner_of, result_id, show
+from scaler.ids import ID_BYTES, MAX_ATTEMPT, content_id, is_task, owner_of, result_id, show
 from scaler.needs import Needs
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
@@ -89,6 +89,7 @@ _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMO
 """How a task ends that has failed for the last time."""
 _RAN = Outcome.EXCEPTION_TO_RETRY
 """With this outcome and those below it, the task's own code came to its end."""
+_FAILED_IN_CHUNK = "attempt 1, in a chunk of its map: it raised an exception of retry_on"
 _NOT_RETAINED = RetainedResult(Outcome.OBJECT_LOST, b"the result of a task that it depends on is no longer kept")
 _NOT_ITS_OWN = RetainedResult(
     Outcome.OBJECT_LOST, b"it depends on what another client made, and only its own can be named"
@@ -121,12 +122,15 @@ class Tasks:
     def resolve(self, task: Task, *, is_held: bool = False) -> None:
         """Take in a new task that references others: it waits for tasks, uses objects, or fails at once.
 
+        One whose call has failed before, as an item of a chunk, waits as after that failure.
         is_held: it waits for `release_hold`, too, or for `adopt`.
         """
         missing = int(is_held)
         failed: RetainedResult | None = None
         group = task.group
         client = group.client
+        if group.spec.failed:
+            task.errors = AttemptErrors(group.spec.failed, texts=[_FAILED_IN_CHUNK])
         for reference in task.references:
             if owner_of(reference) != client.id:
                 failed = failed or _NOT_ITS_OWN
@@ -152,6 +156,8 @@ class Tasks:
         if missing:
             task.state = Waiting(missing)
             self._state.waiting += 1
+        elif group.spec.failed:
+            self._requeue(task, _retry_delay(task), self._state.own_time(self._state.now))
         else:
             self._enqueue(task)
         if failed is not None:
@@ -512,7 +518,8 @@ class Tasks:
     def _retry(self, worker: Worker, task: Task, at_limit: Outcome, payload: bytes, why: str, now: float) -> None:
         """Charge a task for a failure; run it again, on another worker if there is one, or end it at its limit.
 
-        why: follows the number of the attempt.
+        Its own exceptions count against `retries`, losses of its process or worker against `losses`. why: follows the
+        number of the attempt.
         """
         number = task.number
         error = f"attempt {number}{why}"
@@ -520,20 +527,27 @@ class Tasks:
         errors.last_worker = worker
         if len(errors.texts) < MAX_ATTEMPT_ERRORS:
             errors.texts.append(error)
-        limit = task.group.spec.retries
-        if errors.failures >= limit:
-            if at_limit is not Outcome.EXCEPTION:
-                doubt = "; it may have run" if limit == 0 else ""
-                payload = f"tried {counted(number, 'time')}, retries={limit}{doubt}: {'; '.join(errors.texts)}".encode()
-            self.end(task, at_limit, payload)
-            return
-        errors.failures += 1
+        spec = task.group.spec
         if at_limit is Outcome.EXCEPTION:
+            if errors.failures >= spec.retries:
+                self.end(task, at_limit, payload)
+                return
+            errors.failures += 1
             self.drop_late(payload)
+            delay = _retry_delay(task)
+        else:
+            limit = spec.max_losses
+            if errors.losses >= limit:
+                option = "losses" if spec.losses and spec.retries else "retries"
+                tried = f"tried {counted(number, 'time')}, {option}={limit}"
+                doubt = "; it may have run" if limit == 0 else ""
+                self.end(task, at_limit, f"{tried}{doubt}: {'; '.join(errors.texts)}".encode())
+                return
+            errors.losses += 1
+            delay = RETRY_BACKOFF.seconds(errors.losses)
         self._outbox.publish(Incident("retried", f"task {task.id.hex()}", error, {"task": task.id.hex()}))
         if self._outbox.is_watched:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
-        delay = RETRY_BACKOFF.seconds(errors.failures)
         errors.avoid_until = now + delay + AVOID_SECONDS
         self._requeue(task, delay, now)
 
@@ -850,6 +864,18 @@ def _failed_input_of(task: Task) -> tuple[str, bytes]:
     """Return what the dependents of a failed task name as their failed input: the task that failed first."""
     found = task.errors.failed_input if task.errors is not None else None
     return found or (task.group.spec.name, task.id)
+
+
+def _retry_delay(task: Task) -> float:
+    """Return how long a task waits before its next attempt, after an exception of `retry_on`. Pure: no chance."""
+    spec = task.group.spec
+    failures = _errors_of(task).failures
+    if not spec.retry_delays:
+        return RETRY_BACKOFF.seconds(failures)
+    delay = spec.retry_delays[min(failures, len(spec.retry_delays)) - 1]
+    # Each task has a share of its own, so that those that failed together do not come back together.
+    chance = int.from_bytes(content_id(task.id, failures.to_bytes(4))[:4]) / 2**32
+    return delay * (1.0 - spec.retry_jitter * chance)
 
 
 def _errors_of(task: Task) -> AttemptErrors:

@@ -16,7 +16,8 @@ from typing import Any
 from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
-from scaler.serialization.exceptions import assign, dump_exception
+from scaler.serialization import describe
+from scaler.serialization.exceptions import ShownAsError, annotate, assign, dump_exception
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 
@@ -66,7 +67,7 @@ def failure_of(
         return outcome, error.object_id + str(error).encode("utf-8", "replace")
     outcome = Outcome.EXCEPTION
     try:
-        if is_to_retry(error):
+        if asks_to_retry(error, is_to_retry):
             outcome = Outcome.EXCEPTION_TO_RETRY
         text = user_traceback(error)
         payload = dump_exception(error, text)
@@ -78,6 +79,19 @@ def failure_of(
     finally:
         assign(error, "__traceback__", None)  # its frames hold the task's values
     return outcome, payload
+
+
+def asks_to_retry(error: BaseException, is_to_retry: Callable[[BaseException], bool]) -> bool:
+    """Tell whether to run again what raised this; no when that cannot be told, which a note on the exception says."""
+    if isinstance(error, ShownAsError):
+        if error.only is None:
+            return False
+        error = error.only
+    try:
+        return is_to_retry(error)
+    except Exception as second:  # noqa: BLE001 (a user's predicate may raise anything)
+        annotate(error, f"retry_on could not be asked, so that it was not tried again: {describe(second)}")
+        return False
 
 
 def _shortened(error: BaseException) -> RemoteError:

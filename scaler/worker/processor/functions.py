@@ -158,13 +158,16 @@ class LoadedSpec:
     """Duration of its tasks, a moving mean; 0: not known."""
     function: Callable[..., Any] | None = None
     serializer: Serializer | None = None
-    retry_types: tuple[type[BaseException], ...] | None = None
+    _retry_on: Callable[[BaseException], bool] | None = None
 
     def is_to_retry(self, error: BaseException) -> bool:
-        """Return True if the user asked to run the task again after such an error. Raises SerializationError."""
-        if self.retry_types is None:
-            self.retry_types = load_retry_on(self.retry_on)
-        return isinstance(error, self.retry_types)
+        """Tell whether the user asked to run the task again after such an error.
+
+        Raises SerializationError, and whatever the user's predicate raises.
+        """
+        if self._retry_on is None:
+            self._retry_on = load_retry_on(self.retry_on)
+        return self._retry_on(error)
 
 
 class FunctionCache:

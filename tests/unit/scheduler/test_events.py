@@ -105,6 +105,8 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "text": "",
             "traceback": "",
             "lane": 0,
+            "failures": 0,
+            "losses": 0,
             "began_us": 0,
             "clock_zero": 0.0,
         }

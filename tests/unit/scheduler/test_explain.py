@@ -355,7 +355,7 @@ def test_a_task_whose_run_failed_says_how_and_when_it_runs_again() -> None:
     (task,) = cluster.submit(client)
     cluster.finish(worker, task, outcome=Outcome.PROCESSOR_DIED, payload=b"killed by signal 9 (SIGKILL)")
     text = why(cluster, task)
-    assert text.startswith("it runs again in 0.0 s, after attempt 1 ")
+    assert text.startswith("it waits 0.0 s before attempt 2 of 4, after attempt 1 ")
     assert "SIGKILL" in text
 
 

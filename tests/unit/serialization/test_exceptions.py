@@ -141,10 +141,11 @@ def test_a_long_traceback_keeps_both_ends() -> None:
 
 
 def test_types_to_retry_come_back() -> None:
-    assert load_retry_on(dump_retry_on((ValueError, NeedsTwoError))) == (ValueError, NeedsTwoError)
-    assert load_retry_on(dump_retry_on(())) == ()
+    is_to_retry = load_retry_on(dump_retry_on((ValueError, NeedsTwoError)))
+    assert (is_to_retry(ValueError()), is_to_retry(NeedsTwoError(1, 2)), is_to_retry(KeyError())) == (True, True, False)
+    assert not load_retry_on(dump_retry_on(()))(ValueError())
     with pytest.raises(UsageError, match="exception types"):
-        dump_retry_on((int,))  # type: ignore[arg-type]
+        dump_retry_on((int,))
 
 
 @pytest.mark.parametrize(
