@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from scaler.client.client import Client
     from scaler.client.executor import ScalerExecutor
     from scaler.client.future import ScalerFuture
+    from scaler.client.options import Exponential
     from scaler.client.pool import Pool
     from scaler.cluster.combo import SchedulerClusterCombo
     from scaler.serialization import Serializer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AsyncClient",
     "Client",
+    "Exponential",
     "Pool",
     "ScalerExecutor",
     "ScalerFuture",
@@ -33,6 +35,7 @@ __all__ = [
 _HOMES = {
     "AsyncClient": "scaler.client.asynchronous",
     "Client": "scaler.client.client",
+    "Exponential": "scaler.client.options",
     "Pool": "scaler.client.pool",
     "ScalerExecutor": "scaler.client.executor",
     "ScalerFuture": "scaler.client.future",

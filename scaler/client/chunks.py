@@ -9,8 +9,9 @@ size is unproven. When no result comes for a while, more are sent: slow items, o
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError, UsageError
@@ -30,6 +31,7 @@ from scaler.serialization import (
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import (
     ShownAsError,
+    assign,
     dump_exception,
     failure_texts,
     pack_exception,
@@ -46,6 +48,11 @@ PROBE_TIMEOUT_SECONDS = 0.05
 MAX_FAILED_BYTES = 256 * 1024
 MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
+
+
+Run = Callable[..., "ChunkResults"]
+"""Runs a chunk, as `run_chunk` does."""
+NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
 class Chunking:
@@ -95,17 +102,29 @@ class ItemCall:
     function: what the tasks run, on a chunk of items each. name: the function's, for display.
     """
 
-    def __init__(self, function: Callable[..., Any], spread: bool, serializer: Serializer | None, verb: str) -> None:
-        """spread: each item is a tuple of arguments. Raises UsageError or SerializationError."""
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        spread: bool,
+        serializer: Serializer | None,
+        verb: str,
+        limited: Run | None = None,
+    ) -> None:
+        """spread: each item is a tuple of arguments. limited: runs a chunk whose calls have limits of their own.
+
+        Raises UsageError or SerializationError.
+        """
         if not callable(function):
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
         self.name = name_of(function)
         self.verb = verb
         self.function: Callable[[Sequence[Any]], ChunkResults]
         if serializer is None:
-            self.function = partial(run_chunk, function, spread)
+            self.function = partial(limited or run_chunk, function, spread)
         else:
-            self.function = SerializedChunkFunction(bytes(dump_function(function, serializer)[0]), serializer)
+            pickled = bytes(dump_function(function, serializer)[0])
+            self.function = SerializedChunkFunction(pickled, serializer, limited)
+        self.has_limits = limited is not None
         self.is_plain = serializer is None
         self._spread = spread
         self._serializer = serializer
@@ -141,16 +160,28 @@ class ItemCall:
 
 
 class ChunkResults(list[Any], Divisible):
-    """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised."""
+    """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised.
 
-    __slots__ = ("failures",)
+    left: positions of items that the client sends again, and whether such an item was called, and is tried again.
+    only: the exception of a chunk of one item, which is in this process.
+    """
 
-    def __init__(self, values: list[Any], failures: dict[int, bytes]) -> None:
+    __slots__ = ("failures", "left", "only")
+
+    def __init__(self, values: list[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT) -> None:
         super().__init__(values)
         self.failures = failures
+        self.left = left
+        self.only: BaseException | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ChunkResults, (list(self), self.failures)
+        values = list(self), self.failures
+        return ChunkResults, (*values, dict(self.left)) if self.left else values
+
+    def part(self, begin: int, end: int) -> ChunkResults:
+        """Return the results of these positions, of which none is left."""
+        failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
+        return ChunkResults(self[begin:end], failures)
 
     def serializable(self) -> ChunkResults:
         """Return the same with a failure in place of every value that cannot be serialized."""
@@ -161,7 +192,9 @@ class ChunkResults(list[Any], Divisible):
             except SerializationError as error:
                 values[position] = None
                 failures[position] = dump_exception(error, f"\n{user_traceback(error)}")
-        return ChunkResults(values, failures)
+        found = ChunkResults(values, failures, self.left)
+        found.only = self.only
+        return found
 
 
 class ItemsFailedError(ShownAsError):
@@ -175,6 +208,10 @@ class ItemsFailedError(ShownAsError):
         text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
         self.shown = pack_exception(kind, text, trace, b"")
 
+    @property
+    def only(self) -> BaseException | None:
+        return self.results.only
+
     def __str__(self) -> str:
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
@@ -182,20 +219,21 @@ class ItemsFailedError(ShownAsError):
 class SerializedChunkFunction:
     """A chunk's function where the user's serializer makes the user's function, each argument and each result."""
 
-    __slots__ = ("_function", "function", "serializer")
+    __slots__ = ("_function", "function", "limited", "serializer")
 
-    def __init__(self, function: bytes, serializer: Serializer) -> None:
+    def __init__(self, function: bytes, serializer: Serializer, limited: Run | None = None) -> None:
         self.function = function
         self.serializer = serializer
+        self.limited = limited
         self._function: Callable[..., Any] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SerializedChunkFunction, (self.function, self.serializer)
+        return SerializedChunkFunction, (self.function, self.serializer, self.limited)
 
     def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
         if self._function is None:
             self._function = load_function([self.function], self.serializer)
-        return checked(call_each(self._call, True, items, show=lambda _: ""))
+        return (self.limited or run_chunk)(self._call, True, items, show=lambda _: "")
 
     def _call(self, *arguments: bytes) -> bytes:
         function = self._function
@@ -205,9 +243,16 @@ class SerializedChunkFunction:
         return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
 
 
-def run_chunk(function: Callable[..., Any], spread: bool, items: Sequence[Any]) -> ChunkResults:
-    """Return the results of a chunk. Raises ItemsFailedError."""
-    return checked(call_each(function, spread, items))
+def show_item(item: Any) -> str:
+    """Return a line that shows an item in an error."""
+    return " ".join(reprlib.repr(item).split())
+
+
+def run_chunk(
+    function: Callable[..., Any], spread: bool, items: Sequence[Any], show: Callable[[Any], str] = show_item
+) -> ChunkResults:
+    """Return the results of a chunk. show: as in `call_each`. Raises ItemsFailedError."""
+    return checked(call_each(function, spread, items, show))
 
 
 def checked(results: ChunkResults) -> ChunkResults:
@@ -222,11 +267,6 @@ def checked(results: ChunkResults) -> ChunkResults:
     return results
 
 
-def show_item(item: Any) -> str:
-    """Return a line that shows an item in an error."""
-    return " ".join(reprlib.repr(item).split())
-
-
 def call_each(
     function: Callable[..., Any], spread: bool, items: Sequence[Any], show: Callable[[Any], str] = show_item
 ) -> ChunkResults:
@@ -236,6 +276,7 @@ def call_each(
     """
     done: list[Any] = []
     failures: dict[int, bytes] = {}
+    only: BaseException | None = None
     iterator = iter(items)
     while True:
         try:
@@ -248,5 +289,10 @@ def call_each(
         except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
             failures[len(done)] = dump_exception(error, f"item: {show(item)}\n{user_traceback(error)}")
             done.append(None)
+            if len(items) == 1:
+                assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
+                only = error
         else:
-            return ChunkResults(done, failures)
+            results = ChunkResults(done, failures)
+            results.only = only
+            return results

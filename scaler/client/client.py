@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
@@ -20,21 +22,12 @@ from scaler.client.chunks import ItemCall
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor
-from scaler.client.durable import NamedSession, checked_label
-from scaler.client.functions import (
-    DEFAULT_RETRIES,
-    MAX_SECONDS,
-    Options,
-    TemplateTable,
-    check_call,
-    check_integer,
-    checked_hint,
-    checked_options,
-    of_chunks,
-)
+from scaler.client.durable import NamedSession
+from scaler.client.functions import TemplateTable, check_call
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
-from scaler.client.graph import GraphRun, Key
+from scaler.client.graph import GraphRun, Key, nodes_with_options
+from scaler.client.item_limits import ItemLimits, run_limited
 from scaler.client.map import (
     UNBOUNDED,
     ChunkRunner,
@@ -45,14 +38,24 @@ from scaler.client.map import (
     results_of,
     side_by_side,
 )
+from scaler.client.options import (
+    MAX_SECONDS,
+    OptionKeywords,
+    Options,
+    check_integer,
+    checked_label,
+    of_chunks,
+    of_several,
+    options_of,
+)
 from scaler.client.profiles import TaskProfile, profile
 from scaler.client.session import ObjectPinned
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import ObjectReference
+from scaler.client.tasks import ObjectReference, TaskTemplate
+from scaler.client.view import ClientView
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.grammar import counted
-from scaler.needs import task_needs
-from scaler.protocol.messages import MAX_REPLICAS, ReadLog, ShutdownCluster, ShutdownReply, TaskLog
+from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -191,8 +194,9 @@ class Client(ArgumentOnly):
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future at once.
 
-        Futures and object references in the arguments, at any depth, become their values. A keyword argument of the
-        function that is named `profiling` needs `submit_verbose`.
+        Futures and object references in the arguments, at any depth, become their values. All keywords go to the
+        function; options are given by `options`: `client.options(retries=5).submit(fn, 1)`. A keyword argument of the
+        function that is named `profiling` needs that, or `submit_verbose`.
 
         With a durable session, `key` names the task: when the session has a task with this key that has not failed,
         its future is returned and nothing runs. There, a keyword argument `key` of the function needs
@@ -201,7 +205,7 @@ class Client(ArgumentOnly):
         key = kwargs.pop("key", None) if self._session is not None else None
         options = self._options
         if profiling is not None and profiling is not options.profiling:
-            options = Options(profiling=profiling, stream_output=options.stream_output)
+            options = options._replace(profiling=profiling)
         try:
             return self._submit(fn, args, kwargs, options, key)
         except BaseException as error:
@@ -209,28 +213,16 @@ class Client(ArgumentOnly):
             raise
 
     @hiding_frames
-    def submit_verbose(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def submit_verbose(
         self,
         fn: Callable[..., Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
         *,
-        capabilities: Mapping[str, float | None] | None = None,
-        priority: int = 0,
-        retries: int = DEFAULT_RETRIES,
-        retry_on: type[BaseException] | Sequence[type[BaseException]] = (),
-        timeout_seconds: float = 0.0,
-        profiling: bool | None = None,
-        name: str | None = None,
-        stream_output: bool | None = None,
         key: str | None = None,
         tag: str | None = None,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
         cache: bool = False,
-        replicas: int = 1,
-        expected_seconds: float = 0.0,
+        **options: Unpack[OptionKeywords],
     ) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker, with options; return its future at once.
 
@@ -238,34 +230,46 @@ class Client(ArgumentOnly):
         than the worker has. memory: bytes, or text such as "8GB" (1000s) or "8GiB" (1024s). cpus: the worker's share
         of slots, at least one. gpu: whole ones, or a fraction that others may share; CUDA_VISIBLE_DEVICES names them.
         capabilities: what the worker must offer, such as {"linux": None, "licences": 2}. priority: higher runs first.
-        retries: how often it may run again after its worker or process was lost, or after an exception whose type is
-        in retry_on. timeout_seconds: after which it is ended; 0 means never. name: what monitors show instead of the
-        function's name. stream_output: what it prints appears here. key: of a task of a durable session, as in
-        `submit`. tag: monitors show a bar of all tasks with this tag; `cancel`, and in a durable session `futures`,
-        find the task by it. cache: as `cache` does. replicas: on how many hosts
-        a large result is kept, 1 to 16, as far as there are so many. expected_seconds: about how long such a task runs;
-        workers are started by it until one has ended; 0: as long as most tasks of the cluster did. Raises UsageError
-        for options that cannot be.
+
+        retries: how often it may run again after an exception of retry_on: types, or a function that takes the
+        exception and runs on the worker. retry_delay: seconds until then, `Exponential(...)`, or a function of the
+        number of the attempt that failed. losses: how often it may run again after its worker or process was lost, by
+        default as often as retries says. retries=0: it is started at most once, whatever happens. timeout_seconds:
+        after which it is ended; 0 means never.
+
+        name: what monitors show instead of the function's name. tags: texts by which `cancel` finds it. stream_output:
+        what it prints appears here. replicas: on how many hosts a large result is kept, 1 to 16, as far as there are so
+        many. expected_seconds: about how long such a task runs; workers are started by it until one has ended; 0: as
+        long as most tasks of the cluster did. key: of a task of a durable session, as in `submit`. tag: monitors show a
+        bar of all tasks with this tag; `cancel`, and in a durable session `futures`, find the task by it. cache: as
+        `cache` does. Raises UsageError for options that cannot be.
         """
-        options = Options(
-            priority=priority,
-            retries=retries,
-            timeout_seconds=timeout_seconds,
-            profiling=self._options.profiling if profiling is None else profiling,
-            stream_output=self._options.stream_output if stream_output is None else stream_output,
-            name="" if name is None else name,
-            replicas=replicas,
-            expected_seconds=expected_seconds,
-        )
-        options = checked_options(options, capabilities, retry_on, memory, cpus, gpu)
+        carried = self._options_of(options, "submit_verbose")
         check_call(args, kwargs)
         if cache:
             if key is not None or tag is not None:
                 raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
-            return self._cached(fn, [(tuple(args), dict(kwargs or {}))], options)[0]
+            return self._cached(fn, [(tuple(args), dict(kwargs or {}))], carried)[0]
         if tag is not None:
-            options = options._replace(call=self._loop.call_of_tag(checked_label("tag", tag)))
-        return self._submit(fn, tuple(args), dict(kwargs or {}), options, key, tag)
+            carried = carried._replace(call=self._loop.call_of_tag(checked_label("tag", tag)))
+        return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
+
+    @hiding_frames
+    def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
+        """Return a view of this client that submits with these options: those of `submit_verbose`.
+
+        Its `submit`, `map`, `starmap`, `imap`, `imap_unordered`, `get`, `cache` and `executor` are as here; options of
+        a single call replace those of the view. It ends with this client. Raises UsageError for options that cannot be.
+        """
+        self._check_open()
+        return ClientView(self, options)
+
+    @hiding_frames
+    def executor(self, *, max_workers: int | None = None, **options: Unpack[OptionKeywords]) -> Executor:
+        """Return a `concurrent.futures` executor on this client, which stays open; its calls have these options."""
+        from scaler import ScalerExecutor  # noqa: PLC0415 (its module imports this one)
+
+        return ScalerExecutor(self, max_workers=max_workers, task_options=options)
 
     @hiding_frames
     def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
@@ -279,7 +283,7 @@ class Client(ArgumentOnly):
         return self._cached(fn, [(args, kwargs)], self._options)[0]
 
     @hiding_frames
-    def map(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def map(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -287,50 +291,44 @@ class Client(ArgumentOnly):
         return_exceptions: bool = False,
         progress: bool = False,
         keys: Iterable[str] | None = None,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
         cache: bool = False,
-        expected_seconds: float = 0.0,
+        **options: Unpack[OptionKeywords],
     ) -> list[Any]:
         """Call `fn` with the items of the iterables side by side, and return the results in order.
 
         Small calls travel together, as many as are worth it by measurement; chunk_size sets how many. The first item
         that raises makes this raise its exception, with a note that says which item it was (and `item_index`);
         return_exceptions puts exceptions in the list instead. progress shows a bar of tqdm, on stderr or in a notebook.
-        memory, cpus, gpu, expected_seconds: as in `submit_verbose`, of each call, whatever travels together; the calls
-        of one chunk run one after the other.
+        options: as in `submit_verbose`, of each call, whatever travels together: one that raises an exception of
+        retry_on is tried again by itself, and one that takes longer than timeout_seconds ends alone. With retries=0 no
+        calls travel together. The calls of one chunk run one after the other.
 
         keys: of the items, in a durable session: each item is a task of its own, whose key is as in `submit`. cache:
         each item is a call of its own, as in `cache`. With one of the two, when an item raises, the others go on.
         """
-        options = self._each_with(memory, cpus, gpu, expected_seconds)
+        carried = self._options_of(options, "map")
         if keys is not None or cache:
-            return self._map_each(fn, iterables, keys, chunk_size, return_exceptions, progress, options)
-        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, options)
+            return self._map_each(fn, iterables, keys, chunk_size, return_exceptions, progress, carried)
+        results = self._iterate("map", fn, iterables, chunk_size, UNBOUNDED, return_exceptions, progress, carried)
         return results._take_all()
 
     @hiding_frames
-    def starmap(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def starmap(
         self,
         fn: Callable[..., Any],
         iterable: Iterable[Iterable[Any]],
         chunk_size: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
-        *,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
-        expected_seconds: float = 0.0,
+        **options: Unpack[OptionKeywords],
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        options = self._each_with(memory, cpus, gpu, expected_seconds)
-        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, options)
+        carried = self._options_of(options, "starmap")
+        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, carried)
         return results._take_all()
 
     @hiding_frames
-    def imap(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def imap(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -338,10 +336,7 @@ class Client(ArgumentOnly):
         window: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
-        expected_seconds: float = 0.0,
+        **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
         """Call `fn` with the items of the iterables side by side; iterate over the results in order.
 
@@ -357,16 +352,16 @@ class Client(ArgumentOnly):
         return_exceptions gives exceptions as results instead. An exception of an iterable comes after the results of
         the items before it. Closing or dropping the iterator cancels what has not ended. Threads may share it.
 
-        progress shows a bar of the items that have ended, which may be ahead of those that were taken. memory, cpus,
-        gpu, expected_seconds: as in `map`.
+        progress shows a bar of the items that have ended, which may be ahead of those that were taken. options: as in
+        `map`.
         """
-        options = self._each_with(memory, cpus, gpu, expected_seconds)
-        results = self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        carried = self._options_of(options, "imap")
+        results = self._iterate("imap", fn, iterables, chunk_size, window, return_exceptions, progress, carried)
         results._start()
         return results
 
     @hiding_frames
-    def imap_unordered(  # noqa: PLR0913 (each is a keyword of its own, and most are left out)
+    def imap_unordered(
         self,
         fn: Callable[..., Any],
         *iterables: Iterable[Any],
@@ -374,15 +369,12 @@ class Client(ArgumentOnly):
         window: int | None = None,
         return_exceptions: bool = False,
         progress: bool = False,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
-        expected_seconds: float = 0.0,
+        **options: Unpack[OptionKeywords],
     ) -> ResultIterator:
         """As `imap`, with each result as soon as it is there; exceptions say by `item_index` whose they are."""
-        options = self._each_with(memory, cpus, gpu, expected_seconds)
+        carried = self._options_of(options, "imap_unordered")
         what = "imap_unordered"
-        results = self._iterate(what, fn, iterables, chunk_size, window, return_exceptions, progress, options)
+        results = self._iterate(what, fn, iterables, chunk_size, window, return_exceptions, progress, carried)
         results._start()
         return results
 
@@ -393,29 +385,26 @@ class Client(ArgumentOnly):
         keys: Sequence[Any],
         block: bool = True,
         *,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
-        replicas: int = 1,
-        expected_seconds: float = 0.0,
+        node_options: Mapping[Any, OptionKeywords] | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values. memory, cpus, gpu, replicas, expected_seconds: as in `submit_verbose`, of each computation.
-        Raises UsageError, before anything is sent, for missing keys and cycles.
+        instead of values. options: as in `submit_verbose`, of each computation. node_options: of single ones, by their
+        keys, over the others: `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent,
+        for missing keys and cycles.
         """
         self._check_open()
         parent = self._parent()
-        check_integer("replicas", replicas, 1, MAX_REPLICAS)
-        options = self._each_with(memory, cpus, gpu, expected_seconds)._replace(replicas=replicas)
+        carried = self._options_of(options, "get")
+        own = nodes_with_options(graph, node_options or {}, options, lambda given: self._options_of(given, "get"))
         call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
-        options = options._replace(call=call.number)
-        wanted, inner = (options._replace(deliver=deliver) for deliver in (True, False))
-        templates = self._templates
-        run = GraphRun(
-            graph, keys, self._futures, lambda fn, deliver: templates.template(fn, wanted if deliver else inner, parent)
-        )
+
+        def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
+            return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
+
+        run = GraphRun(graph, keys, self._futures, template, own)
         return run.values() if block else run.futures
 
     @hiding_frames
@@ -589,18 +578,21 @@ class Client(ArgumentOnly):
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel this client's unfinished tasks of a name, or those with a tag; return how many.
 
-        With a tag and a durable session, they are all of the session; without one, the 256 tags used last are known.
-        Raises UsageError unless one of the two is given.
+        tag: one of `tags`, or the `tag` of `submit_verbose`; of the latter, with a durable session, all of the session,
+        and without one the 256 used last are known. Raises UsageError unless one of the two is given.
         """
         self._check_open()
         if (name is None) == (tag is None):
             raise UsageError("give the name or the tag of the tasks to cancel; clear() cancels all")
+        call = None if tag is None else self._loop.calls.number_of_tag(tag)
+        found: set[ScalerFuture] = {
+            each
+            for each in self._futures.unfinished()
+            if (each._spec.name == name if tag is None else tag in each._spec.tags or each._spec.call == call)
+        }
         if tag is not None and self._session is not None:
-            return sum(future.cancel() for future in self._session.find(None, None, tag))
-        if tag is not None:
-            call = self._loop.calls.number_of_tag(tag)
-            return sum(future.cancel() for future in self._futures.unfinished() if future._spec.call == call)
-        return sum(future.cancel() for future in self._futures.unfinished() if future._spec.name == name)
+            found.update(self._session.find(None, None, tag))
+        return sum(future.cancel() for future in found)
 
     @hiding_frames
     def retry(self, name: str) -> list[ScalerFuture]:
@@ -784,16 +776,29 @@ class Client(ArgumentOnly):
         options: Options | None = None,
     ) -> ResultIterator:
         self._check_open()
+        options = options or self._options
+        if not options.retries:
+            check_integer("with retries=0, chunk_size", 1 if chunk_size is None else chunk_size, 1, 1)
+            chunk_size = 1
+        limited = None
+        if (options.retry_on or options.timeout_seconds) and not self._is_in_process:
+            limited = partial(run_limited, limits=ItemLimits(options.timeout_seconds, options.retry_on))
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb)
+        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limited)
         counts = self._loop.calls.begin(verb, call.name, count_of(iterables), has_chunks=True)
-        options = of_chunks(options or self._options, chunk_size)
-        options = options._replace(name=call.name, is_plain=True, call=counts.number)
-        template = self._templates.template(call.function, options, self._parent())
+        options = of_chunks(options, chunk_size)
+        options = options._replace(name=options.name or call.name, is_plain=True, call=counts.number)
+        parent = self._parent()
+        one = several = self._templates.template(call.function, options, parent)
+        if limited is not None:
+            several = self._templates.template(call.function, of_several(options), parent)
 
-        def submit(chunk: list[Any]) -> TaskFuture:
+        def submit(chunk: list[Any], failed: int) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(_DISCONNECTED)
+            template = one if len(chunk) == 1 else several
+            if failed:
+                template = self._templates.template(call.function, options._replace(failed=failed), parent)
             return self._futures.submit(template, (chunk,), {})
 
         return ResultIterator(
@@ -806,14 +811,9 @@ class Client(ArgumentOnly):
             progress=Progress(call.name, iterables) if progress else None,
         )
 
-    def _each_with(
-        self, memory: float | str | None, cpus: float | None, gpu: float | None, expected_seconds: float
-    ) -> Options:
-        """Return the client's options with what each call takes of its worker, and about how long it runs."""
-        hint = checked_hint(expected_seconds)
-        if memory is None and cpus is None and gpu is None and not hint:
-            return self._options
-        return self._options._replace(needs=task_needs(None, memory, cpus, gpu).items, expected_seconds=hint)
+    def _options_of(self, given: OptionKeywords, verb: str) -> Options:
+        """Return the options of a call as tasks carry them: the client's, without any keyword."""
+        return options_of(given, verb).over(self._options) if given else self._options
 
     def _parent(self) -> bytes:
         context = processor() if self._is_inside_task else None

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 from scaler.client.cached import Call
 from scaler.client.future import ScalerFuture
 from scaler.client.loop import ClientLoop
+from scaler.client.options import checked_label
 from scaler.client.session import TasksAdopted
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Stage, TaskTemplate
@@ -17,17 +18,6 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, keyed_task_id
 from scaler.protocol.messages import ListSessionTasks, SessionTasks, Spec
 from scaler.serialization import Serializer
-
-MAX_LABEL_CHARACTERS = 200
-"""Of the name of a session, and of the key and the tag of a task."""
-
-
-def checked_label(what: str, text: object) -> str:
-    """Return a name, key or tag. Raises UsageError that says what to change."""
-    if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
-        limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
-        raise UsageError(f"{what} is {text!r}, and must be {limits}")
-    return text
 
 
 class NamedSession:

@@ -9,17 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from scaler.client.chunks import show_item
 from scaler.client.client import DEFAULT_TIMEOUT_SECONDS, Client
 from scaler.client.connect import open_loops
-from scaler.client.functions import Options, check_integer, checked_hint
 from scaler.client.future import ScalerFuture, carry_through
 from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
-from scaler.needs import task_needs
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -57,46 +56,43 @@ class ScalerExecutor(Executor):
         session: str | None = None,
         compression: str | None = None,
         processes: bool = True,
-        memory: float | str | None = None,
-        cpus: float | None = None,
-        gpu: float | None = None,
-        expected_seconds: float = 0.0,
+        task_options: OptionKeywords | None = None,
+        **options: Unpack[TaskKeywords],
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one with the arguments that are `Client`'s.
 
         max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
-        CPUs here. It limits nothing. memory, cpus, gpu, expected_seconds: what each call takes of its worker and about
-        how long it runs, as in `submit_verbose`; the calls of one chunk of `map` run one after the other. Raises
-        UsageError, and what `Client` raises.
+        CPUs here. It limits nothing. options: of each call, as in `submit_verbose`. Those whose names are a client's
+        own arguments here (`timeout_seconds`, `name`, `profiling`, `stream_output`) are given in the dict task_options,
+        or by `client.executor(timeout_seconds=5)`. Raises UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
-        options: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
-        options |= {"serializer": serializer, "stream_output": stream_output, "name": name}
-        options |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
-        options |= {"compression": compression}
-        given = [key for key, value in options.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
+        given: dict[str, Any] = {"address": address, "profiling": profiling, "timeout_seconds": timeout_seconds}
+        given |= {"serializer": serializer, "stream_output": stream_output, "name": name}
+        given |= {"credentials": credentials, "insecure_no_auth": insecure_no_auth, "session": session}
+        given |= {"compression": compression}
+        changed = [key for key, value in given.items() if value not in (None, False, DEFAULT_TIMEOUT_SECONDS, "")]
         if not processes:
-            options["processes"] = False
-            given.append("processes")
-        if client is not None and given:
+            given["processes"] = False
+            changed.append("processes")
+        if client is not None and changed:
             raise UsageError(
-                f"{', '.join(given)}: is for a client that the executor makes; give it to the Client instead"
+                f"{', '.join(changed)}: is for a client that the executor makes; give it to the Client instead"
             )
         if max_workers is not None:
             check_integer("max_workers", max_workers, 1)
-        needs = task_needs(None, memory, cpus, gpu).items
-        hint = checked_hint(expected_seconds)
-        self._of_each_call: dict[str, Any] = {"memory": memory, "cpus": cpus, "gpu": gpu, "expected_seconds": hint}
+        self._task_options: OptionKeywords = {**(task_options or {}), **options}
+        checked = options_of(self._task_options, "ScalerExecutor")
         self._owns_client = client is None
-        client = client or Client(**options)
+        client = client or Client(**given)
         self._client: Client | None = client
         self._name = repr(client)
         self._max_workers = max_workers or os.cpu_count() or 1
         self._is_shut_down = False
         self._owner = _Owner()
         # It is another face of its client.
-        self._options = client._options._replace(owner=self._owner, needs=needs, expected_seconds=hint)
+        self._options = checked.over(client._options)._replace(owner=self._owner)
         self._futures = client._loop.futures
 
     def __repr__(self) -> str:
@@ -104,7 +100,7 @@ class ScalerExecutor(Executor):
         return f"<ScalerExecutor {state}, {len(self._unfinished())} unfinished, on {self._name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        copy = partial(ScalerExecutor, max_workers=self._max_workers, **self._of_each_call)
+        copy = partial(ScalerExecutor, max_workers=self._max_workers, task_options=self._task_options)
         return copy, (self._open_client(),)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:

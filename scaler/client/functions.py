@@ -13,16 +13,15 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleT
 from typing import Any, NamedTuple
 
 from scaler.client.futures import FutureTable
+from scaler.client.options import Options
 from scaler.client.tasks import FunctionReference, ObjectUpload, TaskTemplate
 from scaler.errors import UsageError
 from scaler.ids import content_id
-from scaler.needs import task_needs
-from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REPLICAS, Spec
+from scaler.protocol.messages import INLINE_LIMIT_BYTES, Spec
 from scaler.serialization import (
     Parts,
     Serializer,
     dump_function,
-    dump_retry_on,
     dump_serializer,
     load_serializer,
     modules_by_value,
@@ -31,10 +30,6 @@ from scaler.serialization import (
     to_payload,
 )
 
-MAX_SECONDS = 1e9
-"""More would be beyond what some clocks of the system can count."""
-DEFAULT_RETRIES = 3
-MAX_RETRIES = 10_000
 MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
 MAX_TEMPLATES_PER_FUNCTION = 64
@@ -44,85 +39,6 @@ _MISSING = object()
 
 Carried = list[tuple[object, str, object]]
 """What a function carries: where it was found (a dict of globals, a cell, a function), under which name, and what."""
-
-
-def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
-    """Raise UsageError unless the value is an integer from `least` on, up to `most` when that is given."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is {value!r}, and must be an integer {limits}")
-
-
-class Options(NamedTuple):
-    """Options of a task, as `Client.submit_verbose` takes them. Hashable: tasks of equal options share a Spec."""
-
-    needs: tuple[tuple[str, float], ...] = ()
-    priority: int = 0
-    retries: int = DEFAULT_RETRIES
-    retry_on: bytes = b""
-    timeout_seconds: float = 0.0
-    profiling: bool = False
-    stream_output: bool = False
-    deliver: bool = True
-    name: str = ""
-    replicas: int = 1
-    expected_seconds: float = 0.0
-    call: int = 0
-    """The number of the client's call, such as a map."""
-    owner: object = None
-    """The executor that submits the tasks."""
-    is_plain: bool = False
-    """The built-in serializer makes the arguments, whatever the client's is."""
-
-
-def checked_options(
-    options: Options,
-    capabilities: object,
-    retry_on: object,
-    memory: float | str | None = None,
-    cpus: float | None = None,
-    gpu: float | None = None,
-) -> Options:
-    """Return a user's options, with these as tasks carry them. Raises UsageError that says what to change."""
-    seconds = options.timeout_seconds
-    check_integer("priority", options.priority, -(2**31), 2**31 - 1)
-    check_integer("retries", options.retries, 0, MAX_RETRIES)
-    check_integer("replicas", options.replicas, 1, MAX_REPLICAS)
-    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
-        raise UsageError(f"timeout_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 means no limit")
-    if capabilities is not None and not isinstance(capabilities, Mapping):
-        raise UsageError(f'capabilities is {capabilities!r}, and must be a dict such as {{"gpu": 1, "linux": None}}')
-    if not isinstance(options.name, str):
-        raise UsageError(f"name is {options.name!r}, and must be a string")
-    if not isinstance(retry_on, type | Iterable) or isinstance(retry_on, str):
-        raise UsageError(f"retry_on is {retry_on!r}, and must be a type of exceptions or a tuple of such")
-    types = (retry_on,) if isinstance(retry_on, type) else tuple(retry_on)
-    return options._replace(
-        needs=task_needs(capabilities, memory, cpus, gpu).items,
-        retry_on=dump_retry_on(types),
-        timeout_seconds=float(seconds),
-        expected_seconds=checked_hint(options.expected_seconds),
-    )
-
-
-def checked_hint(seconds: object) -> float:
-    """Return a user's `expected_seconds`. Raises UsageError that says what to change."""
-    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
-        raise UsageError(f"expected_seconds is {seconds!r}, and must be from 0 to {MAX_SECONDS:g}; 0 says nothing")
-    return float(seconds)
-
-
-def of_chunks(options: Options, chunk_size: int | None) -> Options:
-    """Return the options of tasks that are chunks of calls with these options. Raises UsageError on a bad size.
-
-    Chunks of a measured size begin with one item each, and are larger only when their function is measured, so the hint
-    of one call is that of a chunk.
-    """
-    if chunk_size is None:
-        return options
-    check_integer("chunk_size", chunk_size, 1)
-    calls = min(chunk_size, MAX_SECONDS)  # it may be an integer that no float can be
-    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
 
 
 def check_call(args: object, kwargs: object) -> None:
@@ -183,7 +99,7 @@ class TemplateTable:
         """Return the template of tasks of this spec. functions: the function, and the serializer if there is one."""
         registered = tuple(map(self._register, functions))
         serializer = load_serializer(functions[1]) if spec.serializer else None
-        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0)
+        spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
         if serializer is not None:
             spec = replace(spec, serializer=registered[1].id)
         return TaskTemplate(spec, registered, serializer)

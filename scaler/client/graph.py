@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from scaler.client.futures import FutureTable
+from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import UsageError
@@ -177,8 +178,30 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
-Templates = Callable[[Callable[..., Any], bool], TaskTemplate]
-"""Returns the template of a task, by its function and whether its value is wanted here."""
+Templates = Callable[[Callable[..., Any], bool, Options | None], TaskTemplate]
+"""Returns the template of a task, by its function, whether its value is wanted here, and options of its own."""
+
+
+def nodes_with_options(
+    graph: Mapping[Any, Any],
+    given: Mapping[Any, OptionKeywords],
+    common: OptionKeywords,
+    checked: Callable[[OptionKeywords], Options],
+) -> dict[Key, Options]:
+    """Return the options of the nodes that have their own, over those that all have. Raises UsageError."""
+    if not isinstance(given, Mapping):
+        raise UsageError(f"node_options is {given!r}, and must be a dict of keys to dicts of options")
+    found: dict[Key, Options] = {}
+    for key, own in given.items():
+        if not isinstance(own, Mapping):
+            raise UsageError(f"node_options of key {key!r} is {own!r}, and must be a dict such as {{'priority': 5}}")
+        if key not in graph or not _is_computation(graph[key]):
+            raise UsageError(f"node_options names key {key!r}, and the graph has no computation with this key")
+        try:
+            found[key] = checked({**common, **own})
+        except (UsageError, TypeError) as error:
+            raise UsageError(f"node_options of key {key!r}: {error}") from None
+    return found
 
 
 class GraphRun:
@@ -187,11 +210,22 @@ class GraphRun:
     futures: those of the wanted keys, in their order.
     """
 
-    def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any], table: FutureTable, templates: Templates) -> None:
-        """Submit the tasks. Raises UsageError when the graph cannot be run; then nothing runs."""
+    def __init__(
+        self,
+        graph: Mapping[Any, Any],
+        keys: Iterable[Any],
+        table: FutureTable,
+        templates: Templates,
+        own: Mapping[Key, Options],
+    ) -> None:
+        """Submit the tasks. own: options of single nodes.
+
+        Raises UsageError when the graph cannot be run; then nothing runs.
+        """
         self._plan = Plan(graph, keys)
         self._table = table
         self._templates = templates
+        self._own = own
         self._tasks: list[TaskFuture] = []
         self.futures: dict[Key, TaskFuture] = {}
         try:
@@ -225,9 +259,12 @@ class GraphRun:
         self._share_values(found)
         for key, node in plan.nodes.items():
             deliver = key in wanted
-            template = templates.get((id(node.function), deliver))
+            own = self._own.get(key)
+            template = templates.get((id(node.function), deliver)) if own is None else None
             if template is None:
-                template = templates[id(node.function), deliver] = self._templates(node.function, deliver)
+                template = self._templates(node.function, deliver, own)
+                if own is None:
+                    templates[id(node.function), deliver] = template
             task = found[key] = table.prepare(
                 template, tuple([plan.fill(argument, found) for argument in node.arguments]), {}
             )
@@ -237,7 +274,7 @@ class GraphRun:
             future = found[target]
             if target in plan.values:
                 value = plan.values[target]
-                template = self._templates(same, True)
+                template = self._templates(same, True, None)
                 if isinstance(value, TaskFuture):
                     future = value
                 elif isinstance(value, ObjectReference):
@@ -258,6 +295,6 @@ class GraphRun:
                 continue
             if isinstance(value, str | bytes) and len(value) < SHARED_VALUE_BYTES:
                 continue
-            parts = dump_value(value, self._templates(same, True).serializer, f"the value of key {key!r}")
+            parts = dump_value(value, self._templates(same, True, None).serializer, f"the value of key {key!r}")
             if size_of(parts) >= SHARED_VALUE_BYTES:
                 found[key] = ObjectReference(self._table, self._table.upload(parts), repr(key), size_of(parts))

@@ -33,9 +33,9 @@ from scaler.client.chunks import (
     ItemsFailedError,
     show_item,
 )
-from scaler.client.functions import check_integer
 from scaler.client.future import carry_through
 from scaler.client.futures import FutureTable
+from scaler.client.options import check_integer
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.errors import (
@@ -69,7 +69,8 @@ WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (ProcessorDiedError, TaskTimeoutError, MemoryLimitError, ObjectLostError)
 """A chunk that ends with one of them is taken apart: its other items may be fine."""
 
-Submit = Callable[[list[Any]], TaskFuture]
+Submit = Callable[[list[Any], int], TaskFuture]
+"""Submits items together. Its second argument: how often the call of a single one has failed before."""
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
@@ -106,13 +107,15 @@ class Chunk:
 
     first: int
     items: list[Any]
-    """Empty when they were sent."""
+    """Empty when they were sent, unless the calls have limits of their own: then some may have to be sent again."""
     count: int
     payload: bytes = b""
     """To take its items apart, and to show them: it is in memory anyway, unless it is in the object storage."""
     references: tuple[Reference, ...] = ()
     parts: list[Chunk] = field(default_factory=list)
-    """Its items one by one, after it was taken apart."""
+    """After it was taken apart: items that were sent again, one by one, and those between them, which have ended."""
+    found: ChunkResults | None = None
+    """The results of such items that have ended."""
     future: TaskFuture | None = None
     error: BaseException | None = None
     """Why it could not be sent."""
@@ -135,11 +138,19 @@ class Chunk:
 
     def results(self) -> ChunkResults:
         """Return the results of a chunk that has not failed as a whole."""
+        if self.found is not None:
+            return self.found
         assert self.future is not None, "a chunk that was not sent has failed"
         error = self.future.exception()
         found = error.results if isinstance(error, ItemsFailedError) else self.future.result()
         assert isinstance(found, ChunkResults)
         return found
+
+    def called(self) -> int:
+        """Return how many of its items were called, as far as is known. Called when it has ended."""
+        if self.failure() is not None:
+            return self.count
+        return max(1, self.count - list(self.results().left.values()).count(False))
 
     def items_sent(self) -> list[Any]:
         """Return the items that were sent; none when they are not here or cannot be loaded outside of a task."""
@@ -195,7 +206,8 @@ class ChunkRunner:
         for chunk in ended:
             if chunk.future is not None and chunk.failure() is None:
                 chunk.ran_seconds = chunk.future.profiling_info().duration_s
-            self.chunking.ended(chunk.count, chunk.ran_seconds, now)
+            if chunk.found is None:
+                self.chunking.ended(chunk.called(), chunk.ran_seconds, now)
             self._take_apart(chunk)
             if chunk.count == 1 and self.call.is_plain and chunk.failure() is not None:
                 chunk.shown = "".join(map(show_item, chunk.items_sent()))
@@ -280,13 +292,13 @@ class ChunkRunner:
             assign(exception, "item_index", index)
         return FailedItem(exception, index)
 
-    def _send(self, items: list[Any], first: int, is_made: bool = False) -> Chunk:
-        """is_made: `ItemCall.arguments` made the items."""
+    def _send(self, items: list[Any], first: int, is_made: bool = False, failed: int = 0) -> Chunk:
+        """is_made: `ItemCall.arguments` made the items. failed: how often the call of a single one has, before."""
         chunk = Chunk(first, items, len(items))
         self.chunking.sent()
         self._in_flight.add(chunk)  # before it is sent, and its future noted first of all: `cancel` must find it
         try:
-            chunk.future = future = self._submit(items if is_made else self.call.arguments(items))
+            chunk.future = future = self._submit(items if is_made else self.call.arguments(items), failed)
         except (SerializationError, UsageError) as error:
             chunk.error = error
             if chunk.count == 1:
@@ -296,7 +308,9 @@ class ChunkRunner:
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
-        if chunk.count == 1 or not future.done():  # otherwise a future among them has failed, and nothing was sent
+        if chunk.count == 1 or not (
+            self.call.has_limits or future.done()
+        ):  # otherwise a future among them has failed, and nothing was sent
             chunk.items = []
         future.add_done_callback(lambda _: self._note_end(chunk))
         if self._is_cancelled:
@@ -305,22 +319,41 @@ class ChunkRunner:
 
     def _take_apart(self, chunk: Chunk) -> None:
         """Send the items of a chunk one by one, if it is one of several and that is of use."""
-        if chunk.count == 1:
+        if chunk.count == 1 or chunk.found is not None:
             return
         if chunk.future is not None:
             failure = chunk.failure()
+            if failure is None and chunk.results().left:
+                self._send_left(chunk, chunk.results())
+                return
             # A remote traceback: no item was called, since arguments could not be had, or a future among them failed.
             was_called = failure is None or remote_traceback(failure) is None
             if was_called and not isinstance(failure, _OF_ONE_ITEM):
                 return
         is_made = not chunk.items
         for number, item in enumerate(chunk.items or chunk.items_sent(), chunk.first):
-            try:
-                part = self._send([item], number, is_made)
-            except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
-                part = Chunk(number, [], 1, error=error)
+            chunk.parts.append(self._send_one(item, number, is_made))
+
+    def _send_left(self, chunk: Chunk, results: ChunkResults) -> None:
+        """Send the items again that a chunk has left to the client; the others have ended."""
+        begin = 0
+        for position in [*sorted(results.left), chunk.count]:
+            if position > begin:
+                part = Chunk(chunk.first + begin, [], position - begin, found=results.part(begin, position))
+                chunk.parts.append(part)
                 self._note_end(part)
-            chunk.parts.append(part)
+            if position < chunk.count:
+                failed = int(results.left[position])
+                chunk.parts.append(self._send_one(chunk.items[position], chunk.first + position, failed=failed))
+            begin = position + 1
+
+    def _send_one(self, item: Any, number: int, is_made: bool = False, failed: int = 0) -> Chunk:
+        try:
+            return self._send([item], number, is_made, failed)
+        except ScalerError as error:  # a limit, or the client was closed: the outcome of that item
+            part = Chunk(number, [], 1, error=error)
+            self._note_end(part)
+            return part
 
     def _note_end(self, chunk: Chunk) -> None:
         chunk.ended_at = time.monotonic()

@@ -15,8 +15,8 @@ from types import TracebackType
 from typing import Any, Self
 
 from scaler.client.client import Client
-from scaler.client.functions import check_integer
 from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.options import check_integer
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.serialization.tracebacks import hide_frames, hiding_frames

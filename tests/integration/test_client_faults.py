@@ -19,8 +19,9 @@ import pytest
 
 from scaler import Client
 from scaler.client import loop
-from scaler.client.functions import Options, TemplateTable
+from scaler.client.functions import TemplateTable
 from scaler.client.loop import ClientLoop, OnEvents
+from scaler.client.options import Options
 from scaler.client.restoring import MAX_RUNS_AGAIN
 from scaler.errors import (
     ClientClosedError,

@@ -19,6 +19,7 @@ from scaler.client.map import ResultIterator
 from scaler.client.pool import AsyncResult, PoolIterator
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
+from scaler.client.view import ClientView
 from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import describe
 from scaler.config.worker_managers import ClusterConfig
@@ -31,7 +32,7 @@ SHOWN: dict[type, set[str]] = {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "costs", "profile", "persist"),
         *("bundle", "replay", "cluster", "history", "tasks", "cancel", "retry", "report", "wait_for_workers"),
-        *("gather", "as_completed", "progress"),
+        *("gather", "as_completed", "progress", "options", "executor"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.AsyncClient: {
@@ -41,6 +42,11 @@ SHOWN: dict[type, set[str]] = {
     AsyncResults: {"aclose", "close"},
     AsyncCompleted: {"add"},
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
+    scaler.Exponential: {"base", "cap", "jitter", "delays"},
+    ClientView: {
+        *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "cache"),
+        *("options", "executor"),
+    },
     scaler.Pool: {
         *("apply", "apply_async", "map", "map_async", "starmap", "starmap_async", "imap", "imap_unordered"),
         *("close", "terminate", "join"),
@@ -81,6 +87,7 @@ MADE_FOR_USERS = (
     AsyncCompleted,
     AsyncResult,
     AsyncResults,
+    ClientView,
     ObjectReference,
     PoolIterator,
     ResultIterator,
@@ -118,8 +125,9 @@ def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up(call: Callab
     for parameter in parameters:
         assert parameter.name in hints, f"{call.__qualname__}: {parameter.name} has no type"
         if parameter.kind is parameter.VAR_KEYWORD:
-            is_passed_on = call.__qualname__.startswith("AsyncClient.")  # to the method of Client
-            assert is_passed_on or call.__name__ in {"submit", "cache"}, (
+            is_named = typing.get_origin(hints[parameter.name]) is typing.Unpack
+            is_passed_on = call.__qualname__.startswith(("AsyncClient.", "ClientView."))  # to the method of Client
+            assert is_named or is_passed_on or call.__name__ in {"submit", "cache"}, (
                 "only the keywords of the user's own function have any name"
             )
     assert "return" in hints
@@ -131,7 +139,7 @@ def parameters_of(call: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def test_an_executor_takes_what_the_client_that_it_makes_takes() -> None:
     executor, client = parameters_of(scaler.ScalerExecutor), parameters_of(scaler.Client)
-    assert executor.keys() == {"client", "max_workers", "memory", "cpus", "gpu", "expected_seconds", *client}
+    assert executor.keys() == {"client", "max_workers", "task_options", "options", *client}
     for name, parameter in client.items():
         assert (executor[name].annotation, executor[name].default) == (parameter.annotation, parameter.default)
 

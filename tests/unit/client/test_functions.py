@@ -11,13 +11,13 @@ from types import ModuleType
 from typing import Any
 
 import cloudpickle
-import pytest
 
-from scaler.client.functions import MAX_SECONDS, Options, TemplateTable, carried_by, checked_hint, of_chunks
+from scaler.client.functions import TemplateTable, carried_by
 from scaler.client.futures import FutureTable
+from scaler.client.options import Options
 from scaler.client.session import ConnectionReady, UploadEnded
 from scaler.client.tasks import ObjectUpload, TaskTemplate
-from scaler.errors import LimitError, UsageError
+from scaler.errors import LimitError
 from scaler.ids import IdFactory
 from scaler.protocol.messages import Message, Release, stored_reference
 from scaler.serialization import Parts, size_of
@@ -164,20 +164,3 @@ def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_
     again = table.template(function)
     assert again.uploads == (table.uploads[1],)
     assert table.template(function) is again
-
-
-def test_the_hint_of_a_chunk_is_that_of_all_its_calls() -> None:
-    options = Options(expected_seconds=2.0)
-    assert of_chunks(options, None).expected_seconds == 2.0, "its size is measured, and begins with one"
-    assert of_chunks(options, 30).expected_seconds == 60.0
-    assert of_chunks(Options(), 30) == Options()
-    assert of_chunks(options, 10**400).expected_seconds == MAX_SECONDS
-    for size in (0, True, 2.0):
-        with pytest.raises(UsageError, match="chunk_size is"):
-            of_chunks(options, size)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 10**400, True, "5", None])
-def test_a_hint_that_cannot_be_is_refused(seconds: object) -> None:
-    with pytest.raises(UsageError, match=r"expected_seconds is .*, and must be from 0 to .*; 0 says nothing"):
-        checked_hint(seconds)

@@ -1,0 +1,286 @@
+"""The options of tasks: one record for all ways to submit, checked when it is made.
+
+A user gives them as keywords (`client.map(f, items, retries=5)`), or once for many calls (`client.options(retries=5)`).
+`TaskOptions` keeps them as they were given, so that later ones can replace some of them; `Options` is what tasks carry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import NamedTuple, TypedDict
+
+from scaler.errors import UsageError
+from scaler.needs import task_needs
+from scaler.protocol.messages import MAX_REPLICAS
+from scaler.serialization import describe, dump_retry_on
+
+MAX_SECONDS = 1e9
+"""More would be beyond what some clocks of the system can count."""
+DEFAULT_RETRIES = 3
+MAX_RETRIES = 10_000
+MAX_DELAYS = 64
+"""Delays that a task carries: a `retry_delay` that is a function is called for as many attempts, and the last one
+counts for all that follow."""
+MAX_TAGS = 16
+CHUNK_GRACE_SECONDS = 1.0
+"""A chunk whose item cannot be interrupted is ended this long after its time is over."""
+MAX_LABEL_CHARACTERS = 200
+"""Of a tag, and of the name of a session and the key of a task."""
+
+RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
+"""Exception types, or a predicate of the exception, which runs on the worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exponential:
+    """Delays that double from `base` seconds up to `cap`. jitter: the share of each that chance takes off."""
+
+    base: float = 1.0
+    cap: float = 60.0
+    jitter: float = 0.5
+
+    def __post_init__(self) -> None:
+        _check_number("base", self.base, 0, MAX_SECONDS, "seconds")
+        _check_number("cap", self.cap, self.base, MAX_SECONDS, "seconds, and base or more")
+        _check_number("jitter", self.jitter, 0, 1, "the share that chance takes off")
+
+    def delays(self) -> tuple[float, ...]:
+        """Return the delays before the second, third, ... attempt, without chance; the last one counts for the rest."""
+        found = [float(self.base)]
+        while 0 < found[-1] < self.cap and len(found) < MAX_DELAYS:
+            found.append(min(float(self.cap), 2.0 * found[-1]))
+        return tuple(found)
+
+
+RetryDelay = float | Exponential | Callable[[int], float]
+"""Seconds; growing seconds; or a function of the number of the attempt that failed, from 1 on."""
+
+
+class TaskKeywords(TypedDict, total=False):
+    """Options as keyword arguments, but for those whose names are also those of a client's own: see `TaskOptions`."""
+
+    priority: int
+    retries: int
+    retry_on: RetryOn
+    retry_delay: RetryDelay | None
+    losses: int | None
+    capabilities: Mapping[str, float | None] | None
+    memory: float | str | None
+    cpus: float | None
+    gpu: float | None
+    tags: str | Iterable[str]
+    replicas: int
+    expected_seconds: float
+
+
+class OptionKeywords(TaskKeywords, total=False):
+    """All options as keyword arguments."""
+
+    timeout_seconds: float
+    name: str | None
+    profiling: bool | None
+    stream_output: bool | None
+
+
+class Options(NamedTuple):
+    """Options as tasks carry them. Hashable: tasks of equal options share a Spec."""
+
+    needs: tuple[tuple[str, float], ...] = ()
+    priority: int = 0
+    retries: int = DEFAULT_RETRIES
+    retry_on: bytes = b""
+    timeout_seconds: float = 0.0
+    profiling: bool = False
+    stream_output: bool = False
+    deliver: bool = True
+    name: str = ""
+    replicas: int = 1
+    expected_seconds: float = 0.0
+    call: int = 0
+    """The number of the client's call, such as a map."""
+    losses: int = 0
+    retry_delays: tuple[float, ...] = ()
+    retry_jitter: float = 0.0
+    failed: int = 0
+    tags: tuple[str, ...] = ()
+    owner: object = None
+    """The executor that submits the tasks."""
+    is_plain: bool = False
+    """The built-in serializer makes the arguments, whatever the client's is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskOptions:
+    """The options of tasks, as a user gives them. Raises UsageError for options that cannot be.
+
+    priority: higher runs first. retries: how often a task may run again after an exception of `retry_on`, which has
+    exception types or a predicate that runs on the worker; 0: it starts at most once, whatever happens. retry_delay:
+    seconds before it does, `Exponential(...)`, or a function of the number of the attempt that failed, which is called
+    here and now for each attempt. losses: how often it may run again after its process or worker was lost, which is
+    counted by itself; None: as often as `retries`. timeout_seconds: after which it is ended; 0: never.
+
+    memory, cpus, gpu: what it takes of its worker while it runs. capabilities: what its worker must offer. name: what
+    monitors show instead of the function's name. tags: texts by which `cancel` finds its tasks. profiling,
+    stream_output: None: as the client does. replicas: on how many hosts a large result is kept. expected_seconds: about
+    how long it runs; 0: not known.
+    """
+
+    priority: int = 0
+    retries: int = DEFAULT_RETRIES
+    retry_on: RetryOn = ()
+    retry_delay: RetryDelay | None = None
+    losses: int | None = None
+    timeout_seconds: float = 0.0
+    capabilities: Mapping[str, float | None] | None = None
+    memory: float | str | None = None
+    cpus: float | None = None
+    gpu: float | None = None
+    name: str | None = None
+    tags: str | Iterable[str] = ()
+    profiling: bool | None = None
+    stream_output: bool | None = None
+    replicas: int = 1
+    expected_seconds: float = 0.0
+    _carried: Options = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_carried", self._checked())
+
+    def over(self, base: Options) -> Options:
+        """Return these options as tasks carry them. base: the client's, for those that are left to it."""
+        return self._carried._replace(
+            profiling=base.profiling if self.profiling is None else self.profiling,
+            stream_output=base.stream_output if self.stream_output is None else self.stream_output,
+            owner=base.owner,
+        )
+
+    def _checked(self) -> Options:
+        check_integer("priority", self.priority, -(2**31), 2**31 - 1)
+        check_integer("retries", self.retries, 0, MAX_RETRIES)
+        check_integer("replicas", self.replicas, 1, MAX_REPLICAS)
+        if self.losses is not None:
+            check_integer("losses", self.losses, 0, MAX_RETRIES)
+            if self.losses and not self.retries:
+                raise UsageError(f"losses is {self.losses}, and retries=0 starts a task at most once: leave one out")
+        check_seconds("timeout_seconds", self.timeout_seconds, "means no limit")
+        check_seconds("expected_seconds", self.expected_seconds, "says nothing")
+        if self.capabilities is not None and not isinstance(self.capabilities, Mapping):
+            example = '{"gpu": 1, "linux": None}'
+            raise UsageError(f"capabilities is {self.capabilities!r}, and must be a dict such as {example}")
+        if self.name is not None and not isinstance(self.name, str):
+            raise UsageError(f"name is {self.name!r}, and must be a string")
+        for option in ("profiling", "stream_output"):
+            if getattr(self, option) not in (None, False, True):
+                raise UsageError(f"{option} is {getattr(self, option)!r}, and must be True, False or None")
+        delay = self.retry_delay
+        return Options(
+            needs=task_needs(self.capabilities, self.memory, self.cpus, self.gpu).items,
+            priority=self.priority,
+            retries=self.retries,
+            retry_on=dump_retry_on(self.retry_on),
+            timeout_seconds=float(self.timeout_seconds),
+            name=self.name or "",
+            replicas=self.replicas,
+            expected_seconds=float(self.expected_seconds),
+            losses=0 if self.losses is None else self.losses + 1,
+            retry_delays=_delays(delay, self.retries),
+            retry_jitter=float(delay.jitter) if isinstance(delay, Exponential) else 0.0,
+            tags=_checked_tags(self.tags),
+        )
+
+
+NAMES = frozenset(each.name for each in fields(TaskOptions) if each.init)
+
+
+def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
+    """Return the record of a call's keywords. Raises TypeError for one that is no option, and UsageError."""
+    unknown = [name for name in given if name not in NAMES]
+    if unknown:
+        known = ", ".join(sorted(NAMES))
+        raise TypeError(f"{verb} got an unexpected keyword argument {unknown[0]!r}; the options of tasks are {known}")
+    return TaskOptions(**given)
+
+
+def check_integer(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise UsageError unless the value is an integer from `least` on, up to `most` when that is given."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UsageError(f"{name} is {value!r}, and must be an integer {limits}")
+
+
+def check_seconds(name: str, value: object, zero: str) -> None:
+    """Raise UsageError unless the value is a number of seconds. zero: what 0 does, for the text."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
+        raise UsageError(f"{name} is {value!r}, and must be from 0 to {MAX_SECONDS:g}; 0 {zero}")
+
+
+def checked_label(what: str, text: object) -> str:
+    """Return a name, key or tag. Raises UsageError that says what to change."""
+    if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
+        limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
+        raise UsageError(f"{what} is {text!r}, and must be {limits}")
+    return text
+
+
+def of_chunks(options: Options, chunk_size: int | None) -> Options:
+    """Return the options of tasks that are chunks of calls with these options. Raises UsageError on a bad size.
+
+    Chunks of a measured size begin with one item each, and are larger only when their function is measured, so the hint
+    of one call is that of a chunk.
+    """
+    if chunk_size is None:
+        return options
+    check_integer("chunk_size", chunk_size, 1)
+    calls = min(chunk_size, MAX_SECONDS)  # it may be an integer that no float can be
+    return options._replace(expected_seconds=min(options.expected_seconds * calls, MAX_SECONDS))
+
+
+def of_several(options: Options) -> Options:
+    """Return the options of a chunk of several calls with these: what is of one call is seen to in the chunk.
+
+    The chunk stops by itself when it has run for `timeout_seconds`, and its last call after as long again.
+    """
+    seconds = options.timeout_seconds
+    return options._replace(
+        timeout_seconds=min(2 * seconds + CHUNK_GRACE_SECONDS, MAX_SECONDS) if seconds else 0.0,
+        retry_on=b"",
+        retry_delays=(),
+        retry_jitter=0.0,
+    )
+
+
+def _delays(delay: object, retries: int) -> tuple[float, ...]:
+    """Return the seconds before each retry, the last of which counts for all that follow; empty for None."""
+    if delay is None:
+        return ()
+    if isinstance(delay, Exponential):
+        return delay.delays()
+    if not callable(delay):
+        check_seconds("retry_delay", delay, "tries again at once")
+        assert isinstance(delay, int | float), "it was checked"
+        return (float(delay),)
+    found: list[float] = []
+    for attempt in range(1, min(retries, MAX_DELAYS) + 1):
+        try:
+            seconds = delay(attempt)
+        except Exception as error:
+            raise UsageError(f"retry_delay({attempt}) raised {describe(error)}") from error
+        check_seconds(f"retry_delay({attempt})", seconds, "tries again at once")
+        found.append(float(seconds))
+    return tuple(found)
+
+
+def _checked_tags(tags: object) -> tuple[str, ...]:
+    given = (tags,) if isinstance(tags, str) else tags
+    if not isinstance(given, Iterable):
+        raise UsageError(f"tags is {tags!r}, and must be a text or several")
+    found = tuple(dict.fromkeys(checked_label("a tag", each) for each in given))
+    if len(found) > MAX_TAGS:
+        raise UsageError(f"a task has up to {MAX_TAGS} tags, not {len(found)}")
+    return found
+
+
+def _check_number(name: str, value: object, least: float, most: float, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise UsageError(f"{name} of Exponential is {value!r}, and must be from {least:g} to {most:g}: {what}")

@@ -1,0 +1,347 @@
+"""Every option in every way to submit, on a real cluster of two workers."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, Exponential, ScalerExecutor, SchedulerClusterCombo, Serializer
+from scaler.client.functions import TemplateTable
+from scaler.client.options import NAMES, Options, TaskOptions
+from scaler.client.view import ClientView
+from scaler.errors import ProcessorDiedError, TaskTimeoutError, UsageError
+from scaler.serialization import dump_value, load_value
+from scaler.worker.processor import context
+from tests.waiting import until, wait_for_file
+
+SECONDS = 20.0
+Way = Callable[..., Any]
+
+
+def executor_of(client: Client, options: dict[str, Any]) -> ScalerExecutor:
+    return ScalerExecutor(client, task_options=options)  # type: ignore[arg-type]
+
+
+WAYS: dict[str, Way] = {
+    "submit_verbose": lambda client, fn, x, **options: client.submit_verbose(fn, (x,), **options).result(SECONDS),
+    "view.submit": lambda client, fn, x, **options: client.options(**options).submit(fn, x).result(SECONDS),
+    "map": lambda client, fn, x, **options: client.map(fn, [x], **options)[0],
+    "chunk": lambda client, fn, x, **options: client.map(fn, [None, x, None], chunk_size=3, **options)[1],
+    "starmap": lambda client, fn, x, **options: client.starmap(fn, [(x,)], **options)[0],
+    "imap": lambda client, fn, x, **options: next(client.imap(fn, [x], **options)),
+    "imap_unordered": lambda client, fn, x, **options: next(client.imap_unordered(fn, [x], **options)),
+    "get": lambda client, fn, x, **options: client.get({"x": x, "y": (fn, "x")}, ["y"], **options)["y"],
+    "node": lambda client, fn, x, **options: client.get({"x": x, "y": (fn, "x")}, ["y"], node_options={"y": options})[
+        "y"
+    ],
+    "view.map": lambda client, fn, x, **options: client.options(**options).map(fn, [x])[0],
+    "view.starmap": lambda client, fn, x, **options: client.options(**options).starmap(fn, [(x,)])[0],
+    "view.imap": lambda client, fn, x, **options: next(client.options(**options).imap(fn, [x])),
+    "view.imap_unordered": lambda client, fn, x, **options: next(client.options(**options).imap_unordered(fn, [x])),
+    "view.get": lambda client, fn, x, **options: client.options(**options).get({"x": x, "y": (fn, "x")}, ["y"])["y"],
+    "view.view": lambda client, fn, x, **options: client.options(retries=1).options(**options).map(fn, [x])[0],
+    "executor.submit": lambda client, fn, x, **options: executor_of(client, options).submit(fn, x).result(SECONDS),
+    "executor.map": lambda client, fn, x, **options: next(client.executor(**options).map(fn, [x])),
+    "view.executor": lambda client, fn, x, **options: next(client.options(**options).executor().map(fn, [x])),
+}
+VALUES: dict[str, Any] = {
+    "priority": 7,
+    "retries": 2,
+    "retry_on": (KeyError, OSError),
+    "retry_delay": Exponential(0.5, 2.0, 0.25),
+    "losses": 5,
+    "timeout_seconds": 17.0,
+    "capabilities": {"cpus": 0.5},
+    "memory": 1_000_000,
+    "cpus": 0.25,
+    "gpu": None,
+    "name": "a name",
+    "tags": ("one", "two"),
+    "profiling": True,
+    "stream_output": True,
+    "replicas": 2,
+    "expected_seconds": 3.0,
+}
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address(), timeout_seconds=SECONDS) as connected:
+        connected.submit(int).result(SECONDS)
+        yield connected
+
+
+def same(x: Any) -> Any:
+    return x
+
+
+def calls(folder: str) -> int:
+    return len(os.listdir(folder))  # noqa: PTH208 (a task does it, and needs no Path)
+
+
+def fails_once(folder: str | None) -> int:
+    """Raise ValueError at the first call with a folder; return how many calls there were."""
+    if folder is None:
+        return 0
+    (Path(folder) / str(time.time_ns())).touch()
+    if calls(folder) < 2:
+        raise ValueError("it is busy")
+    return calls(folder)
+
+
+def dies_then_fails(folder: str | None) -> int:
+    """Lose the process at the first call with a folder, and raise ValueError at the second one."""
+    if folder is None:
+        return 0
+    (Path(folder) / str(time.time_ns())).touch()
+    if calls(folder) == 1:
+        os._exit(3)
+    if calls(folder) == 2:
+        raise ValueError("it is busy")
+    return calls(folder)
+
+
+def name_here(_x: Any) -> str:
+    current = context.current()
+    assert current is not None
+    return current.function
+
+
+def hangs(folder: str | None) -> int:
+    if folder is not None:
+        (Path(folder) / str(time.time_ns())).touch()
+        wait_for_file(Path(folder) / "never")
+    return 0
+
+
+# -- each option reaches the tasks, in each way
+
+
+@pytest.mark.parametrize("option", VALUES)
+@pytest.mark.parametrize("way", WAYS)
+def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, option: str) -> None:
+    made: list[Options] = []
+    template = TemplateTable.template
+
+    def noting(self: TemplateTable, function: Any, options: Options, parent: bytes) -> Any:
+        made.append(options)
+        return template(self, function, options, parent)
+
+    monkeypatch.setattr(TemplateTable, "template", noting)
+    given = {option: VALUES[option]}
+    assert WAYS[way](client, same, 5, **given) == 5
+    wanted = TaskOptions(**given).over(Options())
+    if way == "chunk":  # of three items
+        wanted = wanted._replace(expected_seconds=3 * wanted.expected_seconds)
+    default = Options()
+    changed = {name for name in Options._fields if getattr(wanted, name) != getattr(default, name)}
+    assert changed or VALUES[option] is None
+    assert any(all(getattr(each, name) == getattr(wanted, name) for name in changed) for each in made)
+
+
+def test_the_values_above_are_of_all_options() -> None:
+    assert VALUES.keys() == NAMES
+
+
+@pytest.mark.parametrize("method", ["submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "executor"])
+def test_a_view_has_what_the_client_has(method: str) -> None:
+    assert inspect.getdoc(getattr(ClientView, method))
+    names = inspect.signature(getattr(ClientView, method)).parameters
+    own = inspect.signature(getattr(Client, method)).parameters
+    assert [name for name in names if name in own or name == "keywords"] == [*names]
+
+
+# -- what they do
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_raises_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+    assert WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=0.0) == 2
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_predicate_says_what_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+    with pytest.raises(ValueError, match="it is busy"):
+        WAYS[way](client, fails_once, str(tmp_path), retry_on=lambda error: "idle" in str(error))
+    assert calls(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("way", ["submit_verbose", "map", "chunk", "get", "executor.map"])
+def test_losses_and_retries_are_counted_apart(client: Client, tmp_path: Path, way: str) -> None:
+    assert WAYS[way](client, dies_then_fails, str(tmp_path), retries=1, retry_on=ValueError, retry_delay=0.0) >= 3
+
+
+@pytest.mark.parametrize("way", ["submit_verbose", "map", "get", "executor.map"])
+def test_a_call_may_run_after_exceptions_and_not_after_a_loss(client: Client, tmp_path: Path, way: str) -> None:
+    with pytest.raises(ProcessorDiedError, match="losses=0; it may have run"):
+        WAYS[way](client, dies_then_fails, str(tmp_path), losses=0, retry_on=ValueError)
+    assert calls(str(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_waits_before_it_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
+    WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=lambda attempt: attempt * 0.3)
+    first, second = sorted(int(each.name) for each in tmp_path.iterdir())
+    assert second - first > 0.25e9
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_that_takes_too_long_ends(client: Client, tmp_path: Path, way: str) -> None:
+    with pytest.raises(TaskTimeoutError, match=r"longer than its time limit of 0\.3 s"):
+        WAYS[way](client, hangs, str(tmp_path), timeout_seconds=0.3)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_call_has_its_name(client: Client, way: str) -> None:
+    assert WAYS[way](client, name_here, 1, name="my name") == "my name"
+
+
+def test_all_tasks_with_a_tag_are_cancelled_together(client: Client, tmp_path: Path) -> None:
+    view = client.options(tags=("sweep", "first"))
+    futures = [view.submit(wait_for_file, tmp_path / "never") for _ in range(3)]
+    other = client.options(tags="other").submit(wait_for_file, tmp_path / "go")
+    assert client.cancel(tag="sweep") == 3
+    assert all(future.cancelled() for future in futures)
+    assert client.cancel(tag="sweep") == 0
+    (tmp_path / "go").touch()
+    other.result(SECONDS)
+
+
+def test_an_option_of_a_call_is_over_that_of_its_view(client: Client) -> None:
+    view = client.options(name="outer")
+    assert view.map(name_here, [1], name="inner") == ["inner"]
+    assert view.options(name="inner").map(name_here, [1]) == ["inner"]
+    assert view.map(name_here, [1]) == ["outer"]
+    assert client.map(name_here, [1]) == ["name_here"]
+
+
+def test_keywords_of_a_submit_go_to_the_function(client: Client) -> None:
+    found = client.options(retries=5).submit(dict, retries=1, name="x", profiling=2).result(SECONDS)
+    assert found == {"retries": 1, "name": "x", "profiling": 2}
+
+
+def test_a_view_travels_into_a_task(client: Client) -> None:
+    assert (
+        client.submit(lambda view: view.submit(name_here, 1).result(), client.options(name="x")).result(SECONDS) == "x"
+    )
+
+
+def test_an_executor_with_options_travels_into_a_task(client: Client) -> None:
+    with client.executor(name="of the executor") as executor:
+        found = client.submit(lambda inner: inner.submit(name_here, 1).result(), executor)
+        assert found.result(SECONDS) == "of the executor"
+
+
+def test_a_view_of_a_client_says_what_it_is(client: Client) -> None:
+    assert repr(client.options(priority=5)).startswith("<options(priority=5) of <Client ")
+    with pytest.raises(UsageError, match="priority is 'x'"):
+        client.options(priority="x")  # type: ignore[arg-type]
+
+
+def test_a_cached_call_has_the_options_of_its_view(client: Client) -> None:
+    assert client.options(name="cached").cache(name_here, 1).result(SECONDS) == "cached"
+    assert client.options(name="cached").map(name_here, [2], cache=True) == ["cached"]
+
+
+# -- inside chunks
+
+
+def mixed(item: tuple[int, str]) -> int:
+    """Note the call; fail at the first one of every fifth number, forever with 13, and hang with 19."""
+    number, folder = item
+    (Path(folder) / f"{number}-{time.time_ns()}").touch()
+    count = len([each for each in os.listdir(folder) if each.startswith(f"{number}-")])  # noqa: PTH208
+    if number == 19:
+        wait_for_file(Path(folder) / "never")
+    if number == 13 or (number % 5 == 0 and count < 2):
+        raise ValueError(f"{number} is busy")
+    return number
+
+
+def called(folder: Path) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for each in folder.iterdir():
+        number = int(each.name.partition("-")[0])
+        found[number] = found.get(number, 0) + 1
+    return found
+
+
+class Pickled(Serializer):
+    @staticmethod
+    def serialize(obj: Any) -> bytes:
+        return bytes(dump_value(obj)[0])
+
+    @staticmethod
+    def deserialize(payload: bytes) -> Any:
+        return load_value([payload])
+
+
+@pytest.mark.parametrize(("chunk_size", "is_plain"), [(None, True), (7, True), (20, True), (7, False)])
+def test_items_of_a_chunk_fail_and_are_tried_again_by_themselves(
+    client: Client, cluster: SchedulerClusterCombo, tmp_path: Path, chunk_size: int | None, is_plain: bool
+) -> None:
+    items = [(number, str(tmp_path)) for number in range(20)]
+    options: dict[str, Any] = {"retries": 2, "retry_on": ValueError, "retry_delay": 0.01, "timeout_seconds": 4.0}
+    with Client(cluster.get_address(), serializer=None if is_plain else Pickled) as own:
+        found = own.map(mixed, items, chunk_size=chunk_size, return_exceptions=True, **options)
+    assert [each for each in found if isinstance(each, int)] == [each for each in range(20) if each not in (13, 19)]
+    assert (type(found[13]), type(found[19])) == (ValueError, TaskTimeoutError)
+    assert (found[13].item_index, found[19].item_index) == (13, 19)
+    counts = called(tmp_path)
+    assert counts == {number: 3 if number == 13 else 2 if number % 5 == 0 else 1 for number in range(20)}
+
+
+def test_an_item_that_is_tried_again_holds_up_no_other_of_its_chunk(client: Client, tmp_path: Path) -> None:
+    items = [(number, str(tmp_path)) for number in range(1, 10)]
+    results = client.imap_unordered(mixed, items, chunk_size=9, retry_on=ValueError, retry_delay=60.0)
+    assert sorted(next(results) for _ in range(8)) == [1, 2, 3, 4, 6, 7, 8, 9]
+    results.close()
+
+
+def test_a_call_in_a_chunk_that_swallows_its_interruption_is_ended_with_its_process(
+    client: Client, tmp_path: Path
+) -> None:
+    def stubborn(number: int) -> int:
+        while number == 1:
+            try:
+                wait_for_file(tmp_path / "never")
+            except BaseException:  # noqa: BLE001 (it goes on, whatever comes)
+                continue
+        return number
+
+    found = client.map(stubborn, range(3), chunk_size=3, timeout_seconds=0.5, return_exceptions=True)
+    assert (found[0], found[2]) == (0, 2)
+    assert isinstance(found[1], TaskTimeoutError)
+
+
+def test_calls_that_run_at_most_once_do_not_travel_together(client: Client, tmp_path: Path) -> None:
+    items = [(number, str(tmp_path)) for number in range(1, 5)]
+    assert client.map(mixed, items, retries=0) == [1, 2, 3, 4]
+    with pytest.raises(UsageError, match=r"with retries=0, chunk_size is 3, and must be an integer from 1 to 1"):
+        client.map(mixed, items, retries=0, chunk_size=3)
+
+
+def test_a_map_that_waits_for_a_retry_says_so(client: Client, tmp_path: Path) -> None:
+    future = client.submit_verbose(
+        fails_once, (str(tmp_path),), retries=4, retry_on=ValueError, retry_delay=60.0, losses=2
+    )
+    text = until(lambda: next((each for each in [client.explain(future)] if "waits" in each), ""))
+    assert "before attempt 2 of 5 (retries: 1 of 4, losses: 0 of 2), after attempt 1 on " in text
+    assert text.endswith("it raised ValueError: it is busy")
+    future.cancel()
+
+
+def is_free(_x: Any) -> bool:
+    return signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
+
+
+def test_no_call_is_interrupted_in_this_process_where_a_debugger_may_hold_it() -> None:
+    with Client(processes=False) as client:
+        assert client.map(is_free, range(3), chunk_size=3, timeout_seconds=5.0, retry_on=ValueError) == [True] * 3

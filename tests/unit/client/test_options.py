@@ -1,0 +1,224 @@
+"""The options of tasks: what is refused, and what tasks carry of them."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler import Exponential
+from scaler.client.graph import nodes_with_options
+from scaler.client.options import (
+    CHUNK_GRACE_SECONDS,
+    DEFAULT_RETRIES,
+    MAX_DELAYS,
+    MAX_SECONDS,
+    NAMES,
+    OptionKeywords,
+    Options,
+    TaskOptions,
+    of_chunks,
+    of_several,
+    options_of,
+)
+from scaler.errors import SerializationError, UsageError
+from scaler.serialization import load_retry_on
+
+
+def carried(**given: Any) -> Options:
+    return TaskOptions(**given).over(Options())
+
+
+def is_busy(error: BaseException) -> bool:
+    return "busy" in str(error)
+
+
+def test_without_any_option_tasks_carry_the_defaults() -> None:
+    assert carried() == Options()
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"priority": "high"}, "priority is 'high', and must be an integer from"),
+        ({"retries": -1}, "retries is -1, and must be an integer from 0 to 10000"),
+        ({"retries": True}, "retries is True, and must be an integer"),
+        ({"losses": -1}, "losses is -1, and must be an integer from 0"),
+        ({"losses": 2, "retries": 0}, "losses is 2, and retries=0 starts a task at most once: leave one out"),
+        ({"retry_on": "ValueError"}, "retry_on is 'ValueError', and must be a type of exceptions, a tuple of such, or"),
+        ({"retry_on": (ValueError, 5)}, "retry_on takes exception types, not 5"),
+        ({"retry_on": int}, "retry_on takes exception types, not <class 'int'>"),
+        ({"retry_delay": -1}, "retry_delay is -1, and must be from 0 to 1e+09; 0 tries again at once"),
+        ({"retry_delay": math.nan}, "retry_delay is nan, and must be"),
+        ({"retry_delay": lambda _: "soon"}, "retry_delay(1) is 'soon', and must be from 0"),
+        ({"retry_delay": lambda attempt: 1 / (attempt - 2)}, "retry_delay(1) is -1.0"),
+        ({"retry_delay": lambda attempt: 1 / (attempt - 1)}, "retry_delay(1) raised ZeroDivisionError"),
+        ({"timeout_seconds": "5"}, "timeout_seconds is '5', and must be from 0 to 1e+09; 0 means no limit"),
+        ({"capabilities": "gpu"}, "capabilities is 'gpu', and must be a dict such as"),
+        ({"memory": "8 apples"}, "memory is '8 apples' is not a number of bytes such as 8GB"),
+        ({"memory": 0}, "memory is 0, and must be bytes above 0"),
+        ({"cpus": -2}, "cpus is -2, and must be a number above 0"),
+        ({"gpu": 1.5}, "gpu is 1.5: a task takes a fraction of one gpu, or whole ones"),
+        ({"cpus": 2, "capabilities": {"cpus": 2}}, "say the same twice"),
+        ({"name": 5}, "name is 5, and must be a string"),
+        ({"tags": 5}, "tags is 5, and must be a text or several"),
+        ({"tags": [""]}, "a tag is '', and must be text of 1 to 200 printable characters"),
+        ({"tags": map(str, range(17))}, "a task has up to 16 tags, not 17"),
+        ({"profiling": "yes"}, "profiling is 'yes', and must be True, False or None"),
+        ({"stream_output": 2}, "stream_output is 2, and must be"),
+        ({"replicas": 0}, "replicas is 0, and must be an integer from 1 to 16"),
+        ({"expected_seconds": -1}, "expected_seconds is -1, and must be from 0 to 1e+09; 0 says nothing"),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_its_name_and_value(given: dict[str, Any], text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        TaskOptions(**given)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 10**400, True, "5", None])
+def test_seconds_that_cannot_be_are_refused(seconds: Any) -> None:
+    with pytest.raises(UsageError, match=r"expected_seconds is .*, and must be from 0 to .*; 0 says nothing"):
+        TaskOptions(expected_seconds=seconds)
+
+
+def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are() -> None:
+    given: Any = {"chunksize": 5}
+    with pytest.raises(TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the options .* retries"):
+        options_of(given, "map")
+
+
+def test_the_keywords_are_those_of_the_record() -> None:
+    assert OptionKeywords.__optional_keys__ == NAMES
+
+
+def test_what_is_left_to_the_client_is_as_the_client_has_it() -> None:
+    owner = object()
+    base = Options(profiling=True, stream_output=True, owner=owner)
+    assert TaskOptions(priority=5).over(base) == base._replace(priority=5)
+    assert TaskOptions(profiling=False).over(base) == base._replace(profiling=False)
+
+
+def test_the_record_is_frozen_and_can_be_sent() -> None:
+    options = TaskOptions(retries=5, retry_on=ValueError, retry_delay=Exponential(0.5), tags="a")
+    with pytest.raises(AttributeError):
+        options.retries = 6  # type: ignore[misc]
+    twin = pickle.loads(pickle.dumps(options))
+    assert twin == options
+    assert twin.over(Options()) == options.over(Options())
+
+
+def test_types_and_predicates_decide_what_is_tried_again() -> None:
+    one, several = (load_retry_on(carried(retry_on=each).retry_on) for each in (OSError, [KeyError, OSError]))
+    assert (one(TimeoutError()), one(KeyError())) == (True, False)
+    assert (several(TimeoutError()), several(KeyError()), several(ValueError())) == (True, True, False)
+    assert not load_retry_on(carried().retry_on)(ValueError())
+    for predicate in (is_busy, lambda error: "busy" in str(error)):
+        found = load_retry_on(carried(retry_on=predicate).retry_on)
+        assert (found(ValueError("it is busy")), found(ValueError("gone"))) == (True, False)
+
+
+def test_a_predicate_that_cannot_be_sent_is_refused() -> None:
+    import threading  # noqa: PLC0415 (of this test alone)
+
+    lock = threading.Lock()
+    with pytest.raises(SerializationError, match="retry_on"):
+        TaskOptions(retry_on=lambda _: lock.locked())
+
+
+# -- delays
+
+
+def test_a_fixed_delay_counts_for_every_retry() -> None:
+    assert carried(retry_delay=2).retry_delays == (2.0,)
+
+
+def test_a_function_is_asked_for_each_retry_that_there_can_be() -> None:
+    asked: list[int] = []
+
+    def delay(attempt: int) -> float:
+        asked.append(attempt)
+        return attempt / 10
+
+    assert carried(retries=3, retry_delay=delay).retry_delays == (0.1, 0.2, 0.3)
+    assert asked == [1, 2, 3]
+    assert len(carried(retries=10_000, retry_delay=delay).retry_delays) == MAX_DELAYS
+
+
+def test_growing_delays_double_up_to_their_cap() -> None:
+    assert Exponential(1, 10, 0).delays() == (1, 2, 4, 8, 10)
+    assert Exponential(0.5, 4).delays() == (0.5, 1, 2, 4)
+    assert Exponential(3, 3).delays() == (3,)
+    assert Exponential(0, 5).delays() == (0,)
+    assert carried(retry_delay=Exponential(1, 2, 0.25)).retry_jitter == 0.25
+
+
+@given(st.floats(0, MAX_SECONDS), st.floats(0, MAX_SECONDS))
+def test_growing_delays_never_shrink_or_leave_their_bounds(first: float, second: float) -> None:
+    base, cap = sorted((first, second))
+    delays = Exponential(base, cap).delays()
+    assert list(delays) == sorted(delays)
+    assert delays[0] == base
+    assert delays[-1] <= cap
+    assert len(delays) <= MAX_DELAYS
+    assert len(delays) == MAX_DELAYS or not base or delays[-1] == cap
+
+
+@pytest.mark.parametrize("given", [{"base": -1}, {"base": 5, "cap": 4}, {"jitter": 1.5}, {"base": "1"}, {"cap": True}])
+def test_growing_delays_that_cannot_be_are_refused(given: Any) -> None:
+    with pytest.raises(UsageError, match=r"of Exponential is .*, and must be from"):
+        Exponential(**given)
+
+
+# -- chunks and graphs
+
+
+def test_the_hint_of_a_chunk_is_that_of_all_its_calls() -> None:
+    options = Options(expected_seconds=2.0)
+    assert of_chunks(options, None).expected_seconds == 2.0, "its size is measured, and begins with one"
+    assert of_chunks(options, 30).expected_seconds == 60.0
+    assert of_chunks(Options(), 30) == Options()
+    assert of_chunks(options, 10**400).expected_seconds == MAX_SECONDS
+    for size in (0, True, 2.0):
+        with pytest.raises(UsageError, match="chunk_size is"):
+            of_chunks(options, size)  # type: ignore[arg-type]
+
+
+def test_a_chunk_of_several_leaves_retries_to_its_items_and_has_time_for_two_of_them() -> None:
+    options = carried(retries=5, retry_on=ValueError, retry_delay=Exponential(1), timeout_seconds=3, priority=7)
+    several = of_several(options)
+    assert (several.retry_on, several.retry_delays, several.retry_jitter) == (b"", (), 0.0)
+    assert several.timeout_seconds == 2 * 3 + CHUNK_GRACE_SECONDS
+    assert (several.retries, several.priority) == (5, 7)
+    assert of_several(carried()) == carried()
+
+
+def test_the_options_of_a_node_are_over_those_of_all() -> None:
+    graph = {"one": 1, "two": (abs, "one")}
+    common: OptionKeywords = {"retries": 7, "priority": 1}
+
+    def checked(given: OptionKeywords) -> Options:
+        return options_of(given, "get").over(Options())
+
+    found = nodes_with_options(graph, {"two": {"priority": 2}}, common, checked)
+    assert found == {"two": Options(retries=7, priority=2)}
+    for wrong, text in (
+        ({"one": {"priority": 2}}, "the graph has no computation with this key"),
+        ({"six": {"priority": 2}}, "node_options names key 'six'"),
+        ({"two": 5}, "node_options of key 'two' is 5, and must be a dict such as"),
+        ({"two": {"retries": -1}}, "node_options of key 'two': retries is -1"),
+        ({"two": {"tries": 1}}, "node_options of key 'two': get got an unexpected keyword argument 'tries'"),
+        (5, "node_options is 5, and must be a dict of keys"),
+    ):
+        given: Any = wrong
+        with pytest.raises(UsageError) as caught:
+            nodes_with_options(graph, given, {}, checked)
+        assert text in str(caught.value)
+
+
+def test_retries_have_one_default() -> None:
+    assert TaskOptions().retries == Options().retries == DEFAULT_RETRIES
