@@ -11,7 +11,7 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from scaler.client import costs, data
 from scaler.client.again import id_of_task, run_again
@@ -19,7 +19,7 @@ from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor
 from scaler.client.durable import NamedSession
@@ -460,14 +460,25 @@ class Client(ArgumentOnly):
         self._check_open()
         return self._loop.explain_oldest() if future is None else self._loop.explain(future)
 
+    @overload
+    def logs(self, future: ScalerFuture) -> TaskOutput: ...
+
+    @overload
+    def logs(self, *, worker: str = "") -> LogTable: ...
+
     @hiding_frames
-    def logs(self, future: ScalerFuture) -> TaskOutput:
+    def logs(self, future: ScalerFuture | None = None, *, worker: str = "") -> TaskOutput | LogTable:
         """Return what a task has printed so far, with control characters shown; `str` of it is all in one text.
 
         The scheduler keeps the beginning and the end of a long output, and the outputs of the tasks that printed last.
-        Raises UnreachableError when the scheduler does not answer.
+        Without a future, return the last records of the workers' own logs, from warnings on, the newest first. worker:
+        only of the one with this name or id. Raises UnreachableError when the scheduler does not answer.
         """
         self._check_open()
+        if future is None:
+            return self._status().worker_logs(worker)
+        if worker:
+            raise UsageError("give a future or a worker: a task's output, or a worker's own log")
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)

@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # processors import this module, and no rows
 
     from scaler.protocol.call_rows import CallRow
     from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
+    from scaler.protocol.log_rows import LogRow
     from scaler.protocol.monitor_rows import (
         ClientRow,
         FailureRow,
@@ -41,8 +42,9 @@ class RowTable(tuple[_R, ...]):
 
 if TYPE_CHECKING:
     TaskTable = RowTable[TaskRow]
+    LogTable = RowTable[LogRow]
 else:
-    TaskTable = RowTable
+    TaskTable = LogTable = RowTable
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TypeVar
 
-from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, RowTable, TaskTable
+from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.config.addresses import monitor_address_beside
 from scaler.errors import UsageError
 from scaler.grammar import counted
@@ -20,6 +20,7 @@ from scaler.net.access import Access
 from scaler.registry import running
 
 MAX_TASKS = 10_000
+MAX_LINES = 1_000
 DAY_SECONDS = 86_400.0
 _T = TypeVar("_T")
 
@@ -81,6 +82,14 @@ class ClusterStatus:
                 failures=RowTable(found.failures),
                 functions=RowTable(found.functions),
             )
+
+        return self._ask(ask)
+
+    def worker_logs(self, worker: str) -> LogTable:
+        """Return the records of the workers' own logs that the scheduler has, the newest first."""
+
+        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> LogTable:
+            return RowTable(await monitor.worker_logs(worker, MAX_LINES))
 
         return self._ask(ask)
 

@@ -40,7 +40,10 @@ _QUESTIONS: Mapping[QuestionVerb, tuple[str, str]] = {
         "TASK_ID",
         "Explain why a task waits, or how it ended; without a task, why all wait that do. A name will do, too.",
     ),
-    "logs": ("TASK_ID", "Print what a task has printed, to the same streams. The beginning of an id will do."),
+    "logs": (
+        "TASK_ID",
+        "Print what a task has printed; without a task, the last warnings of workers. The beginning of an id will do.",
+    ),
     "trace": ("FILE", "Write the timeline of a cluster as a trace for Perfetto and Chrome; FILE - is stdout."),
     "report": ("FILE", "Write the web page with all that it shows into one HTML file; FILE - is stdout."),
 }
@@ -50,7 +53,7 @@ _COMMANDS = {
     "init": "write a commented TOML file for some types of worker managers",
     "keys": "make, list and revoke the keys of a cluster that other machines reach",
     "explain": "explain why a task waits, or how it ended",
-    "logs": "print what a task has printed",
+    "logs": "print what a task has printed, or the last warnings of workers",
     "run-again": "run a failed task again",
     "replay": "run the failed task of a bundle here, with a debugger on request",
     "sessions": "list, show, cancel and remove durable sessions",
@@ -264,7 +267,7 @@ def parse_question(program: str, arguments: Sequence[str], environment: Environm
         parser.add_argument("--seconds", type=float, metavar="SECONDS", default=0.0, help=text)
     if not arguments or (arguments[0].startswith("-") and arguments[0] != "-") or "://" in arguments[0]:
         parser.parse_known_args([text for text in arguments if text in ("-h", "--help", "--version")])
-        if verb == "explain":
+        if verb in ("explain", "logs"):
             return Question(_monitored(_sources(TopConfig, parser, arguments, environment)), verb, "")
         if arguments and "://" in arguments[0]:
             raise UsageError(f"{arguments[0]!r} is an address: {program} {subject} {arguments[0]}")

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from datetime import datetime
 from pathlib import Path
 from typing import TextIO
 
@@ -31,12 +32,14 @@ from scaler.monitor.rows import view
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
 from scaler.protocol.data_rows import ObjectRow
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import AuditRow, Status
 from scaler.texts import escaped
 
 STDOUT = "-"
 TASK_ID = re.compile("[0-9a-fA-F]{32}")
+MAX_LINES = 1_000
 PAST_SECONDS = 1.0
 """A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
@@ -96,6 +99,9 @@ async def _main(request: _Request) -> None:
             case Question(verb="explain", subject=""):
                 for line in why_waiting(connection.model.status):
                     _write(sys.stdout, line)
+            case Question(verb="logs", subject=""):
+                for each in reversed(await connection.worker_logs("", MAX_LINES)):
+                    _write(sys.stdout, log_line(each))
             case CostsRequest(_, as_json):
                 _print_costs(connection.model.status, as_json=as_json)
             case Question(verb="explain", subject=task):
@@ -169,6 +175,12 @@ async def _show_log(connection: MonitorConnection, task: str) -> None:
         _write(sys.stderr, f"scaler logs: {log.truncated_bytes:,} B left out")
     if not (log.stdout or log.stderr or log.truncated_bytes):
         _write(sys.stderr, f"scaler logs: no output of this task is kept: {await connection.explain(task)}")
+
+
+def log_line(row: LogRow) -> str:
+    """Return a record of a worker's own log as a line."""
+    time = datetime.fromtimestamp(row.at).astimezone().isoformat(timespec="milliseconds")
+    return f"{time} {row.level} {row.worker}: {row.text}"
 
 
 def _audit_line(row: AuditRow) -> str:

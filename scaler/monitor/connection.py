@@ -21,12 +21,14 @@ from scaler.net.questions import Question, Questions
 from scaler.net.versions import own_hello
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.history_rows import ClusterHistory
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import (
     Explain,
     Explained,
     FindHistory,
     FindObjects,
     FindTasks,
+    FindWorkerLogs,
     HistoryFound,
     MonitorEvents,
     MonitorStatus,
@@ -40,12 +42,13 @@ from scaler.protocol.messages import (
     Server,
     TaskLog,
     TasksFound,
+    WorkerLogsFound,
 )
 from scaler.protocol.monitor_rows import TaskRow
 from scaler.stack_profile import read_document
 
 _log = logging.getLogger(__name__)
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, HistoryFound, Profiled)
+_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, HistoryFound, WorkerLogsFound, Profiled)
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
@@ -157,6 +160,14 @@ class MonitorConnection:
         except MALFORMED as error:
             raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
 
+    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+        """Return the newest records of workers' own logs, of one by name or id or of all. Raises as `find` does."""
+        found = await self._ask(FindWorkerLogs(worker, most), WorkerLogsFound)
+        try:
+            return [LogRow._make(each) for each in json.loads(found.json)]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no log of workers: {error!r}"[:200]) from None
+
     async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
         """Return the document about the profile of a task or function; without both, the list of functions.
 
@@ -211,7 +222,7 @@ class MonitorConnection:
                     self._apply(document)
                 case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() | Profiled() as answer):
                     self._questions.answered(answer)
-                case Received(message=HistoryFound() as answer):
+                case Received(message=HistoryFound() | WorkerLogsFound() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

@@ -13,6 +13,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
 from scaler.protocol.history_rows import FunctionTimesRow
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_columns import Column
 from scaler.protocol.monitor_rows import AuditRow, FailureRow, ProcessorRow, Status, TaskRow
 
@@ -227,6 +228,7 @@ def page_schema() -> View:
             "failures": FailureRow,
             "audit": AuditRow,
             "times": FunctionTimesRow,
+            "logs": LogRow,
             **LISTS,
         }.items()
     }

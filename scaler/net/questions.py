@@ -18,6 +18,7 @@ from scaler.protocol.messages import (
     FindHistory,
     FindObjects,
     FindTasks,
+    FindWorkerLogs,
     HistoryFound,
     ListSessions,
     ListSessionTasks,
@@ -33,15 +34,16 @@ from scaler.protocol.messages import (
     ShutdownReply,
     TaskLog,
     TasksFound,
+    WorkerLogsFound,
 )
 
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
 OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | FindCosts | FindHistory | ReadProfile
-Question = OfTasks | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
+Question = OfTasks | FindWorkerLogs | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
 AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | CostsFound | HistoryFound | Profiled
-Answer = AboutTasks | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
+Answer = AboutTasks | WorkerLogsFound | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
     ReadLog: TaskLog,
@@ -51,6 +53,7 @@ _ANSWERS: dict[type[Question], type[Answer]] = {
     ReadProfile: Profiled,
     FindCosts: CostsFound,
     FindHistory: HistoryFound,
+    FindWorkerLogs: WorkerLogsFound,
     ShutdownCluster: ShutdownReply,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,

@@ -1286,6 +1286,42 @@ class TasksProfiled(Message):
     document: bytes  # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
 
 
+@dataclass(slots=True)
+class LogLine:
+    """A record of a worker's own log."""
+
+    unix_seconds: f.Clock  # by the worker's wall clock
+    level: f.Display  # its name, such as WARNING
+    logger: f.Display
+    text: f.Display
+    task: f.OptionalId = b""  # that it is about
+
+
+@message(to_scheduler=(WORKER,), sequenced=False)
+class WorkerLogged(Message):
+    """Records of the worker's own log since the last such message, from warnings on."""
+
+    lines: Annotated[list[LogLine], f.PartList(LogLine)]
+    dropped: f.Count32 = 0  # records that were left out since then: there were too many
+
+
+@message(to_scheduler=(MONITOR,))
+class FindWorkerLogs(Message):
+    """Asks for records of workers' own logs. The answer is WorkerLogsFound."""
+
+    search: str  # name or id of a worker; empty: of all
+    most: f.Count32
+
+
+@message(from_scheduler=(MONITOR,), batch=True)
+class WorkerLogsFound(Message):
+    """Answers FindWorkerLogs."""
+
+    search: str
+    most: f.Count32
+    json: bytes  # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
+
+
 @message(to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Message):
     """Asks for the profile of a task or a function; without both, for the functions that have one.

@@ -14,7 +14,7 @@
 # header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
 # is of one message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, Profiled)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -128,12 +128,15 @@ struct Body {
     replicateResults @83 :ReplicateResults;
     callsReported @84 :CallsReported;
     tasksProfiled @85 :TasksProfiled;
-    readProfile @86 :ReadProfile;
-    profiled @87 :Profiled;
-    findCosts @88 :FindCosts;
-    costsFound @89 :CostsFound;
-    findHistory @90 :FindHistory;
-    historyFound @91 :HistoryFound;
+    workerLogged @86 :WorkerLogged;
+    findWorkerLogs @87 :FindWorkerLogs;
+    workerLogsFound @88 :WorkerLogsFound;
+    readProfile @89 :ReadProfile;
+    profiled @90 :Profiled;
+    findCosts @91 :FindCosts;
+    costsFound @92 :CostsFound;
+    findHistory @93 :FindHistory;
+    historyFound @94 :HistoryFound;
   }
 }
 
@@ -1117,6 +1120,37 @@ struct TasksProfiled {
   # worker -> scheduler.
   task @0 :Data;                 # the last one; 16 bytes
   document @1 :Data;             # UTF-8 JSON: name of the function, single (all of it is of this task), and a profile
+}
+
+struct LogLine {
+  # A record of a worker's own log.
+  unixSeconds @0 :Float64;       # by the worker's wall clock; a reading of the sender's clock
+  level @1 :Text;                # its name, such as WARNING
+  logger @2 :Text;
+  text @3 :Text;
+  task @4 :Data;                 # that it is about; 16 bytes, or empty
+}
+
+struct WorkerLogged {
+  # Records of the worker's own log since the last such message, from warnings on.
+  # worker -> scheduler.
+  lines @0 :List(LogLine);
+  dropped @1 :UInt32;            # records that were left out since then: there were too many
+}
+
+struct FindWorkerLogs {
+  # Asks for records of workers' own logs. The answer is WorkerLogsFound.
+  # monitor -> scheduler.
+  search @0 :Text;               # name or id of a worker; empty: of all
+  most @1 :UInt32;
+}
+
+struct WorkerLogsFound {
+  # Answers FindWorkerLogs.
+  # scheduler -> monitor.
+  search @0 :Text;
+  most @1 :UInt32;
+  json @2 :Data;                 # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
 }
 
 struct ReadProfile {

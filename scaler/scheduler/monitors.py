@@ -28,6 +28,7 @@ from scaler.protocol.messages import (
     FindHistory,
     FindObjects,
     FindTasks,
+    FindWorkerLogs,
     Hello,
     HistoryFound,
     MonitorEvents,
@@ -67,7 +68,7 @@ AUDIT_BYTES = 768 * 1024
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
-_Question = Explain | FindTasks | FindObjects | FindHistory | ReadProfile
+_Question = Explain | FindTasks | FindObjects | FindHistory | FindWorkerLogs | ReadProfile
 
 
 @dataclass(slots=True)
@@ -183,9 +184,12 @@ class Monitors:
                 case Closed(peer, _):
                     self._forget(peer)
                 case Received(
-                    peer, (Explain() | FindTasks() | FindObjects() | FindHistory() | ReadProfile()) as question
+                    peer,
+                    (
+                        Explain() | FindTasks() | FindObjects() | FindHistory() | FindWorkerLogs() | ReadProfile()
+                    ) as asked,
                 ):
-                    self._ask(peer, question)
+                    self._ask(peer, asked)
                 case Received(peer, ReadLog(task)):
                     self._listener.send(peer, self._state.read_log(task))
                 case Received():
@@ -280,6 +284,8 @@ class Monitors:
                     self._listener.send(peer, Explained(task, explain(self._state, task, now)))
                 case FindObjects():
                     self._listener.send(peer, finding.answer(self._state, question))
+                case FindWorkerLogs():
+                    self._listener.send(peer, self._state.worker_logs.found(question))
                 case ReadProfile():
                     self._listener.send(peer, profiled(self._state, question))
                 case FindHistory(since, until):

@@ -16,6 +16,7 @@ from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
 from scaler.protocol.history_rows import ClusterHistory
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from scaler.scheduler.history import Row
@@ -39,6 +40,8 @@ class FakeMonitor:
         self.logs: dict[str, TaskLog] = {}
         self.profiles: dict[str, dict[str, Any]] = {}
         """Documents by function or task."""
+        self.lines: list[LogRow] = []
+        """Of the logs of workers, the newest first."""
         self.waiting: list[TaskRow] = []
         """Tasks that only the scheduler knows."""
         self.past: list[Row] = []
@@ -58,6 +61,10 @@ class FakeMonitor:
             known = [each for each in self.profiles.values() if each["of"] == "function"]
             return {"of": "", "name": "", "functions": [[each["name"], 40, 4_000_000, each["name"]] for each in known]}
         return self.profiles.get(task_id or function, {"of": "", "name": function})
+
+    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+        self._check()
+        return [row for row in self.lines if worker in ("", row.worker, row.worker_id)][:most]
 
     async def find(self, search: str) -> list[TaskRow]:
         self._check()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import TaskRow
 from tests.browser.conftest import Windows
@@ -181,6 +182,31 @@ def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Tol
     assert workers.locator("tbody tr").count() == 10
     page.get_by_label("Filter workers").fill("nobody")
     page.get_by_role("heading", name="No worker fits").wait_for()
+
+
+def test_the_logs_of_workers_stand_below_them_and_on_the_page_of_each(server: WebServer, windows: Windows) -> None:
+    windows.expected = ("404",)  # of the task of a record, which is over
+    cluster = FakeCluster(workers=3, tasks_per_second=4, at=time.time() - 1)
+    server.step(cluster)
+    page = windows.open(f"{server.url}/#/workers")
+    page.get_by_role("table", name="Workers", exact=True).locator("tbody tr").first.wait_for()
+    assert not page.get_by_role("region", name="Log of workers").is_visible()
+    texts_of_both = ("the disk is full", f"process 7 died {EVIL}")
+    rows = [
+        LogRow(2 - place, cluster.at, "ERROR", f"node-00{place}", f"{place:032x}", text, "agent", "ab" * 16)
+        for place, text in enumerate(texts_of_both)
+    ]
+    server.monitor.lines = rows
+    lines = page.get_by_role("table", name="Log of workers").locator("tbody tr")
+    lines.nth(1).wait_for()
+    assert [line.split("\t")[1:4] for line in lines.all_inner_texts()] == [
+        ["ERROR", f"node-00{place}", text] for place, text in enumerate(texts_of_both)
+    ]
+    lines.nth(1).get_by_role("link", name="node-001").click()
+    page.get_by_role("region", name="Its own log").get_by_text("process 7 died").wait_for()
+    assert lines.count() == 1
+    lines.get_by_role("link", name="abab").click()
+    page.get_by_role("heading", name="Task abab").wait_for()
 
 
 def test_every_table_sorts_by_every_column_and_goes_back_to_its_order(told: Told, windows: Windows) -> None:

@@ -22,11 +22,13 @@ from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.object_storage.server import EmbeddedStorage
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import (
     Explain,
     Explained,
     FindObjects,
     FindTasks,
+    FindWorkerLogs,
     Hello,
     Message,
     MonitorEvents,
@@ -36,6 +38,7 @@ from scaler.protocol.messages import (
     TaskLog,
     TasksFound,
     Welcome,
+    WorkerLogsFound,
 )
 from scaler.protocol.monitor_rows import Status
 from scaler.security.directory import KeysDirectory
@@ -56,6 +59,10 @@ SPENDING = {"hour": 1.5, "day": 8.0, "run": 8.0, "run_limit": 10.0, "per_hour": 
 COSTS = [
     {"id": "1", "function": "risk\x1b", "client": "desk", "key": "alice", "cost": 6.0, "percent": 75.0},
     {"id": "2", "function": "(idle)", "cost": 2.0, "percent": 25.0},
+]
+LINES = [
+    LogRow(2, 1_790_000_001.0, "ERROR", "cloud-2", "22" * 8, "the disk is full\x1b", "agent"),
+    LogRow(1, 1_790_000_000.0, "WARNING", "cloud-1", "11" * 8, "a task printed too much", "agent"),
 ]
 STATUS = json.dumps(
     {
@@ -117,6 +124,8 @@ class Teller:
                 case Received(peer=peer, message=FindObjects(named, most)):
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
                     self._listener.send(peer, ObjectsFound(named, most, found.encode()))
+                case Received(peer=peer, message=FindWorkerLogs(search, most)):
+                    self._listener.send(peer, WorkerLogsFound(search, most, json.dumps(LINES).encode()))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
                     self._listener.send(peer, self._log)
@@ -159,6 +168,16 @@ def ask(
         return Done(process.returncode, out.decode(), err.decode())
 
     return asyncio.run(main())
+
+
+def test_without_a_task_the_logs_of_workers_are_printed_the_newest_last() -> None:
+    for arguments in (["ADDRESS"], []):
+        done = ask("logs", *arguments)
+        assert (done.code, done.err) == (0, "")
+        assert [line.partition(" ")[2] for line in done.out.splitlines()] == [
+            "WARNING cloud-1: a task printed too much",
+            "ERROR cloud-2: the disk is full\\x1b",
+        ]
 
 
 def test_a_task_is_explained_in_a_line_without_control_characters() -> None:
@@ -255,8 +274,8 @@ def test_a_trace_that_watches_is_written_when_its_time_is_over(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["logs"], "scaler logs: give the TASK_ID first: scaler logs TASK_ID ADDRESS\n"),
-        (["logs", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler logs TASK_ID tcp://"),
+        (["trace"], "scaler trace: give the FILE first: scaler trace FILE ADDRESS\n"),
+        (["trace", "tcp://127.0.0.1:1"], "'tcp://127.0.0.1:1' is an address: scaler trace FILE tcp://"),
         (["logs", "abc", "ADDRESS"], "no task is known whose id begins with 'abc'"),
         (["logs", TASK.hex(), "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"], "unexpected argument 'tcp://127.0.0.1:2'"),
         (["trace", "/nowhere/x.json", "ADDRESS"], "there is no folder '/nowhere'"),

@@ -225,6 +225,13 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.CostsFound: st.builds(m.CostsFound, U32, DATA),
     m.FindHistory: st.builds(m.FindHistory, CLOCK, CLOCK),
     m.HistoryFound: st.builds(m.HistoryFound, CLOCK, CLOCK, DATA),
+    m.WorkerLogged: st.builds(
+        m.WorkerLogged,
+        st.lists(st.builds(m.LogLine, CLOCK, TEXT, TEXT, TEXT, st.just(b"") | ID), max_size=3),
+        U32,
+    ),
+    m.FindWorkerLogs: st.builds(m.FindWorkerLogs, TEXT, U32),
+    m.WorkerLogsFound: st.builds(m.WorkerLogsFound, TEXT, U32, DATA),
     m.CallsReported: st.builds(
         m.CallsReported,
         st.lists(

@@ -24,6 +24,7 @@ from scaler.monitor.trace import trace
 from scaler.monitor.web.views import answer, refusal, status_view, task_view, timeline_view
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow, PointRow
 from scaler.protocol.link_rows import NetworkRow
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.monitor_rows import (
     AuditRow,
     ConnectionRow,
@@ -37,6 +38,8 @@ from scaler.stack_profile import StackProfile, read_document
 from scaler.texts import escaped_lines, readable
 
 MAX_TASKS_ANSWERED = 1000
+MAX_LINES = 1000
+"""Records of logs in an answer."""
 MAX_FRAMES = 100
 """Hottest frames in an answer."""
 MAX_TIMELINE_SECONDS = 86_400.0
@@ -190,6 +193,10 @@ async def _log(source: Source, query: Query) -> View:
     log = await source.monitor.log(query["id"])
     stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
     return {"id": query["id"], "stdout": stdout, "stderr": stderr, "cut": log.truncated_bytes}
+
+
+async def _worker_logs(source: Source, query: Query) -> View:
+    return {"logs": [view(row) for row in await source.monitor.worker_logs(query["worker"], query["limit"])]}
 
 
 async def _profile(source: Source, query: Query) -> View:
@@ -346,6 +353,14 @@ ROUTES: tuple[ApiRoute, ...] = (
         "Whether the network or the cluster makes tasks wait",
         {"network": NetworkRow},
         lambda source, _query: {"network": view(network(source.monitor.model.status))},
+    ),
+    ApiRoute(
+        "/api/logs",
+        "logs",
+        "The last records of the workers' own logs, from warnings on",
+        {"logs": [LogRow]},
+        _worker_logs,
+        (Parameter("worker", "A worker's name or id.", _TEXT), _limit(MAX_LINES)),
     ),
     ApiRoute(
         "/api/profile",

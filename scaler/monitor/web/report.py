@@ -27,6 +27,8 @@ MAX_TASKS = 2_000
 """Tasks of a report: those reported last."""
 MAX_ASKED = 50
 """Failed tasks whose explanation, traceback and output are in a report: those that failed last."""
+MAX_LINES = 200
+"""Records of the workers' own logs in a report."""
 MAX_PROFILES = 20
 """Functions whose profile is in a report: those with the longest time."""
 BLOCKS = 4_000
@@ -72,6 +74,7 @@ async def _document(source: Source) -> View:
         "series": await _answer(source, "series", {"since": 0.0}),
         "timeline": await _answer(source, "timeline", times),
         "profiles": await _profiles(source),
+        "workerLogs": {"logs": [], **await _answer(source, "logs", {"worker": "", "limit": MAX_LINES})},
     }
 
 

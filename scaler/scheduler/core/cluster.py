@@ -32,6 +32,7 @@ from scaler.scheduler.core.state import (
     Worker,
     WorkerPool,
 )
+from scaler.scheduler.core.worker_logs import WorkerLogs
 
 MAX_LABEL = 100
 """Characters of a manager's id in the names of its workers, and of a host's name."""
@@ -101,6 +102,7 @@ class ClusterState:
         self.logs = Logs()
         """What tasks printed that have not failed."""
         self.profiles = Profiles()
+        self.worker_logs = WorkerLogs()
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, until the audit log is told."""
 

@@ -679,6 +679,8 @@ class SchedulerCore:
                     self._client_left(client, "its task's process ended", now)
             case messages.Output() | messages.Printed() | messages.TasksProfiled():
                 self._told(message)
+            case messages.WorkerLogged():
+                self.state.worker_logs.add(worker.id, worker.title, message)
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):

@@ -46,6 +46,7 @@ from scaler.texts import escaped
 from scaler.worker.agent.clock import ClockOffset
 from scaler.worker.agent.core import AgentCore, TaskExecutor
 from scaler.worker.agent.events import AgentInput, EndAgent, StopRequested, TimeElapsed, WriteLog
+from scaler.worker.agent.own_log import OwnLog
 from scaler.worker.agent.recorder import make_recorder
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Snapshot
@@ -88,6 +89,7 @@ class Agent:
         self._wake_at = time.monotonic()
         self._core = AgentCore(config, self.make_executor, self._wake_at)
         self._recorder = make_recorder(config, self.make_executor)
+        self._own_log = OwnLog()
 
     # -- what a subclass adds --------------------------------------------------------------------------------------
 
@@ -123,6 +125,7 @@ class Agent:
 
     def start(self) -> None:
         """Begin. A subclass calls `connect` when it is ready for tasks."""
+        logging.getLogger().addHandler(self._own_log)
         self._timer = self._loop.call_later(0, self._on_timer)
         self._heartbeat_timer = self._loop.call_later(self._heartbeat_seconds, self._heartbeat)
         self.take([])
@@ -153,6 +156,8 @@ class Agent:
         self._timer.cancel()
         await self._end_tasks()
         self._heartbeat_timer.cancel()
+        logging.getLogger().removeHandler(self._own_log)
+        self._send_log()
         connector = self._connector
         if connector is None:
             return
@@ -261,6 +266,12 @@ class Agent:
         heartbeat.dispatch_seconds = executor.dispatch_seconds
         heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
         self.send(heartbeat)
+        self._send_log()
+
+    def _send_log(self) -> None:
+        """Send the records of this process's log that monitors may read."""
+        if (message := self._own_log.take()) is not None:
+            self.send(message)
 
     # -- the core --------------------------------------------------------------------------------------------------
 

@@ -62,6 +62,7 @@ def test_the_page_gets_the_columns_of_its_tables_from_the_schema_and_can_show_ea
         "failures",
         "audit",
         "times",
+        "logs",
     }
     formats = re.search(r"const FORMATS = \{(.*)\};", (STATIC / "table.js").read_text())
     assert formats

@@ -21,6 +21,7 @@ from scaler.monitor.rows import KEYS
 from scaler.monitor.web.login import SAME_USER
 from scaler.monitor.web.server import WebApp
 from scaler.protocol.history_rows import ClusterHistory, EventRow, FunctionTimesRow, PointRow
+from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import TaskLog
 from scaler.protocol.monitor_rows import FailureRow, TaskRow
 
@@ -132,6 +133,10 @@ class PreparedMonitor(MonitorConnection):
 
     async def find(self, search: str) -> list[TaskRow]:
         return self.found
+
+    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+        rows = [LogRow(2, 9.0, "WARNING", "w", "w-id", NASTY, "agent"), LogRow(1, 8.0, "ERROR", "v", "v-id", "late")]
+        return [row for row in rows if worker in ("", row.worker)][:most]
 
     async def explain(self, task_id: str) -> str:
         self._check(task_id)

@@ -15,6 +15,7 @@ export function answered(path) {
   if (name === "failures") return SAVED.failures;
   if (name === "findings" || name === "network") return SAVED[name];
   if (name === "profile") return (searchParams.has("task") ? null : SAVED.profiles[searchParams.get("function") ?? ""]) ?? missing("The report has profiles of functions only");
+  if (name === "logs") return { logs: SAVED.workerLogs.logs.filter((row) => !searchParams.get("worker") || row.worker_id === searchParams.get("worker")) };
   if (name === "series") return SAVED.series;
   if (name === "timeline") return timeline(searchParams);
   return missing("This is not in the report");

@@ -3,6 +3,7 @@
 import { ask, fill, h, href, panel, setText } from "./dom.js";
 import { NONE, bytes, count, money, percent, shortId, span } from "./format.js";
 import { noManagers, noWorkers, nothing } from "./notices.js";
+import { logs } from "./logs.js";
 import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
 import { TASKS } from "./tasks.js";
@@ -72,13 +73,15 @@ export function workers(store) {
   const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
   const counted = h("span", { class: "muted" });
   const spending = h("span", { class: "muted" });
+  const log = logs();
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
     panel("Worker managers", { extra: spending }, managers.element, reasons),
-    panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element));
+    panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element), log.element);
 
   function update(what) {
     const has = (name) => what.includes("all") || what.includes(name);
+    log.update(what);
     if (has("managers")) {
       const rows = store.rows("managers");
       if (rows.length === 0) fill(noManager, noManagers(store));
@@ -100,7 +103,7 @@ export function workers(store) {
       setText(counted, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
   }
-  return { title: "Workers", element, update, filter, close() {} };
+  return { title: "Workers", element, update, filter, close: log.close };
 }
 
 const PROCESSORS = columns("processors", {
@@ -119,6 +122,7 @@ export function worker(store, place) {
   let row = null;
   let askedAt = -Infinity;
   const asking = new AbortController();
+  const log = logs(id);
   const heading = h("h1", { tabindex: "-1" }, "Worker");
   const facts = h("dl", { class: "facts" });
   const gone = h("div", { class: "empty", hidden: true });
@@ -127,9 +131,10 @@ export function worker(store, place) {
   const element = h("div", { class: "page" },
     h("p", { class: "crumbs" }, h("a", { href: href(["workers"]) }, "Workers")),
     h("div", { class: "page-head" }, heading), gone, facts,
-    panel("Processors", {}, processors.element), panel("Its last tasks", {}, tasks.element));
+    panel("Processors", {}, processors.element), panel("Its last tasks", {}, tasks.element), log.element);
 
   function update(what) {
+    log.update(what);
     const found = store.tables.workers.get(id);
     if (found) row = found;
     gone.hidden = found !== undefined;
@@ -160,5 +165,5 @@ export function worker(store, place) {
       return;  // the state of the connection is shown already; it is asked again
     }
   }
-  return { title: "Worker", element, update, close() { asking.abort(); } };
+  return { title: "Worker", element, update, close() { asking.abort(); log.close(); } };
 }

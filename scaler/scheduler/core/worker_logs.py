@@ -1,0 +1,64 @@
+"""Keeps the last records of workers' own logs, for monitors. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from itertools import count
+
+from scaler.protocol.log_rows import LogRow
+from scaler.protocol.messages import FindWorkerLogs, WorkerLogged, WorkerLogsFound
+
+MAX_LINES = 1_000
+MAX_LINES_OF_WORKER = 200
+"""One worker in trouble must not push out what the others have said."""
+MAX_LINES_OF_MESSAGE = 200
+MAX_TEXT = 1_000
+MAX_NAME = 100
+MAX_ANSWER_BYTES = 512 * 1024
+
+
+class WorkerLogs:
+    """Records in the order in which they came. dropped: those that workers have left out."""
+
+    def __init__(self) -> None:
+        self.dropped = 0
+        self._lines: deque[LogRow] = deque()
+        self._of_worker: Counter[str] = Counter()
+        self._numbers = count(1)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def add(self, worker: bytes, name: str, message: WorkerLogged) -> None:
+        """Take in what a worker of this id and name has logged."""
+        self.dropped += message.dropped
+        owner = worker.hex()
+        for line in message.lines[:MAX_LINES_OF_MESSAGE]:
+            texts = line.level[:MAX_NAME], name, owner, line.text[:MAX_TEXT], line.logger[:MAX_NAME], line.task.hex()
+            self._lines.append(LogRow(next(self._numbers), line.unix_seconds, *texts))
+            self._of_worker[owner] += 1
+            if self._of_worker[owner] > MAX_LINES_OF_WORKER:
+                self._forget(next(place for place, row in enumerate(self._lines) if row.worker_id == owner))
+            elif len(self._lines) > MAX_LINES:
+                self._forget(0)
+
+    def _forget(self, place: int) -> None:
+        owner = self._lines[place].worker_id
+        del self._lines[place]
+        self._of_worker[owner] -= 1
+        if not self._of_worker[owner]:
+            del self._of_worker[owner]
+
+    def found(self, question: FindWorkerLogs) -> WorkerLogsFound:
+        """Return the newest records of a worker, or of all, that fit into one message."""
+        wanted, rows, size = question.search, list[str](), 0
+        for row in reversed(self._lines):
+            if wanted and wanted not in (row.worker, row.worker_id):
+                continue
+            shown = json.dumps(row)
+            size += len(shown) + 2
+            if len(rows) >= question.most or size > MAX_ANSWER_BYTES:
+                break
+            rows.append(shown)
+        return WorkerLogsFound(wanted, question.most, f"[{', '.join(rows)}]".encode())

@@ -1,0 +1,62 @@
+"""The records of this process's log that the scheduler keeps for monitors: warnings and errors, few and short."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+
+from scaler.protocol.messages import LogLine, WorkerLogged
+from scaler.texts import shortened
+
+MAX_WAITING = 100
+"""Records that wait for the next message; beyond it, the older ones are left out."""
+RECORDS_PER_SECOND = 5.0
+"""Taken on average over MAX_SAVED records; beyond it, records are left out."""
+MAX_SAVED = 100.0
+MAX_TEXT = 1_000
+
+
+class OwnLog(logging.Handler):
+    """Takes records from any thread. The loop sends what `take` returns."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self._waiting: deque[LogLine] = deque()
+        self._dropped = 0
+        self._left = MAX_SAVED
+        self._refilled_at = 0.0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a record, unless too many come."""
+        passed = max(0.0, record.created - self._refilled_at)
+        self._left = min(MAX_SAVED, self._left + passed * RECORDS_PER_SECOND)
+        self._refilled_at = record.created
+        if self._left < 1:
+            self._dropped += 1
+            return
+        self._left -= 1
+        try:
+            text = record.getMessage()
+            error = record.exc_info[1] if record.exc_info else None
+            if error is not None:
+                text = f"{text}: {type(error).__name__}: {error}"
+            task = bytes.fromhex(getattr(record, "ids", {}).get("task", ""))
+            line = LogLine(record.created, record.levelname, record.name, shortened(text)[:MAX_TEXT], task)
+        except Exception:  # noqa: BLE001 (arguments may be objects of users, whose texts raise anything)
+            self.handleError(record)
+            return
+        self._waiting.append(line)
+        if len(self._waiting) > MAX_WAITING:
+            self._waiting.popleft()
+            self._dropped += 1
+
+    def take(self) -> WorkerLogged | None:
+        """Return what was kept since the last time; None when there is nothing."""
+        assert self.lock is not None, "a handler has a lock from its start"
+        with self.lock:
+            if not (self._waiting or self._dropped):
+                return None
+            message = WorkerLogged(list(self._waiting), self._dropped)
+            self._waiting.clear()
+            self._dropped = 0
+        return message

@@ -1,0 +1,60 @@
+"""The scheduler keeps the last records of workers' own logs: bounded, of one worker no more than its share."""
+
+from __future__ import annotations
+
+import json
+
+from scaler.protocol.log_rows import LogRow
+from scaler.protocol.messages import FindWorkerLogs, LogLine, WorkerLogged
+from scaler.scheduler.core.worker_logs import (
+    MAX_ANSWER_BYTES,
+    MAX_LINES,
+    MAX_LINES_OF_MESSAGE,
+    MAX_LINES_OF_WORKER,
+    MAX_TEXT,
+    WorkerLogs,
+)
+from tests.unit.scheduler.driver import Cluster
+
+
+def logged(*texts: str, dropped: int = 0) -> WorkerLogged:
+    return WorkerLogged([LogLine(9.5, "WARNING", "agent", text) for text in texts], dropped)
+
+
+def rows(logs: WorkerLogs, worker: str = "", most: int = MAX_LINES) -> list[LogRow]:
+    return [LogRow._make(each) for each in json.loads(logs.found(FindWorkerLogs(worker, most)).json)]
+
+
+def test_records_are_found_by_name_or_id_of_the_worker_the_newest_first() -> None:
+    cluster = Cluster()
+    one, two = cluster.worker("one"), cluster.worker("two")
+    cluster.say("one", logged("first", "second"))
+    cluster.say("two", logged("third", dropped=3))
+    logs = cluster.state.worker_logs
+    assert [row.text for row in rows(logs)] == ["third", "second", "first"]
+    name, owner = rows(logs)[0].worker, rows(logs)[0].worker_id
+    assert [row.text for row in rows(logs, name)] == ["third"] == [row.text for row in rows(logs, owner)]
+    assert [row.text for row in rows(logs, most=2)] == ["third", "second"]
+    assert rows(logs, "stranger") == []
+    assert logs.dropped == 3
+    assert one is not two
+
+
+def test_a_noisy_worker_does_not_push_out_what_others_have_said() -> None:
+    logs = WorkerLogs()
+    logs.add(b"q" * 8, "quiet", logged("once"))
+    for number in range(2 * MAX_LINES_OF_WORKER):
+        logs.add(b"n" * 8, "noisy", logged(str(number)))
+    assert [row.text for row in rows(logs, "quiet")] == ["once"]
+    noisy = rows(logs, "noisy")
+    assert len(noisy) == MAX_LINES_OF_WORKER
+    assert (noisy[0].text, noisy[-1].text) == (str(2 * MAX_LINES_OF_WORKER - 1), str(MAX_LINES_OF_WORKER))
+
+
+def test_all_of_it_is_bounded() -> None:
+    logs = WorkerLogs()
+    for number in range(20):
+        logs.add(bytes([number]) * 8, f"w{number}", logged(*["\x1b" * 2 * MAX_TEXT] * 2 * MAX_LINES_OF_MESSAGE))
+    assert len(logs) == MAX_LINES
+    assert len(logs.found(FindWorkerLogs("", MAX_LINES)).json) <= MAX_ANSWER_BYTES
+    assert all(len(row.text) == MAX_TEXT for row in rows(logs))

@@ -1,0 +1,60 @@
+"""What of its own log a worker sends: warnings and errors, with their cause, and no more than some a second."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from scaler.logs import about
+from scaler.worker.agent.own_log import MAX_SAVED, MAX_TEXT, RECORDS_PER_SECOND, OwnLog
+
+
+@pytest.fixture
+def log() -> Iterator[tuple[logging.Logger, OwnLog]]:
+    logger, own = logging.getLogger("test of own logs"), OwnLog()
+    logger.propagate = False
+    logger.setLevel(logging.DEBUG)
+    logger.addHandler(own)
+    yield logger, own
+    logger.removeHandler(own)
+
+
+def test_warnings_and_errors_are_kept_until_they_are_taken(log: tuple[logging.Logger, OwnLog]) -> None:
+    logger, own = log
+    logger.info("ready")
+    assert own.take() is None
+    logger.warning("process %d died", 7, extra=about(task="ab" * 16))
+    try:
+        raise ValueError("no space")
+    except ValueError:
+        logger.exception("the store failed")
+    logger.error("x" * 2 * MAX_TEXT)
+    taken = own.take()
+    assert taken is not None
+    first, second, third = taken.lines
+    assert (first.level, first.logger, first.text) == ("WARNING", "test of own logs", "process 7 died")
+    assert (first.task, second.task) == (bytes.fromhex("ab" * 16), b"")
+    assert second.text == "the store failed: ValueError: no space"
+    assert len(third.text) == MAX_TEXT
+    assert own.take() is None
+
+
+def test_too_many_records_are_counted_and_later_ones_kept_again(log: tuple[logging.Logger, OwnLog]) -> None:
+    logger, own = log
+
+    def said(at: float) -> None:
+        record = logger.makeRecord(logger.name, logging.WARNING, __file__, 1, "again", (), None)
+        record.created = at
+        logger.handle(record)
+
+    for _ in range(3 * int(MAX_SAVED)):
+        said(1000.0)
+    taken = own.take()
+    assert taken is not None
+    assert (len(taken.lines), taken.dropped) == (int(MAX_SAVED), 2 * int(MAX_SAVED))
+    said(1000.0 + 1.01 / RECORDS_PER_SECOND)
+    later = own.take()
+    assert later is not None
+    assert (len(later.lines), later.dropped) == (1, 0)
