@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -158,6 +159,8 @@ class SchedulerServer:
         if config.audit_path:
             from scaler.scheduler.audit_file import AuditFile  # noqa: PLC0415 (most schedulers write none)
 
+            with contextlib.suppress(OSError):  # the first record that cannot be written says why
+                Path(config.audit_path).parent.mkdir(parents=True, exist_ok=True)
             self._audit_file = AuditFile(Path(config.audit_path))
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
