@@ -23,7 +23,7 @@ from scaler.serialization import Parts, parts_of, to_payload
 FORMAT = 1
 _MANIFEST = "manifest.json"
 _ARGUMENTS = "arguments.bin"
-_FUNCTIONS = ("function.bin", "serializer.bin")
+_FUNCTION, _SERIALIZER, _CODE = "function.bin", "serializer.bin", "code.bin"
 MAX_MANIFEST_BYTES = 16 * 1024 * 1024
 
 
@@ -59,6 +59,7 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
         "error": failing.error,
         "inputs": len(ran.inputs),
         "has_serializer": bool(ran.spec.serializer),
+        "has_code": bool(ran.spec.code),
         "omitted_output_bytes": failing.omitted_bytes,
         "environment_of_client": environment(),
     }
@@ -68,7 +69,8 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
             archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))
             for name in ("traceback", "stdout", "stderr"):
                 archive.writestr(f"{name}.txt", getattr(failing, name).encode("utf-8", "backslashreplace"))
-            for name, parts in zip(_FUNCTIONS, ran.functions, strict=False):
+            names = _names(has_serializer=bool(ran.spec.serializer), has_code=bool(ran.spec.code))
+            for name, parts in zip(names, ran.functions, strict=True):
                 archive.writestr(name, to_payload(parts))
             archive.writestr(_ARGUMENTS, to_payload(ran.arguments))
             for number, parts in enumerate(ran.inputs):
@@ -76,6 +78,11 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
     except OSError as error:
         raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
     return path
+
+
+def _names(*, has_serializer: bool, has_code: bool) -> list[str]:
+    """Return the names of the files of what a task's spec names, in its order."""
+    return [_FUNCTION, *([_SERIALIZER] if has_serializer else []), *([_CODE] if has_code else [])]
 
 
 def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
@@ -96,11 +103,15 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
                 # Of a bytearray, so that arrays in it can be written to, as on a worker.
                 return [*parts_of(bytearray(archive.read(name)))]
 
-            names = _FUNCTIONS[: 1 + bool(manifest["has_serializer"])]
+            has_serializer, has_code = bool(manifest["has_serializer"]), bool(manifest.get("has_code"))
+            names = _names(has_serializer=has_serializer, has_code=has_code)
             functions = [parts(name) for name in names]
             inputs = [parts(f"inputs/{number}.bin") for number in range(manifest["inputs"])]
             spec = Spec(
-                function=bytes(16), name=str(manifest["function"]), serializer=bytes(16) if len(names) > 1 else b""
+                function=bytes(16),
+                name=str(manifest["function"]),
+                serializer=bytes(16) if has_serializer else b"",
+                code=bytes(16) if has_code else b"",
             )
             written = str(manifest["environment_of_client"]["python"])
             ran = WhatRan(spec, functions, parts(_ARGUMENTS), inputs, b"")

@@ -21,7 +21,7 @@ from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
-from scaler.client.connect import is_inside_task, nested_loop, processor
+from scaler.client.connect import is_inside_task, nested_loop, processor, uploaded_code
 from scaler.client.durable import NamedSession
 from scaler.client.functions import TemplateTable, check_call
 from scaler.client.future import ScalerFuture
@@ -152,7 +152,7 @@ class Client(ArgumentOnly):
             self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
-        self._templates = TemplateTable(self._futures, self._serializer)
+        self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")
         self._session = None if session is None else NamedSession(session, self._loop, self._serializer)
         self._references: weakref.WeakSet[ObjectReference] = weakref.WeakSet()
         self._is_closed = False
@@ -424,6 +424,20 @@ class Client(ArgumentOnly):
         reference = ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
         self._references.add(reference)
         return reference
+
+    def upload(self, path: str | Path) -> None:
+        """Have the tasks of this client import a module, a package or a wheel that workers do not have.
+
+        path: a file that ends in .py or .whl, or the directory of a package. It goes to the workers with the next tasks
+        that are submitted, and nested tasks have it, too. What was uploaded under the same name before is replaced.
+        Raises UsageError for what cannot be uploaded.
+        """
+        from scaler.client.upload import merged, packed, read_upload, unpacked  # noqa: PLC0415 (few programs upload)
+
+        self._check_open()
+        before = self._templates.code
+        files = read_upload(path)
+        self._templates.use_code(packed(merged(unpacked(before), files) if before else files))
 
     @hiding_frames
     def persist(self, futures: ScalerFuture | Iterable[ScalerFuture]) -> None:

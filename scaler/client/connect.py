@@ -140,6 +140,12 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         return loop
 
 
+def uploaded_code() -> bytes:
+    """Return the archive of the modules that the client of the running task has uploaded; empty for none."""
+    context = processor()
+    return b"" if context is None else context.uploaded_code()
+
+
 class NestedConnector:
     """The connector of a client inside a task: its messages go through the worker, in the worker's session.
 

@@ -68,10 +68,13 @@ class CachedFunction(NamedTuple):
 class TemplateTable:
     """The functions of one client that were submitted lately, and the templates of their tasks."""
 
-    def __init__(self, futures: FutureTable, serializer: Serializer | None) -> None:
+    def __init__(self, futures: FutureTable, serializer: Serializer | None, code: bytes = b"") -> None:
+        """code: the archive of uploaded modules, if there are any."""
         self._futures = futures
         self._serializer = serializer
         self._registered_serializer: FunctionReference | None = None
+        self._code = code
+        self._registered_code: FunctionReference | None = None
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
         """By the id of the function, and whether the built-in serializer made it."""
         self._by_value = modules_by_value()
@@ -96,18 +99,31 @@ class TemplateTable:
         return template
 
     def of_parts(self, spec: Spec, functions: Sequence[Parts], parent: bytes) -> TaskTemplate:
-        """Return the template of tasks of this spec. functions: the function, and the serializer if there is one."""
+        """Return the template of tasks of this spec. functions: the function, the serializer and the code, if any."""
         registered = tuple(map(self._register, functions))
         serializer = load_serializer(functions[1]) if spec.serializer else None
         spec = replace(spec, function=registered[0].id, deliver=True, parent=parent, call=0, failed=0)
         if serializer is not None:
             spec = replace(spec, serializer=registered[1].id)
+        if spec.code:
+            spec = replace(spec, code=registered[-1].id)
         return TaskTemplate(spec, registered, serializer)
+
+    @property
+    def code(self) -> bytes:
+        """The archive that travels with the tasks; empty when nothing was uploaded."""
+        return self._code
+
+    def use_code(self, code: bytes) -> None:
+        """Have all tasks from now on travel with this archive."""
+        self._code = code
+        self._registered_code = None
+        self._cached.clear()
 
     def clear(self) -> None:
         self._cached.clear()
         self._recent.clear()
-        self._registered_serializer = None
+        self._registered_serializer = self._registered_code = None
 
     def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
         serializer = None if is_plain else self._serializer
@@ -134,7 +150,13 @@ class TemplateTable:
         name = (options.name or name_of(cached.function))[:MAX_NAME_CHARACTERS]
         fields["name"] = name.encode("utf-8", "replace").decode()
         serializer_id = functions[1].id if serializer is not None else b""
-        spec = Spec(function=cached.reference.id, serializer=serializer_id, parent=parent, **fields)
+        code_id = b""
+        if self._code:
+            if self._registered_code is None:
+                self._registered_code = self._register([self._code])
+            functions.append(self._registered_code)
+            code_id = self._registered_code.id
+        spec = Spec(function=cached.reference.id, serializer=serializer_id, parent=parent, code=code_id, **fields)
         template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()

@@ -14,11 +14,15 @@ from scaler.client.chunks import ChunkResults, run_chunk
 from scaler.client.item_limits import run_limited
 from scaler.client.what_ran import WhatRan
 from scaler.config.commands import ReplayRequest
+from scaler.ids import content_id
 from scaler.serialization import Serializer, load_function, load_serializer, load_value
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.serialization.tracebacks import user_traceback
+from scaler.serialization.uploaded import UploadedModules
 from scaler.texts import escaped_lines
+
+_uploaded = UploadedModules()
 
 
 def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
@@ -27,6 +31,9 @@ def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     pdb: open the debugger where the exception was raised, before it is raised here. Raises what the function raises,
     and SerializationError for what cannot be loaded here.
     """
+    if ran.spec.code:
+        code = bytes(ran.functions[-1][0])
+        _uploaded.use(content_id(code), lambda: code)
     serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
     function = load_function(ran.functions[0], serializer)
 

@@ -10,11 +10,12 @@ from scaler.ids import show
 from scaler.protocol.messages import FailedTask, ReadFailure, Spec, is_function_id, is_stored
 from scaler.serialization import Parts, parts_of
 
-_PARTS = ("its function", "its serializer")
-
 
 class WhatRan(NamedTuple):
-    """What a task ran. functions: its function, and its serializer if it has one. inputs: in the arguments' order."""
+    """What a task ran. functions: its function, then its serializer and the uploaded code if it has these.
+
+    inputs: in the arguments' order.
+    """
 
     spec: Spec
     functions: list[Parts]
@@ -46,7 +47,8 @@ def what_ran(loop: ClientLoop, task: bytes, verb: str) -> WhatRan:
         raise ObjectLostError(f"{cannot}: the scheduler sent another function than its own")
     [run] = found.runs
     [payload] = run.payloads
-    functions = [parts(each, what) for (_, each), what in zip(found.functions, _PARTS, strict=False)]
+    what_of = {run.spec.function: "its function", run.spec.serializer: "its serializer", run.spec.code: "its code"}
+    functions = [parts(each, what_of[identifier]) for identifier, each in found.functions if identifier in what_of]
     # Large arguments are an object as well, the last that the task refers to.
     stored = payload[:17] if is_stored(payload) else None
     inputs = [each for each in (run.inputs[0] if run.inputs else ()) if each[:17] != stored]

@@ -430,11 +430,19 @@ class Spec:
     retry_jitter: f.Share = 0.0  # the share of such a delay that chance takes off, at most
     failed: f.Count32 = 0  # how often their calls have raised an exception of retry_on before, as items of a chunk
     tags: TaskTags = ()
+    code: f.OptionalId = b""  # id of the registered archive of the modules that the client has uploaded, or empty
 
     @property
     def max_losses(self) -> int:
         """How often a task may run again after its worker or process was lost."""
         return self.losses - 1 if self.losses and self.retries else self.retries
+
+    @property
+    def registered(self) -> tuple[bytes, ...]:
+        """The ids of what must be registered and known to the worker: the function, and what else there is."""
+        if not (self.serializer or self.code):
+            return (self.function,)
+        return tuple(filter(None, (self.function, self.serializer, self.code)))
 
 
 @dataclass(slots=True)

@@ -338,6 +338,8 @@ struct Spec {
   retryJitter @17 :Float64;      # the share of such a delay that chance takes off, at most
   failed @18 :UInt32;            # how often their calls have raised an exception of retry_on before, as items of a chunk
   tags @19 :List(TaskTag);
+  code @20 :Data;
+  # id of the registered archive of the modules that the client has uploaded, or empty; 16 bytes, or empty
 }
 
 struct TaskGroup {

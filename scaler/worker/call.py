@@ -1,7 +1,8 @@
 """A task as bytes that can be sent anywhere, and its result: for tasks that run where no worker is. Pure.
 
-A *call* carries all that its task needs: function, serializer, arguments and inputs, each as an inline payload; nothing
-in it refers to the object storage. A *result* carries the value, or the exception, and what the task cost and wrote.
+A *call* carries all that its task needs: function, serializer, code, arguments and inputs, each as an inline payload;
+nothing in it refers to the object storage. A *result* carries the value, or the exception, and what the task cost and
+wrote.
 
 Both are an inline payload (see `scaler.serialization`) behind a head: magic (8 bytes), format (u32, little endian) and
 4 zeros. Its first part is a JSON text with the versions of its maker and all values that are no bytes.
@@ -22,7 +23,7 @@ from scaler.net.versions import cloudpickle_version, minor_version, python_versi
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, parts_of, to_payload
 
-FORMAT = 4
+FORMAT = 5
 """Counts up when the bytes change their meaning, those of payloads too."""
 _CALL_MAGIC = b"scalcall"
 _RESULT_MAGIC = b"scalrslt"
@@ -55,6 +56,8 @@ class Call:
     """It may run at most once: what has begun must never be repeated, for whatever reason."""
     preload: str = ""
     """What a process calls before its first task with this hook: module.path:function(literals)."""
+    code: Buffer = b""
+    """The archive of the client's uploaded modules; empty: there are none."""
 
     @property
     def key(self) -> tuple[bytes, int]:
@@ -85,7 +88,9 @@ class CallResult:
 
 def pack_call(call: Call) -> bytes:
     values = {"task": call.task.hex(), **{name: getattr(call, name) for name in _CALL_VALUES}}
-    return _pack(_CALL_MAGIC, values, [call.retry_on, call.function, call.serializer, call.arguments, *call.inputs])
+    return _pack(
+        _CALL_MAGIC, values, [call.retry_on, call.function, call.serializer, call.code, call.arguments, *call.inputs]
+    )
 
 
 def unpack_call(data: Buffer) -> Call:
@@ -96,9 +101,9 @@ def unpack_call(data: Buffer) -> Call:
     head, blocks = _unpack(_CALL_MAGIC, data, "a call")
     _check_versions(head.pop("versions"), "the call was made by", "the job runs")
     try:
-        retry_on, function, serializer, arguments, *inputs = blocks
+        retry_on, function, serializer, code, arguments, *inputs = blocks
         task = bytes.fromhex(head.pop("task"))
-        return Call(task, head.pop("attempt"), function, arguments, inputs, serializer, retry_on, **head)
+        return Call(task, head.pop("attempt"), function, arguments, inputs, serializer, retry_on, code=code, **head)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a call lacks {error}") from None
 

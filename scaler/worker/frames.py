@@ -63,8 +63,9 @@ class ToProcessor:
     """attempt, number of the spec, id, payload, inputs"""
     END = 2
     SPEC = 3
-    """number, function's id, serializer's id (may be empty), retry_on, name, profiling, stream_output, once: the task
-    may not run twice, so results must be on their way before it starts, and its own at once."""
+    """number, ids of the function, the serializer and the uploaded code (the last two may be empty), retry_on, name,
+    profiling, stream_output, once: the task may not run twice, so results must be on their way before it starts, and
+    its own at once."""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from scaler.errors import ConfigError, ProtocolError, RefusedError
+from scaler.ids import content_id
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     Buffer,
@@ -25,6 +26,7 @@ from scaler.serialization import (
     parts_of,
 )
 from scaler.serialization.arguments import load_arguments
+from scaler.serialization.uploaded import UploadedModules
 from scaler.worker.call import Call, CallResult, pack_result, unpack_call
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
@@ -38,6 +40,7 @@ NO_CLIENTS = (
 )
 
 _preloaded: set[str] = set()
+_uploaded = UploadedModules()
 
 
 def run_call(data: Buffer | Call) -> bytes:
@@ -83,7 +86,7 @@ def _preload(text: str) -> None:
 
 
 def _run(call: Call) -> tuple[Any, Serializer | None]:
-    function, serializer = _load(bytes(call.function), bytes(call.serializer))
+    function, serializer = _load(bytes(call.function), bytes(call.serializer), bytes(call.code))
 
     def value(index: int) -> Any:
         return load_value(parts_of(call.inputs[index]), serializer, f"input {index}")
@@ -92,8 +95,14 @@ def _run(call: Call) -> tuple[Any, Serializer | None]:
     return finish(function(*args, **kwargs)), serializer
 
 
-@lru_cache(MAX_LOADED)
-def _load(function: bytes, serializer: bytes) -> tuple[Callable[..., Any], Serializer | None]:
+def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
     """Load a call's function and serializer. Raises SerializationError."""
+    identifier = content_id(code) if code else b""
+    _uploaded.use(identifier, lambda: bytes(parts_of(code)[0]))
+    return _loaded(function, serializer, identifier)
+
+
+@lru_cache(MAX_LOADED)
+def _loaded(function: bytes, serializer: bytes, _code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
     bound = load_serializer(parts_of(serializer)) if serializer else None
     return load_function(parts_of(function), bound), bound

@@ -52,6 +52,7 @@ SPEC = st.builds(
     name=TEXT,
     parent=OPTIONAL_ID,
     replicas=U32,
+    code=OPTIONAL_ID,
 )
 FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))

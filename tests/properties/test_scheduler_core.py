@@ -58,7 +58,6 @@ from scaler.scheduler.core.commands import (
     StorageSaid,
     WriteJournal,
 )
-from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.state import Assigned, Recalled
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 from scaler.scheduler.status import ServerStatus, status
@@ -196,7 +195,7 @@ class JudgedCluster(Cluster):
             failed = {task: each.failed_input for task, each in client.retained.items() if each.outcome}
             assert recovered.failed_inputs == failed
             functions = {function for submit in recovered.submits for function, _ in submit.functions}
-            assert functions >= {function for spec in client.groups for function in functions_of(spec)}
+            assert functions >= {function for spec in client.groups for function in spec.registered}
             once = {task.id: task.state for task in client.tasks.values() if not task.group.spec.retries}
             placed = {task: state for task, state in once.items() if isinstance(state, Assigned | Recalled)}
             assert recovered.dispatched == {task: state.worker.id for task, state in placed.items()}

@@ -32,7 +32,7 @@ SHOWN: dict[type, set[str]] = {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "costs", "profile", "persist"),
         *("bundle", "replay", "cluster", "history", "tasks", "cancel", "retry", "report", "wait_for_workers"),
-        *("gather", "as_completed", "progress", "options", "executor"),
+        *("gather", "as_completed", "progress", "options", "executor", "upload"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
     scaler.AsyncClient: {

@@ -17,7 +17,7 @@ from hashlib import blake2b
 from scaler.ids import SHARED_OWNER
 from scaler.protocol.messages import FailedTask, LinkObject, RunGroup, TaskLog, is_stored, stored_reference
 from scaler.scheduler.core.facts import Logs, TasksEnded
-from scaler.scheduler.core.objects import ObjectTable, functions_of
+from scaler.scheduler.core.objects import ObjectTable
 from scaler.scheduler.core.state import Task
 
 MAX_FAILURES = 1_000
@@ -85,7 +85,7 @@ class Failures:
         ran = FailedTask(task.id, [], [], "it never started, or its client had left: submit it again")
         if inputs is not None:
             spec = task.group.spec
-            functions = [(each, self._objects.functions[each].payload) for each in functions_of(spec)]
+            functions = [(each, self._objects.functions[each].payload) for each in spec.registered]
             run = RunGroup(spec, [task.id], [task.attempt], [task.payload], [tuple(inputs)])
             ran = FailedTask(task.id, functions, [run])
         size = _RECORD_BYTES + len(ended.failure_records[0].payload) + sum(map(len, _payloads(ran)))

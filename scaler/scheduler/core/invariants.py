@@ -9,7 +9,6 @@ from scaler.ids import is_task, owner_of
 from scaler.needs import UNITS_PER_ONE
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
-from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.resources import GpuStock, Stock
 from scaler.scheduler.core.state import Assigned, ClientRecord, Delayed, Group, Ready, Recalled, Task, Waiting, Worker
 
@@ -53,7 +52,7 @@ def _check_clients(state: ClusterState, clients: list[ClientRecord]) -> None:
         for spec, group in client.groups.items():
             assert group.spec == spec, "a group is filed under its spec"
             assert group.live > 0, f"group {spec.name} has no living task and was not dropped"
-            assert state.objects.functions.keys() >= {*functions_of(spec)}, (
+            assert state.objects.functions.keys() >= {*spec.registered}, (
                 f"function of {spec.name} was dropped too early"
             )
 
@@ -226,7 +225,7 @@ def _check_dependencies(state: ClusterState, client: ClientRecord, held: set[Tas
 
 def _check_objects(state: ClusterState, clients: list[ClientRecord]) -> None:
     objects = state.objects
-    used = Counter(identifier for client in clients for spec in client.groups for identifier in functions_of(spec))
+    used = Counter(identifier for client in clients for spec in client.groups for identifier in spec.registered)
     pinned = Counter(chain.from_iterable(objects.pins.values()))
     assert objects.pins.keys() <= state.clients.keys(), "a client that has left pins something"
     for key, entry in chain(objects.functions.items(), objects.stored.items()):

@@ -33,11 +33,6 @@ class FunctionUses(ObjectUses):
     announced_to: set[bytes] = field(default_factory=set)
 
 
-def functions_of(spec: Spec) -> tuple[bytes, ...]:
-    """Return the ids of the function and, if there is one, of the serializer of a spec."""
-    return (spec.function, spec.serializer) if spec.serializer else (spec.function,)
-
-
 class ObjectTable:
     """Counts uses, and collects what is to be forgotten: by the storage, and by workers."""
 
@@ -54,12 +49,9 @@ class ObjectTable:
         """Functions without uses, and the workers that have them."""
 
     def knows(self, spec: Spec, client: bytes) -> bool:
-        """Tell whether a client has registered the function and the serializer of a spec."""
+        """Tell whether a client has registered what a spec names."""
         pins = self.pins.get(client, ())
-        for identifier in functions_of(spec):
-            if identifier not in pins or identifier not in self.functions:
-                return False
-        return True
+        return all(identifier in pins and identifier in self.functions for identifier in spec.registered)
 
     def register(self, identifier: bytes, payload: bytes, client: bytes) -> bool:
         """Have a client pin a function. False: this is not the id of this payload, or names what is no function.

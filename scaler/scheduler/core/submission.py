@@ -11,7 +11,6 @@ from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_byt
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durable import DurableSession, note_label
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.objects import functions_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import Sessions
@@ -242,7 +241,7 @@ class Submission:
         rank = -spec.priority, -depth
         call = self._state.calls.of(client.id, client.name, spec, self._state.now)
         return Group(
-            client, spec, functions_of(spec), spec_bytes(spec), function.needs, rank, depth, timing, function, call
+            client, spec, spec.registered, spec_bytes(spec), function.needs, rank, depth, timing, function, call
         )
 
 

@@ -210,8 +210,8 @@ class ServiceCalls(ExecutorBase):
 
     def _start(self, item: Attempt, now: float) -> None:
         spec = item.spec
-        payloads = [self.functions.get(identifier, b"") for identifier in spec.functions]
-        if not all(payloads):
+        payloads = {identifier: self.functions.get(identifier, b"") for identifier in spec.functions}
+        if not all(payloads.values()):
             self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to the worker")
             return
         self._count += 1
@@ -224,10 +224,11 @@ class ServiceCalls(ExecutorBase):
         call = Call(
             task=item.id,
             attempt=item.attempt,
-            function=payloads[0],
+            function=payloads[wire.function],
             arguments=item.payload,
             inputs=item.inputs,
-            serializer=payloads[1] if len(payloads) > 1 else b"",
+            serializer=payloads.get(wire.serializer, b""),
+            code=payloads.get(wire.code, b""),
             retry_on=wire.retry_on,
             name=wire.name,
             profiling=wire.profiling,

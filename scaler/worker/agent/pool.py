@@ -470,7 +470,7 @@ class ProcessorPool(ExecutorBase):
                 announcements.append(pack(ToProcessor.DEFINITION, identifier, payloads[identifier]))
                 processor.functions.add(identifier)
         wire = spec.wire
-        values = wire.function, wire.serializer, wire.retry_on, wire.name, wire.profiling, wire.stream_output
+        values = wire.function, wire.serializer, wire.code, wire.retry_on, wire.name, wire.profiling, wire.stream_output
         announcements.append(pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0))
         processor.specs.add(spec.number)
         return True

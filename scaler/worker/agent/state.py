@@ -51,8 +51,8 @@ class KnownSpec:
 
     @property
     def functions(self) -> tuple[bytes, ...]:
-        """Ids of the function and the serializer that a processor needs for it."""
-        return (self.wire.function, self.wire.serializer) if self.wire.serializer else (self.wire.function,)
+        """Ids of the function and what else a processor needs for it."""
+        return self.wire.registered
 
 
 class KillReason(NamedTuple):
@@ -284,7 +284,7 @@ class ExecutorBase:
         """Forget functions, and the specs that refer to them."""
         for identifier in identifiers:
             self.functions.pop(identifier, None)
-        stale = [spec for spec in self._specs if spec.function in identifiers or spec.serializer in identifiers]
+        stale = [spec for spec in self._specs if not identifiers.isdisjoint(spec.registered)]
         self._forgotten([self._specs.pop(spec) for spec in stale], identifiers)
 
     def _forgotten(self, specs: list[KnownSpec], functions: set[bytes]) -> None:

@@ -52,6 +52,8 @@ class ProcessorContext:
         self.function = ""
         """The name of its function."""
         self.object_storage_address = ""
+        self.uploaded_code: Callable[[], bytes] = bytes
+        """Returns the archive of what the client of the running task has uploaded; empty for nothing."""
         self._control = control
         self._flush_results = flush_results
         """Called before the task waits, so that results are on their way."""

@@ -13,8 +13,9 @@ from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
 from scaler.serialization import Buffer, Serializer, load_function, load_retry_on, load_serializer, parts_of, size_of
 
-if TYPE_CHECKING:  # most processors never need it
+if TYPE_CHECKING:  # most processors never need them
     from scaler.object_storage.client import BlockingStorage
+    from scaler.serialization.uploaded import UploadedModules
 
 HOST_STORE_SECONDS = 2.0
 """How long a result waits for the store of its host before it looks for another one."""
@@ -149,6 +150,7 @@ class LoadedSpec:
     number: int
     function_id: bytes
     serializer_id: bytes
+    code_id: bytes
     retry_on: bytes
     name: str
     profiling: bool
@@ -176,7 +178,11 @@ class FunctionCache:
     def __init__(self, objects: StoredObjects) -> None:
         self._objects = objects
         self._loaded: dict[tuple[bytes, ...], Any] = {}
-        """Serializers by their id, functions by theirs and their serializer's."""
+        """Serializers by their id and that of the code, functions by theirs and these."""
+        self._uploaded: UploadedModules | None = None
+        """None until the first task with code."""
+        self._code_id = b""
+        """Of the code that tasks import from now."""
         self.definitions: dict[bytes, bytes] = {}
         self.specs: dict[int, LoadedSpec] = {}
 
@@ -192,20 +198,44 @@ class FunctionCache:
             self.definitions.pop(identifier, None)
             for key in [key for key in self._loaded if identifier in key]:
                 del self._loaded[key]
+            if self._uploaded is not None:
+                self._uploaded.forget(identifier)
+                self._code_id = self._uploaded.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
+        if spec.code_id != self._code_id:
+            self._use_code(spec.code_id)
         if spec.serializer_id:
-            spec.serializer = self._load((spec.serializer_id,), load_serializer)
-        key = (spec.function_id, spec.serializer_id)
+            spec.serializer = self._load((spec.serializer_id, spec.code_id), load_serializer)
+        key = (spec.function_id, spec.serializer_id, spec.code_id)
         spec.function = function = self._load(key, lambda parts: load_function(parts, spec.serializer))
         return function
 
+    def uploaded_code(self) -> bytes:
+        """Return the archive that tasks import from now; empty for none."""
+        return b"" if self._uploaded is None else self._uploaded.data
+
+    def _use_code(self, identifier: bytes) -> None:
+        """Have tasks import from other uploaded code. Raises SerializationError or ObjectLostError."""
+        if self._uploaded is None:
+            from scaler.serialization.uploaded import UploadedModules  # noqa: PLC0415 (most processors never need it)
+
+            self._uploaded = UploadedModules()
+        self._uploaded.use(identifier, lambda: bytes(self._objects.parts(self._payload(identifier))[0]))
+        self._code_id = identifier
+        for other in self.specs.values():
+            if other.code_id != identifier:
+                other.function = None  # they come here again before their next task
+
+    def _payload(self, identifier: bytes) -> bytes:
+        payload = self.definitions.get(identifier)
+        if payload is None:
+            raise ObjectLostError(f"definition {show(identifier)} is not known to the processor")
+        return payload
+
     def _load(self, key: tuple[bytes, ...], load: Callable[[Sequence[memoryview]], _T]) -> _T:
         if key not in self._loaded:
-            payload = self.definitions.get(key[0])
-            if payload is None:
-                raise ObjectLostError(f"definition {show(key[0])} is not known to the processor")
-            self._loaded[key] = load(self._objects.parts(payload))
+            self._loaded[key] = load(self._objects.parts(self._payload(key[0])))
         found: _T = self._loaded[key]
         return found

@@ -217,6 +217,7 @@ class _Processor:
             lambda address: _connect(config, self._objects, address), self._context.report_wait, self._read_all
         )
         self._functions = FunctionCache(self._objects)
+        self._context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
             ToProcessor.DEFINITION: self._functions.definitions.__setitem__,

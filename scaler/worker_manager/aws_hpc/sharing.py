@@ -1,7 +1,7 @@
 """Large parts that calls have in common: each is one object of the session, named by its content. Pure.
 
-A *block* is one payload of a call: function, serializer, arguments or an input. A block that was met before, and a
-large one always, leaves its call, which keeps a reference with the SHA-256 of the block. Jobs check that digest, so
+A *block* is one payload of a call: function, serializer, code, arguments or an input. A block that was met before, and
+a large one always, leaves its call, which keeps a reference with the SHA-256 of the block. Jobs check that digest, so
 such an object cannot be exchanged. Other blocks travel within their call.
 
 Law, checked by `check`: an object that an open submission uses is not evicted.
@@ -189,10 +189,12 @@ def _is_reference(block: Buffer) -> bool:
 
 
 def _blocks_of(call: Call) -> tuple[Buffer, ...]:
-    return call.function, call.serializer, call.arguments, *call.inputs
+    return call.function, call.serializer, call.code, call.arguments, *call.inputs
 
 
 def _replaced(call: Call, replace: Callable[[Buffer], Buffer]) -> Call:
     """Return a call with each of its blocks replaced."""
-    function, serializer, arguments, *inputs = map(replace, _blocks_of(call))
-    return dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
+    function, serializer, code, arguments, *inputs = map(replace, _blocks_of(call))
+    return dataclasses.replace(
+        call, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs
+    )

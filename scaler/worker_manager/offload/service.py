@@ -159,7 +159,7 @@ class ServiceAgent(Agent):
     def _perform(self, command: CallCommand) -> None:
         match command:
             case StartCall(number, call):
-                if any(map(is_stored, (call.arguments, call.function, call.serializer, *call.inputs))):  # type: ignore[arg-type]
+                if any(map(is_stored, (call.arguments, call.function, call.serializer, call.code, *call.inputs))):  # type: ignore[arg-type]
                     self._fetches[number] = asyncio.create_task(self._fetch(number, call))
                 else:
                     self._hand_on(call)
@@ -258,8 +258,8 @@ class ServiceAgent(Agent):
         """Replace the stored payloads of a call by inline ones, and start it."""
         payload = self._objects.payload
         try:
-            function, serializer, arguments, *inputs = await asyncio.gather(
-                payload(call.function), payload(call.serializer), payload(call.arguments), *map(payload, call.inputs)
+            function, serializer, code, arguments, *inputs = await asyncio.gather(
+                *map(payload, (call.function, call.serializer, call.code, call.arguments, *call.inputs))
             )
         except ScalerError as error:
             del self._fetches[number]
@@ -267,7 +267,9 @@ class ServiceAgent(Agent):
             return
         del self._fetches[number]
         self._hand_on(
-            dataclasses.replace(call, function=function, serializer=serializer, arguments=arguments, inputs=inputs)
+            dataclasses.replace(
+                call, function=function, serializer=serializer, code=code, arguments=arguments, inputs=inputs
+            )
         )
 
     def _deliver(self, command: DeliverResult) -> None:

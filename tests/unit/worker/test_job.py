@@ -273,7 +273,7 @@ def test_other_versions_are_refused_by_name_on_both_ends(monkeypatch: pytest.Mon
 
 
 def test_another_format_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call_module, "FORMAT", 5)
+    monkeypatch.setattr(call_module, "FORMAT", 6)
     call = pack_call(call_of(len, "x"))
     monkeypatch.undo()
-    assert "has format 5" in str(error_of(unpack_result(run_call(call))))
+    assert "has format 6" in str(error_of(unpack_result(run_call(call))))

@@ -1,0 +1,99 @@
+"""Modules, packages and wheels of the user's, as one archive that travels with the tasks."""
+
+from __future__ import annotations
+
+import io
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from scaler.errors import UsageError
+from scaler.serialization.uploaded import roots_of
+
+MAX_UPLOAD_BYTES = 256 * 1024 * 1024
+"""All files together: each processor keeps them in memory."""
+_COMPILED = (".so", ".pyd", ".dylib")
+_LEFT_OUT = ("__pycache__",)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Modification time of all files: equal contents give equal bytes."""
+_OURS = frozenset({"scaler", "cloudpickle"})
+
+Files = Mapping[str, bytes]
+"""Contents by the path from the directory that is imported from, with slashes."""
+
+
+def read_upload(path: str | Path) -> Files:
+    """Return the files of a module, a package's directory or a wheel.
+
+    Raises UsageError that says what is wrong with it and what to do.
+    """
+    source = Path(path).expanduser()
+    if source.is_dir():
+        files = {
+            f"{source.resolve().name}/{each.relative_to(source).as_posix()}": each.read_bytes()
+            for each in sorted(source.rglob("*"))
+            if each.is_file()
+            and not any(part.startswith(".") or part in _LEFT_OUT for part in each.relative_to(source).parts)
+        }
+    elif source.suffix == ".whl":
+        files = _of_wheel(source)
+    elif source.suffix == ".py":
+        try:
+            files = {source.name: source.read_bytes()}
+        except OSError as error:
+            raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from None
+    else:
+        raise UsageError(
+            f"{str(path)!r} is no module, package or wheel: give a file that ends in .py or .whl, or a directory"
+        )
+    return _checked(str(path), files)
+
+
+def merged(before: Files, files: Files) -> Files:
+    """Return the files of an earlier upload with those of another one, which replaces what has the same name."""
+    new = roots_of(frozenset(files))
+    return {name: data for name, data in before.items() if not roots_of(frozenset([name])) & new} | dict(files)
+
+
+def packed(files: Files) -> bytes:
+    """Return the archive; the same for the same files. Raises UsageError when they are too large."""
+    size = sum(map(len, files.values()))
+    if size > MAX_UPLOAD_BYTES:
+        raise UsageError(
+            f"the uploaded files have {size:,} bytes, and at most {MAX_UPLOAD_BYTES:,} may be uploaded: send data with "
+            "send_object instead"
+        )
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name in sorted(files):
+            entry = zipfile.ZipInfo(name, _EPOCH)
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, files[name])
+    return target.getvalue()
+
+
+def unpacked(data: bytes) -> Files:
+    """Return the files of an archive."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+
+
+def _of_wheel(source: Path) -> dict[str, bytes]:
+    try:
+        files = dict(unpacked(source.read_bytes()))
+    except (OSError, zipfile.BadZipFile) as error:
+        raise UsageError(f"cannot read the wheel {str(source)!r}: {error}") from None
+    return {name: data for name, data in files.items() if not name.split("/")[0].endswith((".dist-info", ".data"))}
+
+
+def _checked(path: str, files: Files) -> Files:
+    compiled = next((name for name in files if name.endswith(_COMPILED)), "")
+    if compiled:
+        raise UsageError(f"{path!r} has compiled code ({compiled}), which is not imported from memory: install it")
+    roots = roots_of(frozenset(files))
+    if not roots or not any(name.endswith(".py") for name in files):
+        raise UsageError(f"{path!r} has no module with a name that can be imported")
+    if taken := sorted(roots & (_OURS | sys.stdlib_module_names)):
+        raise UsageError(f"{path!r} would replace {taken[0]}, which workers need themselves: choose another name")
+    return files

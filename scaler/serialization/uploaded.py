@@ -1,0 +1,140 @@
+"""Modules that a client has uploaded: a zip archive in memory, from which this process imports them.
+
+Of all archives, the modules of one can be imported at a time, that of the task. Whatever has the same top-level name is
+set aside meanwhile: the modules of another client, those of an earlier upload, and what is installed here.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import io
+import sys
+import zipfile
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from importlib.resources.abc import TraversableResources
+from importlib.util import spec_from_file_location
+from types import ModuleType
+from typing import Any
+
+from scaler.errors import SerializationError
+
+ROOT = "/uploaded/"
+"""Begins the file names of uploaded modules."""
+
+
+class UploadedModules:
+    """Which archive's modules can be imported here. Ids of archives are those of their contents; empty: none."""
+
+    def __init__(self) -> None:
+        self.active = b""
+        self.data = b""
+        """Of the active archive."""
+        self._finders: dict[bytes, ArchiveFinder] = {}
+        self._modules: dict[bytes, dict[str, ModuleType]] = {}
+        """What was imported from the archives that are not active."""
+        self._hidden: dict[str, ModuleType] = {}
+        """What has the names of the active archive's modules, and is not from it."""
+
+    def use(self, identifier: bytes, read: Callable[[], bytes] = bytes) -> None:
+        """Have the modules of an archive imported from now on. read: returns its bytes, if it is new here.
+
+        Raises what reading raises, and SerializationError for bytes that are no archive.
+        """
+        if identifier == self.active:
+            return
+        finder = self._finders.get(identifier)
+        if identifier and finder is None:
+            finder = self._finders[identifier] = ArchiveFinder(read())
+        if self.active:
+            before = self._finders[self.active]
+            sys.meta_path.remove(before)
+            self._modules[self.active] = _taken(before.roots)
+            sys.modules.update(self._hidden)
+        self.active, self.data, self._hidden = b"", b"", {}
+        if finder is not None:
+            self._hidden = _taken(finder.roots)
+            sys.modules.update(self._modules.pop(identifier, {}))
+            sys.meta_path.insert(0, finder)
+            self.active, self.data = identifier, finder.data
+
+    def forget(self, identifier: bytes) -> None:
+        """Forget an archive that no task uses any more."""
+        if identifier in self._finders:
+            if identifier == self.active:
+                self.use(b"")
+            del self._finders[identifier]
+            self._modules.pop(identifier, None)
+
+
+def _taken(roots: frozenset[str]) -> dict[str, ModuleType]:
+    """Remove the modules below these names from those that are imported, and return them."""
+    names = [name for name in sys.modules if name.partition(".")[0] in roots]
+    return {name: sys.modules.pop(name) for name in names}
+
+
+class ArchiveFinder(importlib.abc.MetaPathFinder):
+    """Finds the modules of an archive. Raises SerializationError for other bytes."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        try:
+            self._archive = zipfile.ZipFile(io.BytesIO(data))
+        except zipfile.BadZipFile as error:
+            raise SerializationError(f"the uploaded modules cannot be loaded: {error}") from error
+        self._names = frozenset(self._archive.namelist())
+        self.roots = roots_of(self._names)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        if fullname.partition(".")[0] not in self.roots:
+            return None
+        base = fullname.replace(".", "/")
+        for name, is_package in ((f"{base}/__init__.py", True), (f"{base}.py", False)):
+            if name in self._names:
+                folders = [ROOT + base] if is_package else None
+                loader = _Loader(self._archive, name)
+                return spec_from_file_location(fullname, ROOT + name, loader=loader, submodule_search_locations=folders)
+        if any(name.startswith(f"{base}/") for name in self._names):
+            spec = ModuleSpec(fullname, None, is_package=True)  # without __init__.py
+            spec.submodule_search_locations = [ROOT + base]
+            return spec
+        return None
+
+
+def roots_of(names: frozenset[str]) -> frozenset[str]:
+    """Return the names of the modules and packages at the top of an archive with files of these names."""
+    tops = {name.partition("/")[0] if "/" in name else name.removesuffix(".py") for name in names}
+    return frozenset(top for top in tops if top.isidentifier())
+
+
+class _Loader(importlib.abc.SourceLoader):
+    def __init__(self, archive: zipfile.ZipFile, name: str) -> None:
+        self._archive = archive
+        self._name = name
+
+    def get_filename(self, fullname: str) -> str:
+        del fullname
+        return ROOT + self._name
+
+    def get_data(self, path: str) -> bytes:
+        try:
+            return self._archive.read(path.removeprefix(ROOT))
+        except KeyError as error:
+            raise FileNotFoundError(path) from error
+
+    def get_resource_reader(self, fullname: str) -> Any:
+        del fullname
+        return _Resources(zipfile.Path(self._archive, self._name.rpartition("/")[0] + "/"))
+
+
+class _Resources(TraversableResources):
+    """The files beside a module, for importlib.resources."""
+
+    def __init__(self, folder: zipfile.Path) -> None:
+        self._folder = folder
+
+    def files(self) -> Any:
+        return self._folder

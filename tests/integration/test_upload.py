@@ -1,0 +1,170 @@
+"""Modules that a client uploads: they are there for its tasks, nested ones included, in their last version."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from importlib.resources import files as resource_files
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.bundle import read_bundle
+from scaler.client.replay import replay
+from scaler.client.upload import packed, read_upload
+from scaler.errors import SerializationError
+from scaler.ids import IdFactory
+from scaler.protocol.messages import Outcome
+from scaler.serialization import dump_function, load_value, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.worker.call import Call, pack_call, unpack_result
+from scaler.worker.job import run_call
+from scaler.worker.processor import context
+
+WAIT_SECONDS = 30.0
+Write = Callable[[str], ModuleType]
+
+
+@pytest.fixture
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address()) as client:
+        yield client
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
+    """Return what writes the module `forecasts`, which this process can import and workers cannot."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # versions of one size and second would be one
+
+    def write(text: str) -> ModuleType:
+        (tmp_path / "forecasts.py").write_text(text)
+        sys.modules.pop("forecasts", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("forecasts")
+
+    yield write
+    sys.modules.pop("forecasts", None)
+
+
+MODULE = """
+STEP = {step}
+
+class Day:
+    def __init__(self, number):
+        self.number = number
+
+def tomorrow(day):
+    return Day(day.number + STEP)
+
+def fail():
+    raise KeyError("no data")
+"""
+
+
+def test_functions_and_classes_of_an_uploaded_module_work_in_tasks_and_come_back(
+    client: Client, write: Write, tmp_path: Path
+) -> None:
+    forecasts = write(MODULE.format(step=1))
+    with pytest.raises(SerializationError, match="No module named 'forecasts'"):
+        client.submit(forecasts.tomorrow, forecasts.Day(1)).result(WAIT_SECONDS)
+    client.upload(tmp_path / "forecasts.py")
+    [day] = client.map(forecasts.tomorrow, [forecasts.Day(1)])
+    assert type(day) is forecasts.Day
+    assert day.number == 2
+    with pytest.raises(KeyError) as error:
+        client.submit(forecasts.fail).result(WAIT_SECONDS)
+    assert 'raise KeyError("no data")' in str(error.value.__cause__)
+
+
+def test_a_new_version_replaces_the_old_one_and_other_clients_have_neither(
+    client: Client, cluster: SchedulerClusterCombo, write: Write, tmp_path: Path
+) -> None:
+    def step(_: int = 0) -> int:
+        return int(importlib.import_module("forecasts").STEP)
+
+    with Client(cluster.get_address()) as other:
+        for number in (1, 2, 1):
+            write(MODULE.format(step=number))
+            client.upload(tmp_path / "forecasts.py")
+            assert client.map(step, range(20)) == [number] * 20
+            with pytest.raises(ModuleNotFoundError):
+                other.submit(step).result(WAIT_SECONDS)
+        write(MODULE.format(step=7))
+        other.upload(tmp_path / "forecasts.py")
+        # Tasks of both, side by side on the same processors.
+        futures = [each.submit(step) for _ in range(20) for each in (client, other)]
+        assert [each.result(WAIT_SECONDS) for each in futures] == [1, 7] * 20
+
+
+def test_tasks_of_tasks_have_it_too_and_so_have_workers_that_come_later(
+    client: Client, cluster: SchedulerClusterCombo, write: Write, tmp_path: Path
+) -> None:
+    forecasts = write(MODULE.format(step=3))
+    client.upload(str(tmp_path / "forecasts.py"))
+
+    def nested(client: Client, number: int) -> Any:
+        inner = importlib.import_module("forecasts")
+        day = client.submit(inner.tomorrow, inner.Day(number)).result()
+        return client.map(inner.tomorrow, [day, day])
+
+    days = client.submit(nested, client, 1).result(WAIT_SECONDS)
+    assert [day.number for day in days] == [7, 7]
+    # A processor that ends is followed by another one.
+    crashed = client.submit_verbose(os._exit, (1,), retries=0)
+    assert crashed.exception(WAIT_SECONDS) is not None
+    assert client.submit(forecasts.tomorrow, forecasts.Day(1)).result(WAIT_SECONDS).number == 4
+
+
+def test_a_large_package_is_an_object_and_a_failed_task_runs_again_with_it(
+    client: Client, write: Write, tmp_path: Path
+) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "__init__.py").write_text("SIZE = 'size.bin'\n")
+    (tmp_path / "large" / "size.bin").write_bytes(os.urandom(500_000))
+    client.upload(tmp_path / "large")
+    flag = tmp_path / "flag"
+
+    def fail_without(path: str) -> int:
+        large = importlib.import_module("large")
+        if not Path(path).exists():
+            raise RuntimeError("no flag")
+        return len(resource_files(large).joinpath(large.SIZE).read_bytes())
+
+    failed = client.submit_verbose(fail_without, (str(flag),), retries=0)
+    assert isinstance(failed.exception(WAIT_SECONDS), RuntimeError)
+    bundle = client.bundle(failed, tmp_path / "task.zip")
+    flag.touch()
+    assert client.run_again(failed).result(WAIT_SECONDS) == 500_000
+    assert client.replay(failed) == 500_000
+    assert replay(read_bundle(bundle)[0]) == 500_000
+
+
+def test_a_task_that_runs_as_a_job_has_it_too(write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(context, "refusal", "")  # this process is to be no job afterwards
+    forecasts = write(MODULE.format(step=5))
+    code = to_payload([packed(read_upload(tmp_path / "forecasts.py"))])
+    call = Call(
+        IdFactory(b"jobsjobs").task(),
+        1,
+        to_payload(dump_function(forecasts.tomorrow)),
+        to_payload(dump_arguments((forecasts.Day(1),), {})[0]),
+        code=code,
+    )
+    packed_call = pack_call(call)
+    del sys.modules["forecasts"]
+    sys.path.remove(str(tmp_path))
+    try:
+        result = unpack_result(run_call(packed_call))
+        assert result.outcome is Outcome.SUCCESS
+        assert load_value(result.parts).number == 6
+        # The next one has none.
+        assert unpack_result(run_call(Call(call.task, 2, to_payload(dump_function(len)), call.arguments))).outcome
+        assert "forecasts" not in sys.modules
+    finally:
+        sys.path.insert(0, str(tmp_path))

@@ -1,0 +1,136 @@
+"""Archives of uploaded modules: what goes into them, and what a process imports from them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import traceback
+import zipfile
+from collections.abc import Iterator
+from importlib.resources import files as resource_files
+from pathlib import Path
+
+import pytest
+
+from scaler.client.upload import merged, packed, read_upload, unpacked
+from scaler.errors import SerializationError, UsageError
+from scaler.serialization.uploaded import UploadedModules
+
+
+@pytest.fixture
+def modules() -> Iterator[UploadedModules]:
+    """Yield what this process imports from, and have it import nothing from there afterwards."""
+    modules = UploadedModules()
+    yield modules
+    modules.use(b"")
+
+
+def package(folder: Path, version: int) -> Path:
+    """Make a package of a module, a subpackage without __init__.py and a data file."""
+    path = folder / "uploadedpackage"
+    (path / "inner").mkdir(parents=True, exist_ok=True)
+    (path / "__init__.py").write_text(f"VERSION = {version}\n")
+    (path / "inner" / "deep.py").write_text("from uploadedpackage import VERSION\n\ndef fail():\n    1 / 0\n")
+    (path / "table.txt").write_text(f"table {version}")
+    (path / "__pycache__").mkdir(exist_ok=True)
+    (path / "__pycache__" / "x.pyc").write_bytes(b"")
+    (path / ".hidden").write_text("secret")
+    return path
+
+
+def test_a_package_is_imported_with_what_is_below_and_beside_its_modules(
+    modules: UploadedModules, tmp_path: Path
+) -> None:
+    data = packed(read_upload(package(tmp_path, 1)))
+    assert not any("pycache" in name or "hidden" in name for name in unpacked(data))
+    modules.use(b"one", lambda: data)
+    deep = importlib.import_module("uploadedpackage.inner.deep")
+    assert (deep.VERSION, deep.__file__) == (1, "/uploaded/uploadedpackage/inner/deep.py")
+    assert resource_files("uploadedpackage").joinpath("table.txt").read_text() == "table 1"
+    with pytest.raises(ZeroDivisionError) as error:
+        deep.fail()
+    assert "1 / 0" in "".join(traceback.format_exception(error.value))
+    modules.use(b"")
+    with pytest.raises(ModuleNotFoundError):
+        importlib.import_module("uploadedpackage")
+
+
+def test_each_archive_has_its_own_modules_and_gets_them_back(modules: UploadedModules, tmp_path: Path) -> None:
+    first, second = (packed(read_upload(package(tmp_path, version))) for version in (1, 2))
+    modules.use(b"one", lambda: first)
+    one = importlib.import_module("uploadedpackage")
+    modules.use(b"two", lambda: second)
+    assert importlib.import_module("uploadedpackage").VERSION == 2
+    modules.use(b"one", lambda: pytest.fail("it is known"))
+    assert importlib.import_module("uploadedpackage") is one
+    modules.forget(b"one")
+    assert "uploadedpackage" not in sys.modules
+    assert (modules.active, modules.data) == (b"", b"")
+
+
+def test_what_is_installed_is_hidden_by_an_upload_of_the_same_name_and_comes_back(
+    modules: UploadedModules, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed, uploaded = tmp_path / "installed", tmp_path / "uploaded"
+    for folder, value in ((installed, "old"), (uploaded, "new")):
+        folder.mkdir()
+        (folder / "uploadedmodule.py").write_text(f"VALUE = {value!r}\n")
+    monkeypatch.syspath_prepend(str(installed))
+    before = importlib.import_module("uploadedmodule")
+    data = packed(read_upload(uploaded / "uploadedmodule.py"))
+    modules.use(b"one", lambda: data)
+    assert importlib.import_module("uploadedmodule").VALUE == "new"
+    modules.use(b"")
+    assert importlib.import_module("uploadedmodule") is before
+    monkeypatch.delitem(sys.modules, "uploadedmodule")
+
+
+def test_a_later_upload_replaces_what_has_the_same_name_and_nothing_else(tmp_path: Path) -> None:
+    module = tmp_path / "uploadedmodule.py"
+    module.write_text("A = 1\n")
+    both = merged(read_upload(module), read_upload(package(tmp_path, 1)))
+    (tmp_path / "uploadedpackage" / "table.txt").unlink()
+    again = merged(both, read_upload(tmp_path / "uploadedpackage"))
+    assert set(both) - set(again) == {"uploadedpackage/table.txt"}
+    assert unpacked(packed(again)) == again
+    assert packed(again) == packed(dict(sorted(again.items(), reverse=True)))
+
+
+def test_a_wheel_is_imported_without_its_metadata(modules: UploadedModules, tmp_path: Path) -> None:
+    wheel = tmp_path / "uploadedmodule-1-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr("uploadedmodule.py", "A = 3\n")
+        archive.writestr("uploadedmodule-1.dist-info/METADATA", "Name: uploadedmodule\n")
+    data = packed(read_upload(wheel))
+    assert list(unpacked(data)) == ["uploadedmodule.py"]
+    modules.use(b"one", lambda: data)
+    assert importlib.import_module("uploadedmodule").A == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "text"),
+    [
+        ("missing.py", {}, "cannot read"),
+        ("notes.txt", {"": "x"}, "is no module, package or wheel"),
+        ("json.py", {"": "x"}, "would replace json, which workers need themselves"),
+        ("not-a-name.py", {"": "x"}, "no module with a name that can be imported"),
+        ("a-1-py3-none-any.whl", {"": "x"}, "cannot read the wheel"),
+        ("fast", {"__init__.py": "", "core.so": ""}, r"has compiled code \(fast/core.so\)"),
+        ("empty", {"data.txt": ""}, "no module with a name"),
+    ],
+)
+def test_what_cannot_be_uploaded_is_refused_with_the_reason(
+    name: str, members: dict[str, str], text: str, tmp_path: Path
+) -> None:
+    for member, content in members.items():
+        path = tmp_path / name / member if member else tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(content)
+    with pytest.raises(UsageError, match=text):
+        read_upload(tmp_path / name)
+
+
+def test_bytes_that_are_no_archive_are_an_error_of_the_function(modules: UploadedModules) -> None:
+    with pytest.raises(SerializationError, match="the uploaded modules cannot be loaded"):
+        modules.use(b"one", lambda: b"no archive")
+    assert modules.active == b""
