@@ -23,6 +23,8 @@ _MEMORY_STEP_BYTES = 64 * 1024**2
 """Memory that a worker has without naming it is rounded down to this: hosts of one type should offer the same."""
 _BYTES = re.compile(r"\s*([0-9.]+)\s*([kMGT]?)(i?)B\s*", re.IGNORECASE)
 _PREFIXES = " KMGT"
+PIN = "worker:"
+"""Begins the name of the need for one worker, before its id in hexadecimal digits. No capability has a colon."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 
 
@@ -30,19 +32,26 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.\-]*")
 class Offers:
     """What one worker offers: pairs of name and amount, sorted by name; a label's amount is infinite.
 
-    implied: memory and cpus that it has without naming them.
+    implied: memory and cpus that it has without naming them. worker: its id, which no other offers; two that are alike
+    otherwise offer the same.
     """
 
     items: tuple[tuple[str, float], ...] = ()
     implied: tuple[tuple[str, float], ...] = ()
+    worker: bytes = field(default=b"", compare=False, hash=False, repr=False)
     amounts: dict[str, float] = field(init=False, compare=False, hash=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "amounts", dict(self.implied) | dict(self.items))
+        pin = {PIN + self.worker.hex(): math.inf} if self.worker else {}
+        object.__setattr__(self, "amounts", dict(self.implied) | dict(self.items) | pin)
 
     @classmethod
     def of(
-        cls, capabilities: Mapping[str, float | None], slots: int | None = None, memory_bytes: float = math.inf
+        cls,
+        capabilities: Mapping[str, float | None],
+        slots: int | None = None,
+        memory_bytes: float = math.inf,
+        worker: bytes = b"",
     ) -> Offers:
         """Build from a mapping of name to amount, None or -1 for a label. Raises UsageError on a bad amount.
 
@@ -52,7 +61,7 @@ class Offers:
             return cls(_checked(capabilities, math.inf))
         if math.isfinite(memory_bytes):
             memory_bytes = max(1, memory_bytes // _MEMORY_STEP_BYTES) * _MEMORY_STEP_BYTES
-        return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)))
+        return cls(_checked(capabilities, math.inf), ((CPUS, slots), (MEMORY, memory_bytes)), worker)
 
     def text(self, needs: Needs) -> str:
         """Return as display text what it offers, with what it implies where these needs ask for it."""
@@ -77,6 +86,8 @@ class Needs:
     """Memory and gpu that it takes while it runs, in thousandths."""
     is_counted: bool = field(init=False, compare=False, hash=False, repr=False)
     """It takes more of its worker than a slot."""
+    pin: str = field(init=False, compare=False, hash=False, repr=False)
+    """The need for one worker among the others, empty for any worker."""
 
     def __post_init__(self) -> None:
         amounts = dict(self.items) if self.items else {}
@@ -84,6 +95,7 @@ class Needs:
         object.__setattr__(self, "cpus", amounts.get(CPUS, 0.0))
         object.__setattr__(self, "claims", tuple(claims))
         object.__setattr__(self, "is_counted", bool(claims) or self.cpus > 0 or self.is_alone)
+        object.__setattr__(self, "pin", next((name for name in amounts if name.startswith(PIN)), ""))
 
     @classmethod
     def of(cls, capabilities: Mapping[str, float | None]) -> Needs:
@@ -112,6 +124,16 @@ class Needs:
 
     def __str__(self) -> str:
         return ",".join(name if amount == 0 else with_amount(name, amount) for name, amount in self.items)
+
+
+def pinned(worker: str) -> tuple[tuple[str, float], ...]:
+    """Return the needs of a task that runs on this worker alone. worker: its id in hexadecimal digits."""
+    return ((PIN + worker, 0.0),)
+
+
+def without_pin(items: tuple[tuple[str, float], ...]) -> tuple[tuple[str, float], ...]:
+    """Return needs without that for one worker."""
+    return tuple([item for item in items if not item[0].startswith(PIN)])
 
 
 def with_amount(name: str, amount: float) -> str:

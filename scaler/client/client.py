@@ -642,6 +642,32 @@ class Client(ArgumentOnly):
         return self._status().report(Path(path))
 
     @hiding_frames
+    def run(
+        self,
+        fn: Callable[..., Any],
+        /,
+        *args: Any,
+        workers: Iterable[str] | None = None,
+        timeout: float | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Call `fn(*args, **kwargs)` once on every worker; return what it returns, or its exception, by worker id.
+
+        It waits for a free slot of each worker, ahead of other tasks, and runs at most once. workers: the ids of some
+        rows of `cluster().workers`. timeout: seconds for all together; the value of a worker that is late then is a
+        TimeoutError. Raises UsageError for workers that are not connected, and as `cluster` does.
+        """
+        from scaler.client.on_workers import FIRST, run_on_workers  # noqa: PLC0415 (few clients ask for it)
+
+        options = self._options._replace(retries=0, priority=FIRST)
+        return run_on_workers(
+            self._status().state().workers,
+            lambda needs: self._submit(fn, args, kwargs, options._replace(needs=needs)),
+            workers,
+            timeout,
+        )
+
+    @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
         """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from concurrent.futures import CancelledError
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import UsageError
+from tests.integration.settings_rig import command
 from tests.waiting import until, wait_for_file
 
 MISSING = "/dev/null/missing"
@@ -103,6 +106,33 @@ def test_workers_are_waited_for(cluster: SchedulerClusterCombo) -> None:
             client.wait_for_workers(1000, timeout=0.1)
         with pytest.raises(UsageError, match="must be an integer"):
             client.wait_for_workers(-1)
+
+
+def process_id(path: str = "") -> int:
+    if path:
+        wait_for_file(Path(path))
+    return os.getpid()
+
+
+def test_a_function_runs_once_on_every_worker() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1) as combo,
+        tempfile.TemporaryDirectory() as directory,
+        command("scaler_cluster", combo.get_address(), "-n", "1", "-wmi", "other", directory=Path(directory)),
+        Client(combo.get_address()) as client,
+    ):
+        client.wait_for_workers(2, timeout=20)
+        ids = {row.id: row.manager for row in client.cluster().workers}
+        assert sorted(ids.values()) == ["local", "other"]
+        found = client.run(process_id)
+        assert found.keys() == ids.keys()
+        assert len(set(found.values())) == 2
+        local = next(each for each, manager in ids.items() if manager == "local")
+        assert isinstance(client.run(divided, MISSING, 3, workers=[local])[local], ZeroDivisionError)
+        late = client.run(process_id, path=MISSING, timeout=0.1)
+        assert [type(each) for each in late.values()] == [TimeoutError] * 2
+        with pytest.raises(UsageError, match="no worker 'nobody' is connected"):
+            client.run(process_id, workers=["nobody"])
 
 
 def test_values_are_gathered_in_the_shape_of_their_futures(cluster: SchedulerClusterCombo) -> None:

@@ -31,7 +31,7 @@ SHOWN: dict[type, set[str]] = {
     scaler.Client: {
         *("submit", "submit_verbose", "map", "starmap", "imap", "imap_unordered", "get", "send_object"),
         *("futures", "cache", "explain", "logs", "who_has", "objects", "costs", "profile", "persist"),
-        *("bundle", "replay", "cluster", "history", "tasks", "cancel", "retry", "report", "wait_for_workers"),
+        *("bundle", "replay", "cluster", "history", "tasks", "cancel", "retry", "report", "run", "wait_for_workers"),
         *("gather", "as_completed", "progress", "options", "executor", "upload"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
@@ -127,7 +127,7 @@ def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up(call: Callab
         if parameter.kind is parameter.VAR_KEYWORD:
             is_named = typing.get_origin(hints[parameter.name]) is typing.Unpack
             is_passed_on = call.__qualname__.startswith(("AsyncClient.", "ClientView."))  # to the method of Client
-            assert is_named or is_passed_on or call.__name__ in {"submit", "cache"}, (
+            assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run"}, (
                 "only the keywords of the user's own function have any name"
             )
     assert "return" in hints

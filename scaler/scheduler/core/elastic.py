@@ -288,7 +288,8 @@ class Elastic:
             function.viewed = ended, wall_us
             if new_us:
                 self.task_times.add(new_us // new, new)
-            here = [group for group in groups if not group.client.terminated]
+            # No other worker helps what waits for one of them.
+            here = [group for group in groups if not (group.client.terminated or group.needs.pin)]
             ready = sum(group.ready for group in here)
             sent = sum(group.assigned for group in here)
             # Of a task that ended, no more than the time since the last view counts.

@@ -23,7 +23,7 @@ from functools import partial
 from itertools import islice
 
 from scaler.config.servers import SchedulerConfig
-from scaler.needs import Needs
+from scaler.needs import PIN, Needs
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import MAX_BATCH_BYTES, Outcome
 from scaler.scheduler.core.cluster import ClusterState
@@ -41,6 +41,7 @@ _TOO_MUCH_INPUT = (
     f"MAX_INPUT_BYTES is {MAX_INPUT_BYTES}, and the values that the task depends on are larger together: "
     "let fewer tasks feed it, or combine their values in steps"
 ).encode()
+_PINNED_LOST = b"the worker on which it was to run is not connected"
 MAX_ASKED_IN_VAIN = 64
 """How many workers one pass asks that take nothing: the first tasks may not run there, or not be sent ahead."""
 MAX_AVOIDING = 64
@@ -56,11 +57,20 @@ MAX_TRIED = 256
 POLL_AGAIN_SECONDS = 0.005
 
 
+def _worker_of(pin: str) -> bytes:
+    """Return the id of the worker that a need names; empty for what is no id."""
+    try:
+        return bytes.fromhex(pin.removeprefix(PIN))
+    except ValueError:
+        return b""
+
+
 class Placement:
     """The workers with credit, the pass that uses it up, and balancing."""
 
     def __init__(self, state: ClusterState, tasks: Tasks, allocation: Allocation, config: SchedulerConfig) -> None:
         self._ready = state.ready
+        self._workers = state.workers
         self._locality = state.locality
         self._tasks = tasks
         self._allocation = allocation
@@ -151,6 +161,11 @@ class Placement:
         if self._reservations.by_queue:
             self._reservations.expire(now)
         for queue in waiting:
+            if queue.needs.pin:
+                budget -= self._give_pinned(queue, now)
+                if budget <= 0:
+                    break
+                continue
             pools = self._fitting.get(queue.needs)
             if pools is None:
                 pools = self._pools_for(queue.needs)
@@ -182,6 +197,18 @@ class Placement:
             if queue.preferred:
                 placed += self._offer_elsewhere(queue, pools, prefetch, is_only_worker, budget - placed, now)
         return placed
+
+    def _give_pinned(self, queue: ReadyQueue, now: float) -> int:
+        """Give tasks to the one worker that they need, or end them when it is gone. Returns how many were taken."""
+        worker = self._workers.get(_worker_of(queue.needs.pin))
+        if worker is not None:
+            placed = self._give(worker, queue, queue.total, True, now) if worker.side is not None else 0
+            self.update(worker)
+            return placed
+        lost = list(queue)
+        for task in lost:
+            self._tasks.end(task, Outcome.WORKER_LOST, _PINNED_LOST)
+        return len(lost)
 
     def _offer_near(
         self, queue: ReadyQueue, pools: list[WorkerPool], prefetch: bool, is_only_worker: bool, budget: int, now: float

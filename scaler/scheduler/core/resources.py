@@ -124,9 +124,9 @@ class MemoryPools:
                 del self._stocks[key]
 
 
-def offers_of(details: WorkerDetails) -> Offers:
+def offers_of(details: WorkerDetails, worker: bytes = b"") -> Offers:
     """Return what a worker offers: its capabilities, its slots as cpus unless it names them, and its memory."""
-    return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf)
+    return Offers.of(details.capabilities, details.slots, details.memory_bytes or math.inf, worker)
 
 
 def own_stocks(offers: Offers) -> dict[str, Stock]:

@@ -495,7 +495,7 @@ class Worker(PeerRecord):
     def __post_init__(self) -> None:
         if self.details.slots < 1 or self.details.queue_size < 0:
             raise UsageError(f"a worker with slots={self.details.slots} and queue_size={self.details.queue_size}")
-        self.offers = offers_of(self.details)
+        self.offers = offers_of(self.details, self.id)
         self.stocks = own_stocks(self.offers)
         if self.shared_memory is not None:
             self.stocks[MEMORY] = self.shared_memory

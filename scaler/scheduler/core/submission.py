@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from scaler.ids import TASK_KIND, show
-from scaler.needs import Needs
+from scaler.needs import Needs, without_pin
 from scaler.protocol.messages import STORED_REFERENCE_BYTES, Outcome, Spec, Submit, TaskGroup, is_stored
 from scaler.scheduler.core.accounts import REFERENCE_BYTES, KeyAccount, spec_bytes
 from scaler.scheduler.core.cluster import ClusterState
@@ -233,16 +233,15 @@ class Submission:
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
         """Make a group, whose tasks are counted with the others of their name."""
         functions = self._state.functions
-        key = spec.name, spec.needs
-        function = functions.pop(key, None) or Function(spec.name, Needs(spec.needs))
+        key = spec.name, without_pin(spec.needs)
+        function = functions.pop(key, None) or Function(spec.name, Needs(key[1]))
+        needs = function.needs if key[1] == spec.needs else Needs(spec.needs)
         functions[key] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
         call = self._state.calls.of(client.id, client.name, spec, self._state.now)
-        return Group(
-            client, spec, spec.registered, spec_bytes(spec), function.needs, rank, depth, timing, function, call
-        )
+        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function, call)
 
 
 def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
+from scaler.needs import pinned
 from scaler.net.connection import Received, Resumed
 from scaler.policy.view import Allocation
 from scaler.protocol.messages import (
@@ -22,6 +25,7 @@ from scaler.protocol.messages import (
     WorkerHeartbeat,
 )
 from scaler.scheduler.core import core
+from scaler.scheduler.core.commands import AskPolicy
 from scaler.scheduler.core.facts import Incident
 from tests.unit.scheduler.driver import CODE, FUNCTION, Cluster, NoScaling
 
@@ -382,3 +386,46 @@ def test_a_client_in_a_task_may_send_what_clients_may_and_nothing_else(monkeypat
         "relayed a message of a client",
         "relayed a message of a client",
     ]
+
+
+def needs_of(worker: str) -> dict[str, Any]:
+    """Return the options of a task that runs on one worker alone, at most once."""
+    return {"needs": pinned(Cluster.peer(worker).hex()), "retries": 0}
+
+
+def test_a_task_that_needs_one_worker_waits_for_it_and_others_pass() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for name in "abc":
+        cluster.worker(name)
+    (first,) = cluster.submit(client, **needs_of("b"))
+    (second,) = cluster.submit(client, **needs_of("b"))
+    others = cluster.submit(client, 2)
+    assert cluster.on("b") == [first]
+    assert sorted(cluster.on("a") + cluster.on("c")) == sorted(others)
+    cluster.finish("b", first)
+    assert cluster.on("b") == [second]
+
+
+def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (busy,) = cluster.submit(client)
+    (waiting,) = cluster.submit(client, **needs_of(worker))
+    assert cluster.on(worker) == [busy]
+    cluster.leave(worker)
+    (never,) = cluster.submit(client, **needs_of("nobody"))
+    (odd,) = cluster.submit(client, needs=(("worker:no id", 0.0),))
+    assert [cluster.outcome(client, task) for task in (waiting, never, odd)] == [Outcome.WORKER_LOST] * 3
+    assert cluster.outcome(client, busy) is None
+
+
+def test_workers_start_for_no_task_that_needs_another_one() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w")
+    cluster.submit(client)
+    cluster.submit(client, **needs_of("w"))
+    views = [command.view for command in cluster.commands if isinstance(command, AskPolicy)]
+    assert all(row.queued == 0 for view in views for row in view.demand)
+    assert [(name, needs) for name, needs in cluster.state.functions] == [("function", ())]

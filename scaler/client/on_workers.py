@@ -1,0 +1,56 @@
+"""Calls of one function on every worker of the cluster: what `Client.run` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import CancelledError, wait
+from typing import Any
+
+from scaler.client.task_future import TaskFuture
+from scaler.errors import UsageError
+from scaler.grammar import listed
+from scaler.needs import pinned
+from scaler.protocol.monitor_rows import WorkerRow
+
+MAX_NAMED = 3
+FIRST = 2**31 - 1
+"""The priority of such a task: it goes ahead of those that wait, and behind those that run."""
+
+
+def run_on_workers(
+    rows: Iterable[WorkerRow],
+    submit: Callable[[tuple[tuple[str, float], ...]], TaskFuture],
+    workers: Iterable[str] | None,
+    timeout: float | None,
+) -> dict[str, Any]:
+    """Return what a function returns on each worker, or the exception that it ends with, by the worker's id.
+
+    rows: of the workers here. submit: submits a task with these needs. workers: their ids; None: all that are
+    connected. timeout: seconds for all together; tasks that have not ended then are cancelled, and have a TimeoutError.
+    Raises UsageError for workers that are not connected.
+    """
+    here = [row.id for row in rows if row.connected and not row.draining]
+    wanted = here if workers is None else list(dict.fromkeys(workers))
+    if unknown := [repr(each) for each in wanted if each not in here]:
+        text = "give ids of rows of client.cluster().workers"
+        raise UsageError(f"no worker {listed(unknown, MAX_NAMED)} is connected: {text}")
+    futures: dict[str, TaskFuture] = {}
+    try:
+        for worker in wanted:
+            futures[worker] = submit(pinned(worker))
+        late = wait(futures.values(), timeout).not_done
+    except BaseException:
+        for future in futures.values():
+            future.cancel()
+        raise
+    return {worker: _outcome(future, future in late) for worker, future in futures.items()}
+
+
+def _outcome(future: TaskFuture, is_late: bool) -> Any:
+    if is_late and future.cancel():
+        return TimeoutError("it did not end in time on this worker")
+    try:
+        error = future.exception()
+    except CancelledError as cancelled:
+        return cancelled
+    return future.result() if error is None else error
