@@ -60,7 +60,7 @@ class EventRow(NamedTuple):
 
 
 class FunctionTimesRow(NamedTuple):
-    """Tasks of one function that ended in a time. p50_seconds, p95_seconds: of them; right to less than a factor of 2.
+    """Tasks of one function that ended in a time. p50_seconds, p95_seconds: of them.
 
     0: none of them has a duration, because they never ran.
     """

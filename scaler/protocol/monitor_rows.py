@@ -259,7 +259,7 @@ _LEFT = Column(
 _LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
 _P50 = Column("p50", "seconds", 2, "Half of its tasks take less, without waits for stored inputs", zero_is_none=True)
-_P95 = Column("p95", "seconds", 2, "95 % take less; right to less than a factor of 2", zero_is_none=True)
+_P95 = Column("p95", "seconds", 2, "95 % take less; nearly exact where tasks are alike", zero_is_none=True)
 _MAX = Column("Max", "seconds", 2, "The longest one", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"

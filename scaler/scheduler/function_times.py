@@ -43,8 +43,8 @@ class FunctionTimes:
     def _begin(self, at: float, present: dict[str, _Counted]) -> None:
         self._began_at, self._before = at, present
         timings = dict.fromkeys(timing for counted in present.values() for timing in counted.timings)
-        self._histograms = {timing: (list(timing.counts), timing.halved) for timing in timings}
-        """What the timings had, and how often it was halved."""
+        self._histograms = {timing: (list(timing.counts), list(timing.sums_us), timing.halved) for timing in timings}
+        """What the timings had: counts, sums, and how often both were halved."""
 
     def take(self, at: float, *, is_last: bool = False) -> list[FunctionTimesRow]:
         """Return the records of the interval when it is over, else none."""
@@ -106,13 +106,20 @@ def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
         )
 
 
-def _since(before: tuple[list[float], int] | None, timing: Timing) -> list[float]:
-    """Return the counts that were added since. Histograms are halved now and then, so the last tasks count most."""
+def _since(before: tuple[list[float], list[float], int] | None, timing: Timing) -> tuple[list[float], list[float]]:
+    """Return the counts and sums that were added since.
+
+    Histograms are halved now and then, so the last tasks count most.
+    """
     if before is None:
-        return timing.counts
-    earlier, halved = before
+        return timing.counts, timing.sums_us
+    counts, sums_us, halved = before
     share = 0.5 ** (timing.halved - halved)
-    return [max(0.0, count - share * old) for count, old in zip(timing.counts, earlier, strict=True)]
+    return _less(timing.counts, counts, share), _less(timing.sums_us, sums_us, share)
+
+
+def _less(present: list[float], earlier: list[float], share: float) -> list[float]:
+    return [max(0.0, now - share * old) for now, old in zip(present, earlier, strict=True)]
 
 
 def typical(values: Iterable[tuple[float, int]]) -> float | None:

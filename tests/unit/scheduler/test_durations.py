@@ -44,6 +44,13 @@ def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None
     assert found.max_seconds == pytest.approx(exact[-1], abs=1e-6)
 
 
+@pytest.mark.parametrize("seconds", [0.035, 0.04, 0.06, 0.065])
+def test_the_median_of_tasks_that_are_alike_is_nearly_theirs(seconds: float) -> None:
+    draw = random.Random(3)
+    found = spread([timing(*(seconds * draw.uniform(0.97, 1.03) for _ in range(300)))])
+    assert found.p50_seconds == pytest.approx(seconds, rel=0.03)
+
+
 def test_no_quantile_is_larger_than_the_longest_task() -> None:
     found = spread([timing(*[0.27] * 10)])
     assert found.p50_seconds <= found.p95_seconds == found.max_seconds == 0.27
