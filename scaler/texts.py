@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from scaler.grammar import counted
 
 MAX_MESSAGE_CHARACTERS = 16_384
 """Of a log line's message, and of each line of its traceback: peers choose texts in them."""
+MAX_PATTERN = 200
+"""Characters of a message by which failures are grouped; the rest often differs."""
 
 _SPACES = frozenset("\xa0\u1680\u202f\u205f\u3000").union(map(chr, range(0x2000, 0x200B)))
 """Spaces that `str.isprintable` objects to, and which no terminal interprets."""
+_VARYING = re.compile(
+    r"\b0x[0-9a-f]+\b"
+    r"|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}[0-9a-f-]*\b"  # ids
+    r"|(?:(?<![\w.])[-+])?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?",
+    re.IGNORECASE,
+)
 codecs.lookup("unicode_escape")  # imports a module: `escaped` also works when no file descriptor is free
 
 
@@ -52,3 +62,9 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 def readable(data: bytes, most: int | None = None) -> str:
     """Return UTF-8 of a peer as `escaped_lines` does, of at most `most` bytes; never fails."""
     return escaped_lines(data[:most].decode("utf-8", "replace"))
+
+
+@lru_cache(maxsize=4096)
+def pattern(text: str) -> str:
+    """Return the first line of a failure's message with … in place of each number, id and address."""
+    return _VARYING.sub("…", text.partition("\n")[0][:MAX_PATTERN])

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
-from functools import lru_cache
 from zlib import crc32
 
 from scaler.protocol.monitor_rows import FailureRow, TaskRow
+from scaler.texts import pattern
 
-MAX_PATTERN = 200
-"""Characters of a message by which failures are grouped; the rest often differs."""
 MAX_TEXT = 300
-_VARYING = re.compile(
-    r"\b0x[0-9a-f]+\b"
-    r"|\b(?=[0-9a-f-]*\d)[0-9a-f]{8}[0-9a-f-]*\b"  # ids
-    r"|(?:(?<![\w.])[-+])?\d+(?:[.,:]\d+)*(?:e[-+]?\d+)?",
-    re.IGNORECASE,
-)
-
-
-@lru_cache(maxsize=4096)
-def pattern(text: str) -> str:
-    """Return the first line of a message with … in place of each number, id and address."""
-    return _VARYING.sub("…", text.partition("\n")[0][:MAX_PATTERN])
 
 
 def failure_key(task: TaskRow) -> str:

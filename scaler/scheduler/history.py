@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from scaler.protocol.history_rows import EventRow, FunctionTimesRow
+from scaler.texts import pattern
 
 MINUTE_SECONDS = 60
 MAX_EVENTS = 200
 """Events of one minute; of more, only the number is kept."""
 MAX_FAILURES = 50
-"""Kinds of failures of one minute, by function and text."""
+"""Kinds of failures of one minute, by function and text without its numbers."""
 MAX_TEXT = 500
 """Characters of a text."""
 FAILED, SCALING, SKIPPED, STARTED, ENDED = "failed", "scaling", "skipped", "started", "ended"
@@ -87,7 +87,8 @@ class Minutes:
         self._base = self._highest = figures._replace(lag_seconds=0.0)
         self._events: list[EventRow] = []
         self._event_count = 0
-        self._failures: Counter[tuple[str, str]] = Counter()
+        self._failures: dict[tuple[str, str], tuple[str, int]] = {}
+        """Text and number of failed tasks, by function and pattern of the text."""
         self._other_failures = 0
 
     def event(self, at: float, kind: str, subject: str, text: str) -> None:
@@ -96,9 +97,11 @@ class Minutes:
             self._events.append(EventRow(at, kind, subject[:MAX_TEXT], text[:MAX_TEXT]))
 
     def failure(self, function: str, text: str) -> None:
-        kind = function[:MAX_TEXT], text[:MAX_TEXT]
-        if kind in self._failures or len(self._failures) < MAX_FAILURES:
-            self._failures[kind] += 1
+        text = text[:MAX_TEXT]
+        kind = function[:MAX_TEXT], pattern(text)
+        known, times = self._failures.get(kind, (text, 0))
+        if times or len(self._failures) < MAX_FAILURES:
+            self._failures[kind] = text if text == known else kind[1], times + 1
         else:
             self._other_failures += 1
 
@@ -118,7 +121,7 @@ class Minutes:
         began_at, base = self._began_at, self._base
         highest = Figures._make(map(max, self._highest, figures))
         rows: list[Row] = [*self._events]
-        for (function, text), times in self._failures.items():
+        for (function, _), (text, times) in self._failures.items():
             rows.append(EventRow(began_at, FAILED, function, text, times))
         if self._other_failures:
             rows.append(EventRow(began_at, FAILED, "", "other failures", self._other_failures))

@@ -14,6 +14,7 @@ from scaler.scheduler.function_times import typical
 from scaler.scheduler.history import ENDED, FAILED, SCALING, SKIPPED, STARTED, MinuteRow, Row
 from scaler.scheduler.history_points import MAX_POINTS, thinned
 from scaler.scheduler.status import table
+from scaler.texts import pattern
 
 MAX_ANSWERED_EVENTS = 500
 MAX_ANSWERED_FAILURES = 100
@@ -42,7 +43,7 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
             case FunctionTimesRow():
                 functions[row.function].append(row)
             case EventRow(kind=kind) if kind == FAILED:
-                failed[row.subject, row.text].append(row)
+                failed[row.subject, pattern(row.text)].append(row)
             case EventRow():
                 events.append(row)
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
@@ -77,9 +78,10 @@ def _cut(event: EventRow) -> EventRow:
 
 def _failure(rows: list[EventRow]) -> FailureRow:
     first = rows[0]
+    text = first.text if all(row.text == first.text for row in rows) else pattern(first.text)
     return FailureRow(
         times=sum(row.times for row in rows),
-        text=first.text[:MAX_ANSWERED_TEXT],
+        text=text[:MAX_ANSWERED_TEXT],
         function=first.subject[:MAX_ANSWERED_TEXT],
         first_at=min(row.at for row in rows),
         last_at=max(row.at for row in rows),

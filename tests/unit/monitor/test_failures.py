@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor.failures import pattern
 from scaler.monitor.model import MAX_FAILURES, MAX_TASKS, Model
 from scaler.protocol.messages import TaskLog
+from scaler.texts import pattern
 from tests.unit.monitor.test_web_api import asked
 from tests.unit.monitor.web_rig import PreparedMonitor, events, task
 

@@ -25,7 +25,7 @@ def test_it_has_points_events_in_their_order_failures_by_text_and_functions_in_s
         [
             EventRow(9.0, "lost", "w", "no heartbeat"),
             EventRow(7.0, "started", "scheduler", ""),
-            *(EventRow(60.0 * number, "failed", "f", "ValueError: no", number) for number in (1, 2)),
+            *(EventRow(60.0 * number, "failed", "f", f"ValueError: {number}", number) for number in (1, 2)),
             EventRow(60.0, "failed", "g", "KeyError", 9),
             *(FunctionTimesRow(300.0 * number, 300.0, "f", number, 1, 1.0 * number, 3.0) for number in (1, 4)),
             FunctionTimesRow(300.0, 300.0, "g", 1000, 0, 0.5, 0.6),
@@ -38,7 +38,7 @@ def test_it_has_points_events_in_their_order_failures_by_text_and_functions_in_s
     assert [event.kind for event in history.events] == ["started", "lost"]
     assert history.failures == (
         FailureRow("", 9, "KeyError", "g", 60.0, 60.0, ""),
-        FailureRow("", 3, "ValueError: no", "f", 60.0, 120.0, ""),
+        FailureRow("", 3, "ValueError: …", "f", 60.0, 120.0, ""),
     )
     assert history.functions == (
         FunctionTimesRow(300.0, 300.0, "g", 1000, 0, 0.5, 0.6),

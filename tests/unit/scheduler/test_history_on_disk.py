@@ -41,6 +41,17 @@ def test_events_are_written_at_the_next_sample_and_failures_are_counted_per_minu
     assert len(minutes.sample(180.0, NOTHING)) == 1
 
 
+def test_failures_whose_texts_differ_in_numbers_are_counted_together() -> None:
+    minutes = Minutes(60.0, NOTHING)
+    for number in range(3):
+        minutes.failure("f", f"ValueError: no curve for trade {number}")
+        minutes.failure("g", "KeyError: 7")
+    assert minutes.sample(120.0, NOTHING)[:2] == [
+        EventRow(60.0, "failed", "f", "ValueError: no curve for trade …", 3),
+        EventRow(60.0, "failed", "g", "KeyError: 7", 3),
+    ]
+
+
 def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
     minutes = Minutes(60.0, NOTHING)
     for number in range(MAX_EVENTS + 7):
