@@ -11,7 +11,7 @@ import pytest
 
 from tests.browser.conftest import Windows
 from tests.browser.fake_cluster import FakeCluster
-from tests.browser.fake_history import HOUR
+from tests.browser.fake_history import HOUR, fake_history
 from tests.browser.rig import web_server
 from tests.browser.test_pages import Told
 
@@ -76,6 +76,19 @@ def test_the_history_has_charts_runs_decisions_incidents_failures_and_functions(
     page.wait_for_url("**range=3600*")
     page.get_by_role("button", name="Earlier").click()
     page.wait_for_url(re.compile("at="))
+
+
+def test_a_history_of_minutes_is_shown_in_the_hour_that_has_it(windows: Windows) -> None:
+    with web_server() as server:
+        cluster = FakeCluster(workers=2, at=NOW)
+        server.tell(cluster.status(), cluster.events(1.0))
+        server.monitor.past = [row for row in fake_history(NOW) if row.at > NOW - 1_000]
+        page = windows.open(f"{server.url}/#/history")
+        page.locator("main [role=status]", has_text="tasks done").wait_for()
+        assert page.get_by_role("button", name="1 h").get_attribute("aria-pressed") == "true"
+        page.get_by_role("button", name="7 d").click()
+        page.wait_for_url("**range=604800*")
+        page.get_by_role("button", name="7 d", pressed=True).wait_for()
 
 
 def test_a_time_without_a_scheduler_is_a_gap_in_the_charts(told: Told, windows: Windows) -> None:

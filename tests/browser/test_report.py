@@ -73,6 +73,9 @@ def test_a_failed_task_of_a_report_has_its_output_traceback_and_explanation(
     page.locator(".explained", has_text="ValueError").wait_for()
     page.goto(f"{written[0]}#/failures")
     page.get_by_role("table", name="Failures").locator("tbody tr").first.wait_for()
+    page.get_by_role("link", name="History").click()
+    page.get_by_role("table", name="Failures of this time").locator("tbody tr").first.wait_for()
+    assert not page.get_by_role("button", name="Earlier").is_visible()
 
 
 def test_the_timeline_of_a_report_shows_its_tasks(written: tuple[str, str], windows: Windows) -> None:

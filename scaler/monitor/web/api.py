@@ -220,7 +220,10 @@ async def _history(source: Source, query: Query) -> View:
     since = query["from"] or until - DAY_SECONDS
     if since >= until:
         raise UsageError(f"from = {since:.0f}: must be before to = {until:.0f}")
-    return view(await source.monitor.history(since, until))
+    found = await source.monitor.history(since, until)
+    columns = zip(*found.points, strict=True) if found.points else ((),) * len(PointRow._fields)
+    points = {name: list(column) for name, column in zip(PointRow._fields, columns, strict=True)}
+    return {**view(found._replace(points=())), "points": points}
 
 
 def _series(source: Source, query: Query) -> View:
@@ -396,7 +399,7 @@ ROUTES: tuple[ApiRoute, ...] = (
             "until": float,
             "oldest": float,
             "left_out": int,
-            "points": [PointRow],
+            "points": {name: [float] for name in PointRow._fields},
             "events": [EventRow],
             "failures": [FailureRow],
             "functions": [FunctionTimesRow],

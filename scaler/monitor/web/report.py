@@ -72,6 +72,7 @@ async def _document(source: Source) -> View:
         "network": await _answer(source, "network", {}),
         "findings": await _answer(source, "findings", {}),
         "series": await _answer(source, "series", {"since": 0.0}),
+        "history": await _history(source),
         "timeline": await _answer(source, "timeline", times),
         "profiles": await _profiles(source),
         "workerLogs": {"logs": [], **await _answer(source, "logs", {"worker": "", "limit": MAX_LINES})},
@@ -84,6 +85,12 @@ async def _profiles(source: Source) -> View:
     functions = listed.get("functions", [])[:MAX_PROFILES]
     each = {row["name"]: await _answer(source, "profile", {"task": "", "function": row["name"]}) for row in functions}
     return {**each, "": {"functions": functions}}
+
+
+async def _history(source: Source) -> View | None:
+    """Return the last day, None where the scheduler does not tell it."""
+    found: View = await _answer(source, "history", {"from": 0.0, "to": 0.0})
+    return found if "points" in found else None
 
 
 async def _answer(source: Source, name: str, query: Query) -> Any:

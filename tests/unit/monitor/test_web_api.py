@@ -170,7 +170,7 @@ def test_one_series_is_two_columns() -> None:
 def test_a_time_of_the_history_is_a_day_before_now_unless_it_is_given() -> None:
     found = asked("/api/history?from=100&to=500")
     assert (found["since"], found["until"], found["oldest"]) == (100.0, 500.0, 1.0)
-    assert [point["at"] for point in found["points"]] == [100.0, 440.0]
+    assert (found["points"]["at"], found["points"]["done"]) == ([100.0, 440.0], [5, 7])
     assert (found["events"][0]["text"], found["failures"][0]["function"]) == (NASTY, "work")
     found = asked("/api/history")
     assert (found["since"], found["until"]) == (10.5 - 86_400, 10.5)

@@ -178,7 +178,7 @@ function pressed(event) {
   if (event.key === "?") at("help").showModal();
   else if (event.key === "p") pause();
   else if (event.key === "t" && SAVED === null) openTime(shownAt);
-  else if (event.key === "h" && SAVED === null) location.hash = placeAt("#/history", shownAt);
+  else if (event.key === "h") location.hash = placeAt("#/history", shownAt);
   else if (event.key === "/" && page?.filter) page.filter.focus();
   else if (number >= 1 && number <= MENU.length) location.hash = placeAt(number === 1 ? "#/" : `#/${MENU[number - 1]}`, shownAt);
   else return;

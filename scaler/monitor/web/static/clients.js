@@ -9,6 +9,7 @@ import { columns, table } from "./table.js";
 
 const FAILED = { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) };
 const SLOWER = 25;  // percent
+const SHORT = 0.001;  // seconds: such tasks differ by chance
 const named = (text, query) => ({ text: text || NONE, href: href(["tasks"], query), title: text });
 const CLIENTS = columns("clients", {
   name: { class: "name", show: (row) => named(row.name || row.id, { client: row.name }) },
@@ -32,7 +33,7 @@ function trend(row) {
   const { trend_percent: change, p50_before_seconds: before } = row;
   if (typeof change !== "number") return NONE;
   const sign = change > 0 ? "+" : change < 0 ? "−" : "";
-  return { text: `${sign}${percent(Math.abs(change))}`, title: `p50 was ${span(before)}`, class: change >= SLOWER ? "bad" : "" };
+  return { text: `${sign}${percent(Math.abs(change))}`, title: `p50 was ${span(before)}`, class: change >= SLOWER && row.p50_seconds >= SHORT ? "bad" : "" };
 }
 
 export function clients(store) {

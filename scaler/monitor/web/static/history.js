@@ -5,12 +5,13 @@ import { choice, fill, h, href, panel, setText } from "./dom.js";
 import { bytes, count, counted, short } from "./format.js";
 import { nothing } from "./notices.js";
 import { columnsOf, eventLine, history as ofTime, isDecision, marksOf, moment, momentOf } from "./past.js";
+import { SAVED } from "./saved.js";
 import { columns, table } from "./table.js";
 
 const AGAIN_MS = 30_000;
 const NEWEST = 50;
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
-const DEFAULT_RANGE = 86_400;
+const DEFAULT_RANGE = 86_400;  // or less, while there is less
 const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
 const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
 export const FIGURES = [
@@ -44,7 +45,7 @@ export function history(store, place) {
   let askedAt = -Infinity;
   let newest = 0;
 
-  const charts = historyCharts((picked) => { location.hash = href([], { at: Math.floor(picked) }); });
+  const charts = historyCharts(SAVED !== null ? null : (picked) => { location.hash = href([], { at: Math.floor(picked) }); });
   const ranges = choice("Time shown", RANGES, range, (value) => { location.hash = href(["history"], { range: value, at }); });
   const said = h("p", { class: "muted", role: "status" }, "Asking the scheduler.");
   const trouble = h("p", { class: "bad", hidden: true });
@@ -55,7 +56,7 @@ export function history(store, place) {
   const body = h("div", { class: "page", hidden: true }, charts.element,
     h("div", { class: "grid" }, panel("Runs and decisions", {}, decisions), panel("Incidents, workers and managers", {}, incidents)),
     panel("Failures", {}, failureTable.element), panel("Functions", {}, times.element));
-  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools" },
+  const element = h("div", { class: "page" }, h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "History"), h("div", { class: "tools served" },
     h("button", { type: "button", on: { click: () => move(-1) } }, "Earlier"), h("button", { type: "button", on: { click: () => move(1) } }, "Later"), ranges)), said, trouble, body);
 
   function rangeOf(query) {
@@ -83,7 +84,10 @@ export function history(store, place) {
     until = at === null ? now : Math.min(now, at + range / 2);
     try {
       const found = await ofTime(until - range, until, asking.signal);
-      if (mine === newest) draw(found);
+      if (mine !== newest) return;
+      const enough = Math.min(range, RANGES.find(([value]) => value >= found.until - found.oldest)?.[0] ?? range);
+      if (!place.query.has("range") && found.oldest > 0 && enough < range) show(enough);
+      draw({ ...found, since: Math.max(found.since, found.until - range) });
     } catch (error) {
       if (asking.signal.aborted || mine !== newest) return;
       setText(trouble, error.message);
@@ -97,7 +101,7 @@ export function history(store, place) {
     const left = found.left_out ? ` ${counted(found.left_out, "further event")} left out.` : "";
     const from = found.oldest > found.since ? ` Nothing is kept from before ${moment(found.oldest)}.` : "";
     const thin = found.points.some((point) => point.seconds > 90) ? " A point stands for several minutes: the highest of them, and dashed the lowest." : "";
-    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} A click on a chart shows that moment.`);
+    setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} ${SAVED === null ? " A click on a chart shows that moment." : ""}`);
     charts.draw(found, at);
     list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
     list(incidents, found.events.filter((event) => !isDecision(event)), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
@@ -112,10 +116,16 @@ export function history(store, place) {
       events.length > NEWEST && h("li", { class: "empty" }, `and ${counted(events.length - NEWEST, "earlier one")}`));
   }
 
-  function moved(next) {
-    at = momentOf(next.query);
-    range = rangeOf(next.query);
+  /** Show this many seconds. */
+  function show(seconds) {
+    range = seconds;
     for (const button of ranges.children) button.setAttribute("aria-pressed", String(Number(button.dataset.value) === range));
+  }
+
+  function moved(next) {
+    place = next;
+    at = momentOf(next.query);
+    show(rangeOf(next.query));
     void load();
   }
 

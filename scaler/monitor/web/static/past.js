@@ -22,7 +22,12 @@ export function momentOf(query) {
   return Number.isFinite(at) && at > 0 ? at : null;
 }
 
-export const history = (from, to, signal) => ask(`api/history?from=${from}&to=${to}`, signal);
+/** What is known between two times; the points as rows. */
+export async function history(from, to, signal) {
+  const found = await ask(`api/history?from=${from}&to=${to}`, signal);
+  const columns = Object.entries(found.points);
+  return { ...found, points: found.points.at.map((_at, place) => Object.fromEntries(columns.map(([name, values]) => [name, values[place]]))) };
+}
 
 /** The columns of charts: each point from its beginning on, and nothing where no scheduler ran. */
 export function columnsOf(points, names) {

@@ -17,6 +17,7 @@ export function answered(path) {
   if (name === "profile") return (searchParams.has("task") ? null : SAVED.profiles[searchParams.get("function") ?? ""]) ?? missing("The report has profiles of functions only");
   if (name === "logs") return { logs: SAVED.workerLogs.logs.filter((row) => !searchParams.get("worker") || row.worker_id === searchParams.get("worker")) };
   if (name === "series") return SAVED.series;
+  if (name === "history") return SAVED.history ?? missing("This report has no history");
   if (name === "timeline") return timeline(searchParams);
   return missing("This is not in the report");
 }
