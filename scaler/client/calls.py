@@ -9,8 +9,6 @@ from operator import length_hint
 
 from scaler.protocol.messages import CallReport
 
-MAX_TAGS = 256
-"""Tags that stand for a call: those used last. One that comes again later is a new call."""
 MAX_REPORTS = 1_000
 """Calls that one message tells; the others follow a second later."""
 
@@ -48,35 +46,14 @@ class ClientCalls:
         self._lock = threading.Lock()
         self._next = first
         self._told: dict[CallProgress, CallReport | None] = {}
-        self._tags: dict[str, CallProgress] = {}
-        """The one used last at the end."""
 
     def begin(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallProgress:
         """Return a new call. A call without chunks is counted by the scheduler, and submits everything at once."""
         with self._lock:
-            return self._begun(verb, name, items, has_chunks=has_chunks)
-
-    def _begun(self, verb: str, name: str, items: int, *, has_chunks: bool) -> CallProgress:
-        call = CallProgress(self._next, verb, name, items, has_chunks, is_over=not has_chunks)
-        self._next += 1
-        self._told[call] = None
+            call = CallProgress(self._next, verb, name, items, has_chunks, is_over=not has_chunks)
+            self._next += 1
+            self._told[call] = None
         return call
-
-    def of_tag(self, tag: str) -> int:
-        """Return the number of the call that all single submits with this tag are, whatever their functions."""
-        with self._lock:
-            call = self._tags.pop(tag, None) or self._begun("tag", tag, 0, has_chunks=False)
-            self._tags[tag] = call
-            if len(self._tags) > MAX_TAGS:
-                del self._tags[next(iter(self._tags))]
-            self._told.setdefault(call)  # once more: the scheduler forgets calls without tasks
-        return call.number
-
-    def number_of_tag(self, tag: str) -> int | None:
-        """Return the number of the call of a tag; None when the client has not used it, or long ago."""
-        with self._lock:
-            call = self._tags.get(tag)
-        return None if call is None else call.number
 
     def changed(self) -> list[CallReport]:
         """Return reports of the calls that have changed since the last time. Those that are over are forgotten."""
@@ -95,9 +72,9 @@ class ClientCalls:
         return reports
 
     def tell_again(self) -> None:
-        """Have all calls that are not over, and tags, reported again: the scheduler has forgotten them."""
+        """Have all calls that are not over reported again: the scheduler has forgotten them."""
         with self._lock:
-            self._told = dict.fromkeys([*self._told, *self._tags.values()])
+            self._told = dict.fromkeys(self._told)
 
 
 def count_of(iterables: Sequence[object]) -> int:

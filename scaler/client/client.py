@@ -47,6 +47,7 @@ from scaler.client.options import (
     of_chunks,
     of_several,
     options_of,
+    with_tag,
 )
 from scaler.client.profiles import TaskProfile, profile
 from scaler.client.session import ObjectPinned
@@ -237,12 +238,12 @@ class Client(ArgumentOnly):
         default as often as retries says. retries=0: it is started at most once, whatever happens. timeout_seconds:
         after which it is ended; 0 means never.
 
-        name: what monitors show instead of the function's name. tags: texts by which `cancel` finds it. stream_output:
-        what it prints appears here. replicas: on how many hosts a large result is kept, 1 to 16, as far as there are so
-        many. expected_seconds: about how long such a task runs; workers are started by it until one has ended; 0: as
-        long as most tasks of the cluster did. key: of a task of a durable session, as in `submit`. tag: monitors show a
-        bar of all tasks with this tag; `cancel`, and in a durable session `futures`, find the task by it. cache: as
-        `cache` does. Raises UsageError for options that cannot be.
+        name: what monitors show instead of the function's name. tags: monitors show a bar of all tasks with each, by
+        which `cancel` finds it. stream_output: what it prints appears here. replicas: on how many hosts a large
+        result is kept, 1 to 16, as far as there are so many. expected_seconds: about how long such a task runs; workers
+        are started by it until one has ended; 0: as long as most tasks of the cluster did. key: of a task of a durable
+        session, as in `submit`. tag: one tag more, by which `futures` finds it in a durable session. cache: as `cache`
+        does. Raises UsageError for options that cannot be.
         """
         carried = self._options_of(options, "submit_verbose")
         check_call(args, kwargs)
@@ -251,7 +252,7 @@ class Client(ArgumentOnly):
                 raise UsageError("a cached call belongs to no session: leave out cache, or key and tag")
             return self._cached(fn, [(tuple(args), dict(kwargs or {}))], carried)[0]
         if tag is not None:
-            carried = carried._replace(call=self._loop.call_of_tag(checked_label("tag", tag)))
+            carried = with_tag(carried, tag)
         return self._submit(fn, tuple(args), dict(kwargs or {}), carried, key, tag)
 
     @hiding_frames
@@ -603,17 +604,16 @@ class Client(ArgumentOnly):
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
         """Cancel this client's unfinished tasks of a name, or those with a tag; return how many.
 
-        tag: one of `tags`, or the `tag` of `submit_verbose`; of the latter, with a durable session, all of the session,
-        and without one the 256 used last are known. Raises UsageError unless one of the two is given.
+        tag: one of `tags`, or the `tag` of `submit_verbose`, with a durable session of the whole session. Raises
+        UsageError unless one of the two is given.
         """
         self._check_open()
         if (name is None) == (tag is None):
             raise UsageError("give the name or the tag of the tasks to cancel; clear() cancels all")
-        call = None if tag is None else self._loop.calls.number_of_tag(tag)
         found: set[ScalerFuture] = {
             each
             for each in self._futures.unfinished()
-            if (each._spec.name == name if tag is None else tag in each._spec.tags or each._spec.call == call)
+            if (each._spec.name == name if tag is None else tag in each._spec.tags)
         }
         if tag is not None and self._session is not None:
             found.update(self._session.find(None, None, tag))

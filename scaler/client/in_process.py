@@ -120,9 +120,6 @@ class InProcessLoop(ClientLoop):
     def explain_oldest(self) -> str:
         return "all tasks of this client have ended"
 
-    def call_of_tag(self, tag: str) -> int:
-        return self.calls.of_tag(tag)
-
     def ask(self, question: Question | ShutdownCluster, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
         """Agree to a shutdown. Raises UsageError for all other questions."""
         if isinstance(question, ShutdownCluster):

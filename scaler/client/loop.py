@@ -246,14 +246,6 @@ class ClientLoop:
         more = f"; {counted(others, 'other task')} of this client {'has' if others == 1 else 'have'} not ended"
         return f"{task.title}: {self.explain(task)}{more if others else ''}"
 
-    def call_of_tag(self, tag: str) -> int:
-        """Return the number of the call of a tag. The scheduler hears of a new one at once, with its name."""
-        is_new = self.calls.number_of_tag(tag) is None
-        number = self.calls.of_tag(tag)
-        if is_new:
-            self._call(self._tell_calls)
-        return number
-
     def why_late(self, future: ScalerFuture, timeout_seconds: float) -> str:
         """Return why a task has not ended within a timeout: as the scheduler sees it, or what is known here.
 
@@ -492,7 +484,8 @@ class ClientLoop:
         self._maintained_at = now
         self._iterate()
         self._return_memory()
-        self._tell_calls()
+        if self._broken_at is None and (reports := self.calls.changed()):
+            self._answer(CallsReported(reports))
         if self._welcome is None:
             self._say_lost(f"gives up after timeout_seconds={self.futures.timeout_seconds:g}")
             return
@@ -503,10 +496,6 @@ class ClientLoop:
             self._lose(f"the scheduler at {self.address} was gone for more than {seconds:g} s")
         if self._is_abandoned and not self.futures.has_unfinished():
             self.close("the program no longer refers to the client")
-
-    def _tell_calls(self) -> None:
-        if self._broken_at is None and (reports := self.calls.changed()):
-            self._answer(CallsReported(reports))
 
     def _return_memory(self) -> None:
         """Return memory to the system when releases of stored values have come and no more of them do, or for long."""

@@ -121,9 +121,9 @@ class TaskOptions:
     counted by itself; None: as often as `retries`. timeout_seconds: after which it is ended; 0: never.
 
     memory, cpus, gpu: what it takes of its worker while it runs. capabilities: what its worker must offer. name: what
-    monitors show instead of the function's name. tags: texts by which `cancel` finds its tasks. profiling,
-    stream_output: None: as the client does. replicas: on how many hosts a large result is kept. expected_seconds: about
-    how long it runs; 0: not known.
+    monitors show instead of the function's name. tags: monitors show a bar of all tasks with the same, and `cancel`
+    finds tasks by each. profiling, stream_output: None: as the client does. replicas: on how many hosts a large result
+    is kept. expected_seconds: about how long it runs; 0: not known.
     """
 
     priority: int = 0
@@ -279,6 +279,11 @@ def _checked_tags(tags: object) -> tuple[str, ...]:
     if len(found) > MAX_TAGS:
         raise UsageError(f"a task has up to {MAX_TAGS} tags, not {len(found)}")
     return found
+
+
+def with_tag(options: Options, tag: object) -> Options:
+    """Return options with one tag more. Raises UsageError as `TaskOptions` does."""
+    return options._replace(tags=_checked_tags((*options.tags, checked_label("tag", tag))))
 
 
 def _check_number(name: str, value: object, least: float, most: float, what: str) -> None:

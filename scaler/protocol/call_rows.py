@@ -14,16 +14,17 @@ _PROGRESS = Column(
     after="client",
     volatile=True,
 )
-_CALL = "The method of the client; submit: all single submits of a function, tag: those with a tag"
+_CALL = "The method of the client; submit: all single submits of a function, tag: all tasks with a tag"
 _LEFT = Column("Time left", "seconds", 1, "Until it has ended, while that is known", after="client", volatile=True)
 _LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
 _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_is_none=True)
 
 
 class CallRow(NamedTuple):
-    """A call of a client: a map, a graph, or all single submits of a function or tag. Its items are tasks, not in maps.
+    """A call of a client: a map, a graph, all single submits of a function, or all tasks with a tag.
 
-    queued: also those that the client has not sent. reason: why the oldest of its waiting tasks waits.
+    Its items are tasks, except in maps. queued: also those that the client has not sent. reason: why the oldest of its
+    waiting tasks waits.
     """
 
     id: str = ""

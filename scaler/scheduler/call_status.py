@@ -20,7 +20,7 @@ Reason = Callable[[list[Group]], tuple[str, str]]
 def call_rows(
     state: ClusterState, running: Mapping[Group, int], reason: Reason, unix_at_zero: float, most: int
 ) -> Iterator[CallRow]:
-    """Return the calls with living tasks, the last ones first, then the ones that ended last. O(groups).
+    """Return the tags and calls with living tasks, the last ones first, then the ones that ended last. O(groups).
 
     running: how many tasks of each group run. unix_at_zero: unix seconds when the clock of the scheduler showed 0.
     """
@@ -28,12 +28,15 @@ def call_rows(
     live: Counter[CallRecord] = Counter()
     for client in state.all_clients():
         for group in client.groups.values():
-            groups[group.call].append(group)
-            live[group.call] += group.live
-    known = [*reversed(state.calls.live.values()), *reversed(state.calls.kept.values())]
+            for call in (group.call, *group.tags):
+                groups[call].append(group)
+                live[call] += group.live
+    calls, tags = state.calls, state.tags
+    ended_tags = islice(reversed(tags.kept.values()), most // 4)  # of calls there are many more
+    known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
     # A graph that could not be submitted has a report and no tasks.
-    calls = (call for call in known if call.submitted or (call.report is not None and call.report.has_chunks))
-    for call in islice(calls, most):
+    shown = (call for call in known if call.submitted or (call.report is not None and call.report.has_chunks))
+    for call in islice(shown, most):
         its_own = groups[call]
         queued = [group for group in its_own if group.live > group.assigned]
         row = counted_row(
@@ -57,7 +60,7 @@ def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> 
         queued = in_flight - running + unsent if (has_client and not report.is_over) else 0
     return CallRow(
         id=call.id,
-        call=report.verb if report is not None else "submit",
+        call="tag" if call.is_tag else report.verb if report is not None else "submit",
         name=(report.name if report is not None else call.name)[:MAX_TEXT_OF_CALL],
         client=call.client[:MAX_TEXT_OF_CALL],
         queued=queued,

@@ -239,7 +239,7 @@ class _Census:
             pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
             objects=len(state.directory),
             links=len(linked(state)),
-            calls=len(state.calls),
+            calls=len(state.calls) + len(state.tags),
             costs=count_costs(state.ledger),
             scaling=len(state.managers),
             unreachable=len(state.tracker.unreachable),

@@ -50,6 +50,12 @@ def test_all_tasks_with_a_tag_are_one_call_which_can_be_cancelled(cluster: Sched
         assert client.cancel(tag="never used") == 0
         assert client.cancel(tag="day") == 3
         assert all(future.cancelled() for future in waiting)
+        fast = client.options(tags=("both", "one"))
+        assert fast.map(abs, range(4)) == [0, 1, 2, 3]
+        client.options(tags="both").submit(divide, 40).exception()
+        rows = until(lambda: (found := tagged(client)).keys() >= {"both", "one"} and not found["both"].live and found)
+        assert rows["both"].ended == rows["one"].ended + 1
+        assert (rows["both"].failed, rows["one"].failed) == (1, 0)
         with pytest.raises(UsageError, match="durable session"):
             client.submit_verbose(abs, (1,), key="k")
         with pytest.raises(UsageError, match="tag"):

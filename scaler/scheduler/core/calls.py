@@ -13,11 +13,16 @@ from scaler.scheduler.core.durations import Timing
 
 MAX_CALLS_KEPT = 200
 """Calls without living tasks that are remembered: the last ones."""
+MAX_TAGS_KEPT = 256
+"""Tags without living tasks that are remembered: the last ones."""
+MAX_TAG = 200
+"""Characters of a tag that count."""
+MAX_TAGS_OF_TASK = 16
 MAX_TIMINGS_OF_CALL = 4
 """Functions of a graph whose durations are shown together."""
 
 CallKey = tuple[bytes, int | str]
-"""The client, and the number of the call; of single submits the name of their function."""
+"""The client, and the number of the call; of single submits the name of their function, of a tag the tag."""
 
 
 @dataclass(slots=True, eq=False)
@@ -35,12 +40,13 @@ class CallRecord:
     cancelled: int = 0
     timings: dict[Timing, None] = field(default_factory=dict)
     report: CallReport | None = None
-    """What the client told last; None for single submits."""
+    """What the client told last; None for single submits and tags."""
+    is_tag: bool = False
 
     @property
     def id(self) -> str:
         client, which = self.key
-        return f"{client.hex()} {which}"
+        return f"{client.hex()}{'/' if self.is_tag else ' '}{which}"
 
     def runs(self, timing: Timing) -> None:
         """Note a function of the call."""
@@ -52,7 +58,8 @@ class CallRecord:
 class Calls:
     """All calls with living tasks, and the last ones without. Law: a call is in one of both, by its `groups`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_kept: int = MAX_CALLS_KEPT) -> None:
+        self._most_kept = most_kept
         self.live: dict[CallKey, CallRecord] = {}
         self.kept: dict[CallKey, CallRecord] = {}
         """In the order of their ends."""
@@ -64,6 +71,13 @@ class Calls:
         """Return the call of a group that is made. It is forgotten again unless the group begins."""
         key = (client, spec.call or spec.name)
         return self.live.get(key) or self.kept.get(key) or CallRecord(key, title, spec.name, now)
+
+    def of_tags(self, client: bytes, title: str, spec: Spec, now: float) -> tuple[CallRecord, ...]:
+        """Return the records of the tags of a group that is made, as `of` does."""
+        keys = [(client, tag[:MAX_TAG]) for tag in spec.tags[:MAX_TAGS_OF_TASK]]
+        return tuple(
+            self.live.get(key) or self.kept.get(key) or CallRecord(key, title, key[1], now, is_tag=True) for key in keys
+        )
 
     def begin(self, call: CallRecord, timing: Timing) -> None:
         """Note the first task of a group."""
@@ -80,7 +94,7 @@ class Calls:
         if not call.groups:
             del self.live[call.key]
             self.kept[call.key] = call
-            if len(self.kept) > MAX_CALLS_KEPT:
+            if len(self.kept) > self._most_kept:
                 del self.kept[next(iter(self.kept))]
 
     def reported(self, client: bytes, title: str, reports: list[CallReport], now: float) -> None:
@@ -91,5 +105,5 @@ class Calls:
             call.report = report
             if not call.groups:
                 self.kept[key] = call
-                if len(self.kept) > MAX_CALLS_KEPT:
+                if len(self.kept) > self._most_kept:
                     del self.kept[next(iter(self.kept))]

@@ -11,7 +11,7 @@ from scaler.policy.spending import SpendingLedger
 from scaler.policy.view import ClusterView
 from scaler.protocol.messages import Outcome, TaskLog, WorkerHeartbeat
 from scaler.scheduler.core.accounts import KeyAccounts
-from scaler.scheduler.core.calls import Calls
+from scaler.scheduler.core.calls import MAX_TAGS_KEPT, Calls
 from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.data.directory import Directory
 from scaler.scheduler.core.data.tracker import Tracker
@@ -97,6 +97,8 @@ class ClusterState:
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""
         self.calls = Calls()
+        self.tags = Calls(MAX_TAGS_KEPT)
+        """The tasks of a client with one tag count as a call, beside those of their own calls."""
         self.history = History()
         self.failures = Failures(self.objects, secret)
         self.logs = Logs()

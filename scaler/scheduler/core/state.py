@@ -96,6 +96,7 @@ class Group:
     timing: Timing
     function: Function
     call: CallRecord
+    tags: tuple[CallRecord, ...] = ()
     live: int = 0
     ready: int = 0
     assigned: int = 0

@@ -200,6 +200,8 @@ class Submission:
         group.live += tasks
         group.function.submitted += tasks
         group.call.submitted += tasks
+        for tag in group.tags:
+            tag.submitted += tasks
         group.client.submitted += tasks
         group.client.account.tasks += tasks
 
@@ -219,6 +221,8 @@ class Submission:
             depth = 1 if parent is None else parent.group.depth + 1
         group = client.groups[spec] = self._make_group(client, spec, depth, timing)
         self._state.calls.begin(group.call, timing)
+        for tag in group.tags:
+            self._state.tags.begin(tag, timing)
         timings = group.function.timings
         timings[timing] = None
         if len(timings) > MAX_DEFINITIONS:
@@ -241,7 +245,8 @@ class Submission:
             del functions[next(iter(functions))]
         rank = -spec.priority, -depth
         call = self._state.calls.of(client.id, client.name, spec, self._state.now)
-        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function, call)
+        tags = self._state.tags.of_tags(client.id, client.name, spec, self._state.now) if spec.tags else ()
+        return Group(client, spec, spec.registered, spec_bytes(spec), needs, rank, depth, timing, function, call, tags)
 
 
 def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) -> int:

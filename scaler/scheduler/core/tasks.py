@@ -724,10 +724,12 @@ class Tasks:
         """
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
         if outcome == _CANCELLED:
-            task.group.call.cancelled += 1
+            for call in (task.group.call, *task.group.tags):
+                call.cancelled += 1
             return
         task.group.function.failed += 1
-        task.group.call.failed += 1
+        for call in (task.group.call, *task.group.tags):
+            call.failed += 1
         task.group.client.failed += 1
         if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
@@ -748,6 +750,8 @@ class Tasks:
         if groups.get(group.spec) is group:
             del groups[group.spec]
             self._state.calls.end(group.call)
+            for tag in group.tags:
+                self._state.tags.end(tag)
             group.client.account.size_bytes -= group.size_bytes
             for identifier in group.functions:
                 self._objects.unuse(identifier)

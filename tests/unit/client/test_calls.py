@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.client.calls import MAX_TAGS, ClientCalls, count_of
+from scaler.client.calls import ClientCalls, count_of
 from scaler.protocol.messages import CallReport
 
 
@@ -28,30 +28,3 @@ def test_the_items_of_a_map_are_those_of_its_shortest_iterable_as_far_as_that_is
             raise ValueError
 
     assert [count_of(each) for each in (([1, 2], range(5)), [(x for x in "ab")], [], [Broken()])] == [2, 0, 0, 0]
-
-
-def names(calls: ClientCalls) -> list[tuple[int, str]]:
-    return [(report.number, report.name) for report in calls.changed()]
-
-
-def test_a_tag_has_one_number_and_is_told_whenever_it_is_used() -> None:
-    calls = ClientCalls(first=7)
-    assert (calls.of_tag("night"), calls.of_tag("night"), calls.of_tag("day")) == (7, 7, 8)
-    assert names(calls) == [(7, "night"), (8, "day")]
-    assert names(calls) == []
-    calls.of_tag("night")
-    assert names(calls) == [(7, "night")]
-    calls.tell_again()
-    assert names(calls) == [(8, "day"), (7, "night")]
-
-
-def test_the_tags_used_last_are_known() -> None:
-    calls = ClientCalls(first=1)
-    first = calls.of_tag("first")
-    for number in range(MAX_TAGS - 1):
-        calls.of_tag(str(number))
-    assert calls.of_tag("first") == first
-    calls.of_tag("one more")
-    assert calls.number_of_tag("0") is None
-    assert calls.number_of_tag("first") == first
-    assert calls.of_tag("0") == MAX_TAGS + 2

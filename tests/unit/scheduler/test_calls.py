@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from scaler.protocol.messages import CallReport, CallsReported, Outcome
-from scaler.scheduler.core.calls import MAX_CALLS_KEPT
+from scaler.scheduler.core.calls import MAX_CALLS_KEPT, MAX_TAG, MAX_TAGS_KEPT, MAX_TAGS_OF_TASK
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -37,6 +37,44 @@ def test_each_call_has_a_row_and_single_submits_of_one_function_share_one() -> N
     (told,) = [row for row in rows(cluster) if row["call"] == "get"]
     assert counts(told) == (2, 0, 1, 0, 1)
     assert worker
+
+
+def test_tasks_count_for_each_of_their_tags_beside_their_call() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client("alice"), cluster.worker("w", slots=9, queue_size=0)
+    first, second = cluster.submit(client, 2, name="work", tags=("night", "sweep"))
+    (third,) = cluster.submit(client, 1, name="other", tags=("night",))
+    (stranger,) = cluster.submit(cluster.client("bob"), 1, tags=("night",))
+    cluster.submit(client, 1, name="night")
+    tagged = {(row["client"], row["name"]): counts(row) for row in rows(cluster) if row["call"] == "tag"}
+    assert tagged == {
+        ("alice", "night"): (0, 3, 0, 0, 0),
+        ("alice", "sweep"): (0, 2, 0, 0, 0),
+        ("bob", "night"): (0, 1, 0, 0, 0),
+    }
+    assert len({row["id"] for row in rows(cluster)}) == len(rows(cluster)) == 7  # three of functions, one of bob's
+    cluster.finish(worker, first)
+    cluster.finish(worker, third, outcome=Outcome.EXCEPTION, payload=b"no")
+    cluster.cancel(client, second)
+    cluster.finish(worker, second, outcome=Outcome.CANCELLED)
+    tagged = {(row["client"], row["name"]): counts(row) for row in rows(cluster) if row["call"] == "tag"}
+    assert tagged["alice", "night"] == (0, 0, 3, 1, 1)
+    assert tagged["alice", "sweep"] == (0, 0, 2, 0, 1)
+    assert len(cluster.state.tags.live) == 1
+    cluster.finish(worker, stranger)
+    assert not cluster.state.tags.live
+
+
+def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
+    for number in range(MAX_TAGS_KEPT + 5):
+        cluster.finish(worker, *cluster.submit(client, 1, tags=(f"{number}",)))
+    assert len(cluster.state.tags) == MAX_TAGS_KEPT
+    assert next(row["name"] for row in rows(cluster) if row["call"] == "tag") == f"{MAX_TAGS_KEPT + 4}"
+    cluster.submit(client, 1, tags=("x" * 2 * MAX_TAG, *map(str, range(2 * MAX_TAGS_OF_TASK))))
+    assert {len(str(name)) for _, name in cluster.state.tags.live if str(name).startswith("x")} == {MAX_TAG}
+    assert len(cluster.state.tags.live) == MAX_TAGS_OF_TASK
 
 
 def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:
