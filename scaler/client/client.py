@@ -668,6 +668,19 @@ class Client(ArgumentOnly):
         )
 
     @hiding_frames
+    def restart_workers(self, workers: Iterable[str] | None = None, *, graceful: bool = True) -> list[str]:
+        """Have workers end, so that their managers start others where there is work; return the ids of those that end.
+
+        workers: the ids of some rows of `cluster().workers`; None: all. graceful: what runs on them ends first, and
+        what waits there runs elsewhere. Otherwise what runs is lost, and runs again as its options say. Raises
+        UsageError without an admin's credential in a cluster with keys, and UnreachableError.
+        """
+        from scaler.client.on_workers import restart_workers  # noqa: PLC0415 (few clients ask for it)
+
+        self._check_open()
+        return restart_workers(self._loop, workers, graceful)
+
+    @hiding_frames
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
         """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is.
 

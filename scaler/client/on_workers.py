@@ -1,4 +1,4 @@
-"""Calls of one function on every worker of the cluster: what `Client.run` does."""
+"""Calls of one function on every worker of the cluster, and the restart of workers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, wait
 from typing import Any
 
+from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
 from scaler.errors import UsageError
 from scaler.grammar import listed
 from scaler.needs import pinned
+from scaler.protocol.messages import RestartWorkers, WorkersRestarted
 from scaler.protocol.monitor_rows import WorkerRow
 
 MAX_NAMED = 3
@@ -44,6 +46,20 @@ def run_on_workers(
             future.cancel()
         raise
     return {worker: _outcome(future, future in late) for worker, future in futures.items()}
+
+
+def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: bool) -> list[str]:
+    """Have workers end; return the ids of those that do. Raises UsageError, also when the scheduler refuses."""
+    try:
+        wanted = [] if workers is None else [bytes.fromhex(each) for each in workers]
+    except ValueError as error:
+        raise UsageError(f"a worker's id has hexadecimal digits, as in client.cluster().workers: {error}") from None
+    if workers is not None and not wanted:
+        return []
+    answer = loop.ask(RestartWorkers(wanted, graceful), WorkersRestarted)
+    if answer.refused:
+        raise UsageError(answer.refused)
+    return [each.hex() for each in answer.workers]
 
 
 def _outcome(future: TaskFuture, is_late: bool) -> Any:

@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
     ReadFailure,
     ReadLog,
     ReadProfile,
+    RestartWorkers,
     SessionEnded,
     SessionsListed,
     SessionTasks,
@@ -35,15 +36,18 @@ from scaler.protocol.messages import (
     TaskLog,
     TasksFound,
     WorkerLogsFound,
+    WorkersRestarted,
 )
 
 MAX_QUESTIONS = 1_000
 """Questions of one peer that wait for their answers; beyond it, asking raises."""
 
 OfTasks = Explain | ReadLog | ReadFailure | FindTasks | FindObjects | FindCosts | FindHistory | ReadProfile
-Question = OfTasks | FindWorkerLogs | ShutdownCluster | ListSessions | ListSessionTasks | EndSession
+OfCluster = FindWorkerLogs | RestartWorkers | ShutdownCluster
+Question = OfTasks | OfCluster | ListSessions | ListSessionTasks | EndSession
 AboutTasks = Explained | TaskLog | FailedTask | TasksFound | ObjectsFound | CostsFound | HistoryFound | Profiled
-Answer = AboutTasks | WorkerLogsFound | ShutdownReply | SessionsListed | SessionTasks | SessionEnded
+AboutCluster = WorkerLogsFound | WorkersRestarted | ShutdownReply
+Answer = AboutTasks | AboutCluster | SessionsListed | SessionTasks | SessionEnded
 _ANSWERS: dict[type[Question], type[Answer]] = {
     Explain: Explained,
     ReadLog: TaskLog,
@@ -55,6 +59,7 @@ _ANSWERS: dict[type[Question], type[Answer]] = {
     FindHistory: HistoryFound,
     FindWorkerLogs: WorkerLogsFound,
     ShutdownCluster: ShutdownReply,
+    RestartWorkers: WorkersRestarted,
     ListSessions: SessionsListed,
     ListSessionTasks: SessionTasks,
     EndSession: SessionEnded,

@@ -1380,3 +1380,19 @@ class HistoryFound(Message):
     since: f.Clock
     until: f.Clock
     json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
+
+
+@message(to_scheduler=CLIENTS)
+class RestartWorkers(Message):
+    """Asks to end workers, whose managers then start others. The answer is WorkersRestarted."""
+
+    workers: PeerIds  # none: all
+    graceful: bool  # what runs on them ends first
+
+
+@message(from_scheduler=CLIENTS)
+class WorkersRestarted(Message):
+    """Answers RestartWorkers."""
+
+    workers: PeerIds  # those that end
+    refused: f.Display  # why none does, display text; empty when it was accepted

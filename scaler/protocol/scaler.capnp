@@ -137,6 +137,8 @@ struct Body {
     costsFound @92 :CostsFound;
     findHistory @93 :FindHistory;
     historyFound @94 :HistoryFound;
+    restartWorkers @95 :RestartWorkers;
+    workersRestarted @96 :WorkersRestarted;
   }
 }
 
@@ -1198,4 +1200,18 @@ struct HistoryFound {
   since @0 :Float64;             # a reading of the sender's clock
   until @1 :Float64;             # a reading of the sender's clock
   json @2 :Data;                 # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
+}
+
+struct RestartWorkers {
+  # Asks to end workers, whose managers then start others. The answer is WorkersRestarted.
+  # client, admin -> scheduler.
+  workers @0 :List(PeerName);    # none: all
+  graceful @1 :Bool;             # what runs on them ends first
+}
+
+struct WorkersRestarted {
+  # Answers RestartWorkers.
+  # scheduler -> client, admin.
+  workers @0 :List(PeerName);    # those that end
+  refused @1 :Text;              # why none does, display text; empty when it was accepted
 }

@@ -75,6 +75,10 @@ class Sampler:
             return [self.text]
         if mark.element is m.PeerName:
             return [self.peer]
+        if mark.element is m.RetryDelay:
+            return (1.0,)
+        if mark.element is m.TaskTag:
+            return (self.text,)
         return ((self.text, 1.0),) if mark.from_wire is f.needs_of else {self.text: 1.0}
 
 

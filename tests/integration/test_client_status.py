@@ -135,6 +135,30 @@ def test_a_function_runs_once_on_every_worker() -> None:
             client.run(process_id, workers=["nobody"])
 
 
+@pytest.mark.parametrize("graceful", [True, False])
+def test_workers_that_are_restarted_lose_no_task(graceful: bool, tmp_path: Path) -> None:
+    def number_of_runs(path: Path) -> int:
+        with path.open("a") as file:
+            file.write("x")
+        wait_for_file(path.with_name("gate"))
+        return len(path.read_text())
+
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        running = client.submit(number_of_runs, tmp_path / "runs")
+        wait_for_file(tmp_path / "runs")
+        (before,) = [row.id for row in client.cluster().workers]
+        assert client.restart_workers([before], graceful=graceful) == [before]
+        if not graceful:
+            until(lambda: (tmp_path / "runs").read_text() == "xx")
+        (tmp_path / "gate").touch()
+        assert running.result() == (1 if graceful else 2)
+        until(lambda: [row.id for row in client.cluster().workers if row.id != before])
+        assert client.submit(doubled, 3).result() == 6
+        assert client.restart_workers([before]) == []
+        with pytest.raises(UsageError, match="hexadecimal"):
+            client.restart_workers(["none"])
+
+
 def test_values_are_gathered_in_the_shape_of_their_futures(cluster: SchedulerClusterCombo) -> None:
     with Client(cluster.get_address()) as client:
         one, two = client.submit(doubled, 1), client.submit(doubled, 2)

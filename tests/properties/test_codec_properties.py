@@ -155,6 +155,8 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.RelayClosed: st.builds(m.RelayClosed, PEER),
     m.ShutdownCluster: st.builds(m.ShutdownCluster),
     m.ShutdownReply: st.builds(m.ShutdownReply, st.booleans(), TEXT),
+    m.RestartWorkers: st.builds(m.RestartWorkers, st.lists(PEER, max_size=3), st.booleans()),
+    m.WorkersRestarted: st.builds(m.WorkersRestarted, st.lists(PEER, max_size=3), TEXT),
     m.Shutdown: st.builds(m.Shutdown, TEXT),
     m.ManagerStatus: st.builds(m.ManagerStatus, CLOCK, st.lists(UNIT, max_size=3), TEXT),
     m.Desired: st.builds(m.Desired, U32, st.lists(TEXT, max_size=3), TEXT, st.lists(TEXT, max_size=3)),

@@ -531,8 +531,8 @@ class SchedulerCore:
                 self._outbox.answer(client, self._found(client, message))
             case messages.FindTasks() | messages.Heartbeat():
                 pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
-            case messages.ShutdownCluster():
-                self._shutdown(client)
+            case messages.ShutdownCluster() | messages.RestartWorkers():
+                self._end(client, message)
             case _ if isinstance(message, SessionMessage):
                 self._session_message(client, message)
             case _:
@@ -641,6 +641,12 @@ class SchedulerCore:
                 self._act("submitted", client, name, count)
             self.state.submitted.clear()
 
+    def _end(self, client: ClientRecord, asked: messages.ShutdownCluster | messages.RestartWorkers) -> None:
+        if isinstance(asked, messages.RestartWorkers):
+            self._outbox.send_to_client(client, self._restart(client, asked))
+        else:
+            self._shutdown(client)
+
     def _shutdown(self, client: ClientRecord) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
@@ -656,6 +662,24 @@ class SchedulerCore:
         for peer in [*self.state.workers, *self.state.managers]:
             self._outbox.send(peer, messages.Shutdown(text))
         self._outbox.add(Stop(text))
+
+    def _restart(self, client: ClientRecord, asked: messages.RestartWorkers) -> messages.WorkersRestarted:
+        """End workers as a client asks. Other clients may have tasks on them, too."""
+        if client.identity.has_key and not client.identity.is_admin:
+            self._act("refused", client, "to restart workers: it takes an admin's credential")
+            return messages.WorkersRestarted([], "workers are shared with other keys: it takes an admin's credential")
+        text = f"client {client.name} restarts its worker"
+        ending: list[bytes] = []
+        for identifier in asked.workers or list(self.state.workers):
+            worker = self.state.workers.get(identifier)
+            if worker is None or (asked.graceful and worker.draining):
+                continue
+            ending.append(identifier)
+            if not worker.draining:
+                self._elastic.drain(worker, text)
+            if not asked.graceful:
+                self._outbox.send(identifier, messages.Shutdown(text))
+        return messages.WorkersRestarted(ending, "")
 
     def _worker_sent(self, worker: Worker, message: Message, now: float) -> None:
         match message:

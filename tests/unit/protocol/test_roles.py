@@ -47,6 +47,8 @@ def test_a_role_may_send_what_is_its_business(server: Server, role: m.Role, kind
         (SCHEDULER, m.Role.WORKER, m.Explain),
         (SCHEDULER, m.Role.WORKER, m.Submit),
         (SCHEDULER, m.Role.WORKER, m.ShutdownCluster),
+        (SCHEDULER, m.Role.WORKER, m.RestartWorkers),
+        (SCHEDULER, m.Role.MONITOR, m.RestartWorkers),
         (SCHEDULER, m.Role.MANAGER, m.Done),
         (SCHEDULER, m.Role.MONITOR, m.Submit),
         (SCHEDULER, m.Role.MONITOR, m.ShutdownCluster),

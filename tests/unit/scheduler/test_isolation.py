@@ -10,6 +10,7 @@ from scaler.net.identity import LOCAL, Identity
 from scaler.protocol.messages import (
     Cancel,
     Clear,
+    Drain,
     Explain,
     Explained,
     FailedTask,
@@ -22,6 +23,7 @@ from scaler.protocol.messages import (
     ReadFailure,
     ReadLog,
     Release,
+    RestartWorkers,
     Role,
     Shutdown,
     ShutdownCluster,
@@ -29,6 +31,7 @@ from scaler.protocol.messages import (
     Submit,
     TaskGroup,
     TaskLog,
+    WorkersRestarted,
 )
 from scaler.scheduler.core.commands import Stop
 from scaler.scheduler.core.core import REPEAT_SECONDS
@@ -130,6 +133,34 @@ def test_only_an_admin_shuts_a_protected_cluster_down(
     commands = cluster.say("c", ShutdownCluster())
     assert any(isinstance(command, Stop) for command in commands) is may
     assert any(isinstance(message, Shutdown) for _, message in cluster.said) is may
+
+
+@pytest.mark.parametrize(("identity", "may"), [(ALICE, False), (LOCAL, True), (ROOT, True)])
+def test_workers_are_restarted_by_admins_and_where_there_are_no_keys(
+    cluster: Cluster, identity: Identity, may: bool
+) -> None:
+    cluster.client("c", identity=identity)
+    cluster.say("c", RestartWorkers([], True))
+    answers = [message for name, message in cluster.said if name == "c" and isinstance(message, WorkersRestarted)]
+    assert [bool(answer.workers) for answer in answers] == [may]
+    assert any(isinstance(message, Drain) for _, message in cluster.said) is may
+    assert bool(answers[0].refused) is not may
+
+
+def test_workers_that_are_restarted_end_what_runs_first_or_at_once(cluster: Cluster) -> None:
+    cluster.client("c", identity=ROOT)
+    cluster.worker("other")
+    chosen = cluster.peer("other")
+
+    def restart(*, graceful: bool) -> tuple[list[bytes], list[type]]:
+        cluster.said.clear()
+        cluster.say("c", RestartWorkers([chosen, bytes(8)], graceful))
+        (answer,) = [message for _, message in cluster.said if isinstance(message, WorkersRestarted)]
+        return answer.workers, [type(message) for name, message in cluster.said if name == "other"]
+
+    assert restart(graceful=True) == ([chosen], [Drain])
+    assert restart(graceful=True) == ([], [])
+    assert restart(graceful=False) == ([chosen], [Shutdown])
 
 
 def test_functions_and_inputs_of_another_key_cannot_be_named(cluster: Cluster) -> None:
