@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 from scaler.client.futures import FutureTable
 from scaler.client.options import Options
@@ -29,6 +30,7 @@ from scaler.serialization import (
     size_of,
     to_payload,
 )
+from scaler.serialization.packages import Packages, packages_of
 
 MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
@@ -56,6 +58,7 @@ class CachedFunction(NamedTuple):
     reference: FunctionReference
     carried: Carried
     templates: dict[tuple[Options, bytes], TaskTemplate]
+    packages: Packages
 
     def has_changed(self) -> bool:
         """Tell whether anything that it carried is something else now."""
@@ -75,6 +78,7 @@ class TemplateTable:
         self._registered_serializer: FunctionReference | None = None
         self._code = code
         self._registered_code: FunctionReference | None = None
+        self._packages: WeakKeyDictionary[Callable[..., Any], Packages] = WeakKeyDictionary()
         self._cached: dict[tuple[int, bool], CachedFunction] = {}
         """By the id of the function, and whether the built-in serializer made it."""
         self._by_value = modules_by_value()
@@ -130,12 +134,21 @@ class TemplateTable:
         parts = dump_function(function, serializer)
         # A function whose pickle needs cloudpickle carries its code, and is not just its name.
         carried = carried_by(function, serializer is not None or b"cloudpickle" in bytes(parts[0]))
-        cached = CachedFunction(function, self._register(parts), carried or [], {})
+        cached = CachedFunction(function, self._register(parts), carried or [], {}, self._packages_of(function))
         if carried is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
                 del self._cached[next(iter(self._cached))]
             self._cached[id(function), is_plain] = cached
         return cached
+
+    def _packages_of(self, function: Callable[..., Any]) -> Packages:
+        """Return the packages that a function imports. Some functions are serialized for each task."""
+        try:
+            if (found := self._packages.get(function)) is None:
+                found = self._packages[function] = packages_of(function)
+        except TypeError:  # it has no weak references, or no hash
+            found = packages_of(function)
+        return found
 
     def _make(self, cached: CachedFunction, options: Options, parent: bytes) -> TaskTemplate:
         serializer = None if options.is_plain else self._serializer
@@ -156,7 +169,8 @@ class TemplateTable:
                 self._registered_code = self._register([self._code])
             functions.append(self._registered_code)
             code_id = self._registered_code.id
-        spec = Spec(function=cached.reference.id, serializer=serializer_id, parent=parent, code=code_id, **fields)
+        fields |= {"serializer": serializer_id, "parent": parent, "code": code_id, "packages": cached.packages}
+        spec = Spec(function=cached.reference.id, **fields)
         template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()

@@ -255,6 +255,17 @@ class TaskTag(NamedTuple):
     text: f.Display
 
 
+class ImportedPackage(NamedTuple):
+    """A package that a function imports, as its client has it."""
+
+    module: f.Display
+    version: f.Display
+
+
+Packages = Annotated[
+    tuple[tuple[str, str], ...],
+    f.PartList(ImportedPackage, lambda packages: [*packages], lambda parts: tuple(map(tuple, parts))),
+]
 RetryDelays = Annotated[
     tuple[float, ...],
     f.PartList(
@@ -431,6 +442,7 @@ class Spec:
     failed: f.Count32 = 0  # how often their calls have raised an exception of retry_on before, as items of a chunk
     tags: TaskTags = ()
     code: f.OptionalId = b""  # id of the registered archive of the modules that the client has uploaded, or empty
+    packages: Packages = ()  # what the function imports, as the client has it
 
     @property
     def max_losses(self) -> int:
@@ -910,6 +922,15 @@ class Notice(Message):
     """Tells a client's user what to change, once."""
 
     text: f.Display  # display text
+
+
+@message(to_scheduler=(WORKER,))
+class PackagesDiffer(Message):
+    """A worker has other versions of packages than the client of a task has, or lacks them."""
+
+    task: f.Id
+    function: f.Display  # display text: its name
+    text: f.Display  # display text: the packages, with both versions
 
 
 @message(from_scheduler=(WORKER,))

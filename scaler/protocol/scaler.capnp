@@ -89,56 +89,57 @@ struct Body {
     storageReply @44 :StorageReply;
     storageStatus @45 :StorageStatus;
     notice @46 :Notice;
-    named @47 :Named;
-    readFailure @48 :ReadFailure;
-    failedTask @49 :FailedTask;
-    findTasks @50 :FindTasks;
-    tasksFound @51 :TasksFound;
-    findObjects @52 :FindObjects;
-    objectsFound @53 :ObjectsFound;
-    objectsMissing @54 :ObjectsMissing;
-    objectsRestored @55 :ObjectsRestored;
-    redeliver @56 :Redeliver;
-    listSessions @57 :ListSessions;
-    sessionsListed @58 :SessionsListed;
-    listSessionTasks @59 :ListSessionTasks;
-    sessionTasks @60 :SessionTasks;
-    endSession @61 :EndSession;
-    sessionEnded @62 :SessionEnded;
-    sessionLost @63 :SessionLost;
-    roster @64 :Roster;
-    rosterNoted @65 :RosterNoted;
-    workerReport @66 :WorkerReport;
-    releaseResults @67 :ReleaseResults;
-    useStore @68 :UseStore;
-    objectsHeld @69 :ObjectsHeld;
-    objectsDropped @70 :ObjectsDropped;
-    objectsWanted @71 :ObjectsWanted;
-    objectsUnwanted @72 :ObjectsUnwanted;
-    chunksFetched @73 :ChunksFetched;
-    fetchesFailed @74 :FetchesFailed;
-    storeReport @75 :StoreReport;
-    fetchChunks @76 :FetchChunks;
-    objectsUnavailable @77 :ObjectsUnavailable;
-    soleCopies @78 :SoleCopies;
-    pushObjects @79 :PushObjects;
-    storesChanged @80 :StoresChanged;
-    useBackend @81 :UseBackend;
-    copyObjects @82 :CopyObjects;
-    replicateResults @83 :ReplicateResults;
-    callsReported @84 :CallsReported;
-    tasksProfiled @85 :TasksProfiled;
-    workerLogged @86 :WorkerLogged;
-    findWorkerLogs @87 :FindWorkerLogs;
-    workerLogsFound @88 :WorkerLogsFound;
-    readProfile @89 :ReadProfile;
-    profiled @90 :Profiled;
-    findCosts @91 :FindCosts;
-    costsFound @92 :CostsFound;
-    findHistory @93 :FindHistory;
-    historyFound @94 :HistoryFound;
-    restartWorkers @95 :RestartWorkers;
-    workersRestarted @96 :WorkersRestarted;
+    packagesDiffer @47 :PackagesDiffer;
+    named @48 :Named;
+    readFailure @49 :ReadFailure;
+    failedTask @50 :FailedTask;
+    findTasks @51 :FindTasks;
+    tasksFound @52 :TasksFound;
+    findObjects @53 :FindObjects;
+    objectsFound @54 :ObjectsFound;
+    objectsMissing @55 :ObjectsMissing;
+    objectsRestored @56 :ObjectsRestored;
+    redeliver @57 :Redeliver;
+    listSessions @58 :ListSessions;
+    sessionsListed @59 :SessionsListed;
+    listSessionTasks @60 :ListSessionTasks;
+    sessionTasks @61 :SessionTasks;
+    endSession @62 :EndSession;
+    sessionEnded @63 :SessionEnded;
+    sessionLost @64 :SessionLost;
+    roster @65 :Roster;
+    rosterNoted @66 :RosterNoted;
+    workerReport @67 :WorkerReport;
+    releaseResults @68 :ReleaseResults;
+    useStore @69 :UseStore;
+    objectsHeld @70 :ObjectsHeld;
+    objectsDropped @71 :ObjectsDropped;
+    objectsWanted @72 :ObjectsWanted;
+    objectsUnwanted @73 :ObjectsUnwanted;
+    chunksFetched @74 :ChunksFetched;
+    fetchesFailed @75 :FetchesFailed;
+    storeReport @76 :StoreReport;
+    fetchChunks @77 :FetchChunks;
+    objectsUnavailable @78 :ObjectsUnavailable;
+    soleCopies @79 :SoleCopies;
+    pushObjects @80 :PushObjects;
+    storesChanged @81 :StoresChanged;
+    useBackend @82 :UseBackend;
+    copyObjects @83 :CopyObjects;
+    replicateResults @84 :ReplicateResults;
+    callsReported @85 :CallsReported;
+    tasksProfiled @86 :TasksProfiled;
+    workerLogged @87 :WorkerLogged;
+    findWorkerLogs @88 :FindWorkerLogs;
+    workerLogsFound @89 :WorkerLogsFound;
+    readProfile @90 :ReadProfile;
+    profiled @91 :Profiled;
+    findCosts @92 :FindCosts;
+    costsFound @93 :CostsFound;
+    findHistory @94 :FindHistory;
+    historyFound @95 :HistoryFound;
+    restartWorkers @96 :RestartWorkers;
+    workersRestarted @97 :WorkersRestarted;
   }
 }
 
@@ -201,6 +202,12 @@ struct RetryDelay {
 struct TaskTag {
   # Names a task beside others.
   text @0 :Text;
+}
+
+struct ImportedPackage {
+  # A package that a function imports, as its client has it.
+  module @0 :Text;
+  version @1 :Text;
 }
 
 struct ClientDetails {
@@ -342,6 +349,7 @@ struct Spec {
   tags @19 :List(TaskTag);
   code @20 :Data;
   # id of the registered archive of the modules that the client has uploaded, or empty; 16 bytes, or empty
+  packages @21 :List(ImportedPackage);  # what the function imports, as the client has it
 }
 
 struct TaskGroup {
@@ -777,6 +785,14 @@ struct Notice {
   # Tells a client's user what to change, once.
   # scheduler -> client, admin.
   text @0 :Text;                 # display text
+}
+
+struct PackagesDiffer {
+  # A worker has other versions of packages than the client of a task has, or lacks them.
+  # worker -> scheduler.
+  task @0 :Data;                 # 16 bytes
+  function @1 :Text;             # display text: its name
+  text @2 :Text;                 # display text: the packages, with both versions
 }
 
 struct Named {

@@ -108,6 +108,7 @@ _INCIDENT_LOGS = {
     "degraded": (logging.WARNING, "%s is degraded: %s"),
     "retried": (logging.INFO, "%s runs again: %s"),
     "quarantined": (logging.WARNING, "%s gets no more tasks: %s"),
+    "packages": (logging.WARNING, "%s has other versions of packages than a client: %s"),
     "policy": (logging.ERROR, "%.0s%s"),
     "spend_limit": (logging.WARNING, "%s: %s"),
 }

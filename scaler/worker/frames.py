@@ -65,7 +65,7 @@ class ToProcessor:
     SPEC = 3
     """number, ids of the function, the serializer and the uploaded code (the last two may be empty), retry_on, name,
     profiling, stream_output, once: the task may not run twice, so results must be on their way before it starts, and
-    its own at once."""
+    its own at once; packages that the function imports, as the client has them."""
     DEFINITION = 4
     """id, payload"""
     FORGET = 5
@@ -97,6 +97,8 @@ class ToAgent(IntEnum):
     """text: what its running task waits for besides tasks of its own; empty: it goes on"""
     PROFILED = 11
     """identifier: of a task; text: the document of TasksProfiled"""
+    PACKAGES_DIFFER = 12
+    """identifier: of a task; text: the name of its function, a line end, and how packages differ"""
 
 
 def pack(*kind_and_values: Any) -> bytes:

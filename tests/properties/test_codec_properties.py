@@ -53,6 +53,7 @@ SPEC = st.builds(
     parent=OPTIONAL_ID,
     replicas=U32,
     code=OPTIONAL_ID,
+    packages=st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
 )
 FROM_WORKERS = {m.Outcome.EXCEPTION_TO_RETRY, m.Outcome.NOT_STARTED, m.Outcome.OUT_OF_MEMORY, m.Outcome.INPUT_MISSING}
 FINAL = st.sampled_from(sorted(set(m.Outcome) - FROM_WORKERS))
@@ -197,6 +198,7 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
         m.StorageReply, U64, st.sampled_from(m.StorageResult), TEXT, st.lists(U64, max_size=4), U64
     ),
     m.TasksProfiled: st.builds(m.TasksProfiled, ID, DATA),
+    m.PackagesDiffer: st.builds(m.PackagesDiffer, ID, TEXT, TEXT),
     m.ReadProfile: st.builds(m.ReadProfile, st.just(b"") | ID, TEXT),
     m.Profiled: st.builds(m.Profiled, st.just(b"") | ID, TEXT, DATA),
     m.FindObjects: st.builds(m.FindObjects, IDS, U32),

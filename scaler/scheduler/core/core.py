@@ -703,6 +703,8 @@ class SchedulerCore:
                     self._client_left(client, "its task's process ended", now)
             case messages.Output() | messages.Printed() | messages.TasksProfiled():
                 self._told(message)
+            case messages.PackagesDiffer():
+                self._packages_differ(worker, message)
             case messages.WorkerLogged():
                 self.state.worker_logs.add(worker.id, worker.title, message)
             case messages.Started():
@@ -716,6 +718,18 @@ class SchedulerCore:
                 self._forget_peer(worker.id, reason, now, "left", retain=False)
             case _:
                 self._not_allowed(worker.id, message)
+
+    def _packages_differ(self, worker: Worker, message: messages.PackagesDiffer) -> None:
+        """Tell a client and the log of a worker's packages, once per function and versions."""
+        client = self.state.clients.get(owner_of(message.task))
+        about = message.function, message.text
+        if client is None or about in client.told_packages or len(client.told_packages) >= MAX_WARNED:
+            return
+        client.told_packages.add(about)
+        why = f"{message.function} may behave differently there: it has {message.text}"
+        text = f"worker {worker.title}: {why}; install the same versions on both sides"
+        self._outbox.send_to_client(client, messages.Notice(text))
+        self._outbox.publish(peer_incident("packages", worker, why))
 
     def _told(self, message: messages.Output | messages.Printed | messages.TasksProfiled) -> None:
         """Take in what a worker tells of tasks beside how they end."""

@@ -159,10 +159,10 @@ class TaskRetried:
 class Incident:
     """Something that an operator may want to know, with its ids for the log.
 
-    kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), degraded
-    (a manager that cannot start units), spend_limit (nearly spent, or reached), refused (a peer), policy (the scaling
-    policy raised, or its answer was invalid), protocol_error (a peer sent what it may not send, or a message with
-    invalid contents; it was dropped).
+    kind: joined, left (a peer, in order), lost (a peer, otherwise), retried (a task), quarantined (a worker), packages
+    (a worker has other versions than a client), degraded (a manager that cannot start units), spend_limit (nearly
+    spent, or reached), refused (a peer), policy (the scaling policy raised, or its answer was invalid), protocol_error
+    (a peer sent what it may not send, or a message with invalid contents; it was dropped).
     """
 
     kind: str

@@ -394,6 +394,8 @@ class ClientRecord(PeerRecord):
     """Attempts at its tasks that follow an attempt of an earlier session have higher numbers."""
     warned: set[Needs] = field(default_factory=set)
     """Requirements of its tasks that nothing here meets, and about which it was warned."""
+    told_packages: set[tuple[str, str]] = field(default_factory=set)
+    """Functions, and how packages of workers differ from the client's, about which it was warned."""
     session: DurableSession | None = None
     """Set of a client whose tasks and results stay when it leaves."""
     is_detached: bool = False

@@ -471,7 +471,7 @@ class ProcessorPool(ExecutorBase):
                 processor.functions.add(identifier)
         wire = spec.wire
         values = wire.function, wire.serializer, wire.code, wire.retry_on, wire.name, wire.profiling, wire.stream_output
-        announcements.append(pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0))
+        announcements.append(pack(ToProcessor.SPEC, spec.number, *values, wire.retries == 0, wire.packages))
         processor.specs.add(spec.number)
         return True
 

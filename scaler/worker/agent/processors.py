@@ -19,7 +19,7 @@ from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, memory_cgroup
-from scaler.protocol.messages import Relay, TasksProfiled, Welcome
+from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome
 from scaler.texts import escaped
 from scaler.worker.agent.events import (
     AgentInput,
@@ -358,6 +358,9 @@ class ProcessorAgent(Agent):
                 descriptors.clear()
             case ToAgent.PRINTED:
                 self._prints.add(note.identifier, note.is_stderr, note.truncated, note.text)
+            case ToAgent.PACKAGES_DIFFER:
+                function, _, text = note.text.decode("utf-8", "replace").partition("\n")
+                self.send(PackagesDiffer(note.identifier, function, text))
             case ToAgent.PROFILED:
                 if len(note.text) <= MAX_PROFILE_BYTES:
                     self.send_output(TasksProfiled(note.identifier, note.text))

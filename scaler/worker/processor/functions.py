@@ -156,6 +156,7 @@ class LoadedSpec:
     profiling: bool
     stream_output: bool
     once: bool
+    packages: tuple[tuple[str, str], ...]
     mean_ns: float = 0.0
     """Duration of its tasks, a moving mean; 0: not known."""
     function: Callable[..., Any] | None = None
@@ -175,8 +176,10 @@ class LoadedSpec:
 class FunctionCache:
     """The specs and definitions that the agent has announced, with what was loaded from them."""
 
-    def __init__(self, objects: StoredObjects) -> None:
+    def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
+        """report_differences: is told a function's name, and how packages differ that it imports."""
         self._objects = objects
+        self._report_differences = report_differences
         self._loaded: dict[tuple[bytes, ...], Any] = {}
         """Serializers by their id and that of the code, functions by theirs and these."""
         self._uploaded: UploadedModules | None = None
@@ -204,6 +207,8 @@ class FunctionCache:
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
         """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
+        if spec.packages:
+            self._compare(spec)
         if spec.code_id != self._code_id:
             self._use_code(spec.code_id)
         if spec.serializer_id:
@@ -211,6 +216,14 @@ class FunctionCache:
         key = (spec.function_id, spec.serializer_id, spec.code_id)
         spec.function = function = self._load(key, lambda parts: load_function(parts, spec.serializer))
         return function
+
+    def _compare(self, spec: LoadedSpec) -> None:
+        """Compare the packages that a spec's function imports with those here, once."""
+        from scaler.serialization.packages import differences  # noqa: PLC0415 (most processors never need it)
+
+        packages, spec.packages = spec.packages, ()
+        if text := differences(packages):
+            self._report_differences(spec.name, text)
 
     def uploaded_code(self) -> bytes:
         """Return the archive that tasks import from now; empty for none."""

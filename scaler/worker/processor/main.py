@@ -216,7 +216,7 @@ class _Processor:
         self._objects = StoredObjects(
             lambda address: _connect(config, self._objects, address), self._context.report_wait, self._read_all
         )
-        self._functions = FunctionCache(self._objects)
+        self._functions = FunctionCache(self._objects, self._report_differences)
         self._context.uploaded_code = self._functions.uploaded_code
         self._announcements: dict[int, Callable[..., None]] = {
             ToProcessor.SPEC: self._functions.add_spec,
@@ -293,6 +293,10 @@ class _Processor:
 
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
+
+    def _report_differences(self, function: str, text: str) -> None:
+        note = f"{function}\n{text}".encode("utf-8", "replace")
+        self._control.send(pack_note(Note(ToAgent.PACKAGES_DIFFER, note, self._context.task_id)))
 
     def _send_profile(self, task: bytes, document: bytes) -> None:
         """Send samples, unless the agent is behind with reading: the task must not wait for it."""

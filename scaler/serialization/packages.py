@@ -1,0 +1,133 @@
+"""The installed packages that a function imports, with their versions, and how those of two environments differ.
+
+Versions are read from the names of the folders in which installers keep the metadata: importing what the standard
+library has for it would take each process longer than most functions do.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import importlib.util
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+Packages = tuple[tuple[str, str], ...]
+"""Names of modules at the top, and the versions of their packages."""
+MAX_PACKAGES = 20
+MAX_FUNCTIONS = 200
+"""Of one call that are looked into, with those that they mention."""
+
+_METADATA = ".dist-info"
+_IMPORT = dis.opmap["IMPORT_NAME"]
+_KNOWN = frozenset({*sys.stdlib_module_names, "__main__", "__mp_main__", "builtins", "scaler", "cloudpickle"})
+"""What has no version of its own, or one that is compared when a connection is made."""
+
+
+def packages_of(function: Callable[..., Any]) -> Packages:
+    """Return the packages that a function imports: its module's, and those of what it mentions, if it is not installed.
+
+    A module counts when its package has its name, or when it is imported and has a version.
+    """
+    versions = ((name, version_of(name)) for name in sorted(_modules_of(function)))
+    return tuple((name, version) for name, version in versions if version)[:MAX_PACKAGES]
+
+
+def differences(packages: Packages) -> str:
+    """Return which of these packages are missing here or have another version; empty when all are the same."""
+    parts = []
+    for name, version in packages:
+        here = version_of(name)
+        if here and here != version:
+            parts.append(f"{name} {here} (the client has {version})")
+        elif not here and name not in sys.modules and importlib.util.find_spec(name) is None:
+            parts.append(f"no {name} (the client has {version})")
+    return ", ".join(parts)
+
+
+def version_of(name: str) -> str:
+    """Return the version of the package of a module; empty when it is not known."""
+    found = _installed(tuple(sys.path)).get(_normalized(name))
+    if found is None:
+        found = getattr(sys.modules.get(name), "__version__", "")
+    return found if isinstance(found, str) else ""
+
+
+@functools.lru_cache(4)
+def _installed(folders: Sequence[str]) -> dict[str, str]:
+    """Return the versions of all packages by their normalized names, as the first folder that has each says."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        try:
+            names = [each.name for each in Path(folder or ".").iterdir()]
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith(_METADATA):
+                package, _, version = name.removesuffix(_METADATA).rpartition("-")
+                found.setdefault(_normalized(package), version)
+    return found
+
+
+def _normalized(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _modules_of(function: Callable[..., Any]) -> set[str]:
+    """Return the names at the top of the modules that a function comes from or mentions."""
+    found: set[str] = set()
+    pending: list[Any] = [function]
+    seen: set[int] = set()
+    while pending and len(seen) < MAX_FUNCTIONS:
+        value = pending.pop()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, functools.partial):
+            pending += [value.func, *(each for each in value.args if callable(each))]
+        elif isinstance(value, MethodType):
+            pending.append(value.__func__)
+        elif isinstance(value, ModuleType):
+            found.add(_top(value.__name__))
+        else:
+            named = value if isinstance(value, FunctionType | type) or hasattr(value, "__name__") else type(value)
+            top = _top(str(getattr(named, "__module__", "") or ""))
+            found.add(top)
+            if isinstance(value, FunctionType) and (top == "__main__" or not version_of(top)):
+                found.update(map(_top, _imports(value.__code__)))
+                pending += _mentions(value)
+    return {name for name in found if name and name not in _KNOWN}
+
+
+def _mentions(function: FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # nothing was assigned to the variable
+            continue
+    for code in _codes(function.__code__):
+        for name in code.co_names:
+            if name in function.__globals__:
+                yield function.__globals__[name]
+
+
+def _imports(code: CodeType) -> Iterator[str]:
+    """Yield the modules that import statements in a function name."""
+    for each in _codes(code):
+        if _IMPORT in each.co_code[::2]:
+            yield from (str(found.argval) for found in dis.get_instructions(each) if found.opcode == _IMPORT)
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _top(name: str) -> str:
+    return name.partition(".")[0]
