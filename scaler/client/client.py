@@ -387,14 +387,16 @@ class Client(ArgumentOnly):
         block: bool = True,
         *,
         node_options: Mapping[Any, OptionKeywords] | None = None,
+        progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
         """Compute these keys of a graph, and what they need; return them with their values.
 
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
-        instead of values. options: as in `submit_verbose`, of each computation. node_options: of single ones, by their
-        keys, over the others: `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent,
-        for missing keys and cycles.
+        instead of values; otherwise progress shows a bar of the computations that have ended. options: as in
+        `submit_verbose`, of each computation. node_options: of single ones, by their keys, over the others:
+        `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent, for missing keys and
+        cycles.
         """
         self._check_open()
         parent = self._parent()
@@ -406,7 +408,9 @@ class Client(ArgumentOnly):
             return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
 
         run = GraphRun(graph, keys, self._futures, template, own)
-        return run.values() if block else run.futures
+        if not block:
+            return run.futures
+        return run.values(Progress("get", (range(run.size),)) if progress else None)
 
     @hiding_frames
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:

@@ -99,6 +99,6 @@ def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str
     bar = Progress(name, (every,))
     try:
         for future in AsCompleted(owner, every, None):
-            bar.count(1, future.cancelled() or future.exception() is not None)
+            bar.count_future(future)
     finally:
         bar.close()

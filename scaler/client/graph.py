@@ -11,7 +11,7 @@ import reprlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from scaler.client.futures import FutureTable
 from scaler.client.options import OptionKeywords, Options
@@ -178,6 +178,14 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
+class NodeBar(Protocol):
+    """Shows how many computations of a graph have ended."""
+
+    def count_future(self, future: Any) -> None: ...
+
+    def close(self) -> None: ...
+
+
 Templates = Callable[[Callable[..., Any], bool, Options | None], TaskTemplate]
 """Returns the template of a task, by its function, whether its value is wanted here, and options of its own."""
 
@@ -237,13 +245,35 @@ class GraphRun:
             self._cancel()
             raise
 
-    def values(self) -> dict[Key, Any]:
-        """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks."""
+    def values(self, bar: NodeBar | None = None) -> dict[Key, Any]:
+        """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks.
+
+        bar: counts the computations that have ended, and is closed.
+        """
         try:
+            if bar is not None:
+                for task in self._tasks:
+                    task.add_done_callback(bar.count_future)
             return {key: future.result() for key, future in self.futures.items()}
         except BaseException:
+            self._close(bar)
             self._cancel()
             raise
+        finally:
+            self._close(bar)
+
+    def _close(self, bar: NodeBar | None) -> None:
+        """Close a bar, with what has ended though its callback was not called yet."""
+        if bar is not None:
+            for task in self._tasks:
+                if task.done():
+                    bar.count_future(task)
+            bar.close()
+
+    @property
+    def size(self) -> int:
+        """The number of computations."""
+        return len(self._tasks)
 
     def _cancel(self) -> None:
         for task in self._tasks:

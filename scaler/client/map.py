@@ -16,7 +16,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from operator import length_hint
 from queue import Empty, SimpleQueue
@@ -464,6 +464,9 @@ class Progress:
 
         counts = [length_hint(iterable, -1) for iterable in iterables]
         self._failed = 0
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._counted: set[Future[Any]] = set()
         self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
@@ -478,11 +481,20 @@ class Progress:
             self._bar.set_postfix(failed=self._failed, refresh=False)
         self._bar.update(ended)
 
+    def count_future(self, future: Future[Any]) -> None:
+        """Count a future that has ended, once; any thread may, until the bar is closed."""
+        with self._lock:
+            if not self._is_closed and future not in self._counted:
+                self._counted.add(future)
+                self.count(1, future.cancelled() or future.exception() is not None)
+
     def close(self) -> None:
         """Leave the bar as it is, with what it has counted last. Harmless when repeated."""
-        if self._failed:  # the bar draws ten times a second at most, and must end with the failures
-            self._bar.refresh()
-        self._bar.close()
+        with self._lock:
+            self._is_closed = True
+            if self._failed:  # the bar draws ten times a second at most, and must end with the failures
+                self._bar.refresh()
+            self._bar.close()
 
 
 def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool, progress: bool) -> list[Any]:

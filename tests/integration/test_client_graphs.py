@@ -128,6 +128,15 @@ def test_a_failing_node_is_named_whatever_needed_it(client: Client, block: bool)
     assert client.get(graph, ["e"]) == {"e": 2}
 
 
+def test_a_bar_counts_the_computations_that_have_ended(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    graph = {"a": 1, "b": (inc, "a"), "c": (inc, "b"), "bad": (fail, "a"), "other": (inc, 5)}
+    assert client.get(graph, ["c", "b"], progress=True) == {"c": 3, "b": 2}
+    assert "2/2" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="bad 1"):
+        client.get(graph, ["bad"], progress=True)
+    assert "failed=1" in capsys.readouterr().err
+
+
 def test_the_cancel_of_a_node_takes_what_needs_it_and_nothing_else(client: Client) -> None:
     graph = {"slow": (time.sleep, 60), "needs": (add, "slow", 1), "free": (inc, 1)}
     futures = client.get(graph, ["needs", "free", "slow"], block=False)
