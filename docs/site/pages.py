@@ -28,6 +28,7 @@ HELP_COLUMNS = "88"
 
 API = {
     "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.ScalerExecutor", "scaler.SchedulerClusterCombo"),
+    "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.view.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
     "Policies": ("scaler.policy.view", "scaler.policy.target"),

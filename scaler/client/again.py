@@ -6,14 +6,19 @@ same function, options, arguments and inputs, of which it puts copies into the s
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
+from scaler.client.item_limits import without_leaving
 from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
-from scaler.client.what_ran import what_ran
+from scaler.client.what_ran import WhatRan, what_ran
+from scaler.errors import SerializationError
 from scaler.ids import task_id_of
 from scaler.protocol.messages import is_stored
+from scaler.serialization import Parts, dump_function, load_function, load_serializer
 
 
 def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
@@ -27,7 +32,10 @@ def run_again(
 ) -> TaskFuture:
     """Submit what a failed task ran. Raises UsageError, and ObjectLostError that says what of it is gone."""
     ran = what_ran(loop, task, "run again")
-    template = templates.of_parts(ran.spec, ran.functions, parent)
+    spec, functions = ran.spec, _leaving_nothing(ran)
+    if functions is not ran.functions:
+        spec = replace(spec, timeout_seconds=0.0)  # each item of the chunk has its own
+    template = templates.of_parts(spec, functions, parent)
     uploads = [futures.upload(each) for each in ran.inputs]
     payload = ran.payload
     if is_stored(payload):
@@ -36,3 +44,15 @@ def run_again(
     future = TaskFuture(futures, futures.ids.task(), template, payload, tuple(uploads), tuple(uploads))
     futures.add((future,))
     return future
+
+
+def _leaving_nothing(ran: WhatRan) -> list[Parts]:
+    """Return the function and serializer of a task; of a chunk that leaves items to its map, one that leaves none."""
+    if not any(b"run_limited" in part for part in map(bytes, ran.functions[0])):
+        return ran.functions
+    serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
+    try:
+        changed = without_leaving(load_function(ran.functions[0], serializer))
+    except SerializationError:  # it can be loaded on the workers only, and runs there as it is
+        return ran.functions
+    return ran.functions if changed is None else [dump_function(changed, serializer), *ran.functions[1:]]

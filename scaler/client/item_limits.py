@@ -12,10 +12,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, NamedTuple
 
-from scaler.client.chunks import ChunkResults, checked, run_chunk, show_item
+from scaler.client.chunks import ChunkResults, SerializedChunkFunction, checked, run_chunk, show_item
 from scaler.errors import TaskTimeoutError
 from scaler.serialization import load_retry_on
 from scaler.serialization.exceptions import dump_exception
@@ -31,6 +32,8 @@ class ItemLimits(NamedTuple):
 
     timeout_seconds: float
     retry_on: bytes
+    leaves: bool = True
+    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
 
 
 class _Interrupted(BaseException):
@@ -86,6 +89,21 @@ def run_limited(
     return checked(_call_each(function, spread, items, limits, show))
 
 
+def without_leaving(function: Callable[..., Any]) -> Callable[..., Any] | None:
+    """Return the function of a chunk whose limits leave items to the client, so that it leaves none.
+
+    None for any other function.
+    """
+    if isinstance(function, SerializedChunkFunction) and function.limited is not None:
+        return SerializedChunkFunction(function.function, function.serializer, _leaving_none(function.limited))
+    return _leaving_none(function) if isinstance(function, partial) and function.func is run_limited else None
+
+
+def _leaving_none(run: Callable[..., Any]) -> partial[ChunkResults]:
+    assert isinstance(run, partial), "a client makes it with its limits"
+    return partial(partial(run_limited, limits=run.keywords["limits"]._replace(leaves=False)), *run.args)
+
+
 def _call_each(
     function: Callable[..., Any], spread: bool, items: Sequence[Any], limits: ItemLimits, show: Callable[[Any], str]
 ) -> ChunkResults:
@@ -98,7 +116,7 @@ def _call_each(
     began = time.monotonic()
     with _alarm(seconds) as alarm:
         for position, item in enumerate(items):
-            if seconds and time.monotonic() - began >= seconds:
+            if seconds and limits.leaves and time.monotonic() - began >= seconds:
                 left |= dict.fromkeys(range(position, len(items)), False)
                 done += [None] * (len(items) - position)
                 break
@@ -110,7 +128,7 @@ def _call_each(
                     alarm.stop()
             except BaseException as error:  # noqa: BLE001 (whatever an item raises is that item's outcome)
                 value = None
-                if asks_to_retry(error, is_to_retry):
+                if limits.leaves and asks_to_retry(error, is_to_retry):
                     left[position] = True
                 else:
                     failures[position] = _failure(error, item, seconds, show)

@@ -10,7 +10,7 @@ from types import CoroutineType
 from typing import Any
 
 from scaler.client.bundle import read_bundle
-from scaler.client.chunks import ChunkResults, run_chunk
+from scaler.client.chunks import ChunkResults, ItemsFailedError, SerializedChunkFunction, run_chunk
 from scaler.client.item_limits import run_limited
 from scaler.client.what_ran import WhatRan
 from scaler.config.commands import ReplayRequest
@@ -71,7 +71,12 @@ def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], seria
         # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised.
         each, spread = function.args
         return [_finish(each(*item) if spread else each(item)) for item in args[0]]
-    value = _finish(function(*args, **kwargs))
+    if isinstance(function, SerializedChunkFunction):
+        function = SerializedChunkFunction(function.function, function.serializer)  # a debugger may hold each call
+    try:
+        value = _finish(function(*args, **kwargs))
+    except ItemsFailedError as error:
+        value = error.results
     if isinstance(value, ChunkResults) and value.failures:
         raise load_exception(value.failures[min(value.failures)])
     return value

@@ -346,3 +346,27 @@ def test_no_call_is_interrupted_in_this_process_where_a_debugger_may_hold_it() -
     with Client(processes=False) as client:
         found = client.map(on_alarm, range(3), chunk_size=3, timeout_seconds=5.0, retry_on=ValueError)
     assert found == [on_alarm(None)] * 3
+
+
+def test_an_iterator_says_that_its_next_item_waits_to_be_tried_again(client: Client, tmp_path: Path) -> None:
+    results = client.imap(fails_once, [str(tmp_path)], retry_on=ValueError, retry_delay=60.0)
+    wanted = "item 0 of imap over fails_once: it waits "
+    text = until(lambda: next((each for each in [results.explain()] if each.startswith(wanted)), ""))
+    assert "before attempt 2 of 4 (retries: 1 of 3, losses: 0 of 3), after attempt 1 on " in text
+    results.close()
+
+
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_a_chunk_that_runs_again_has_an_outcome_for_each_of_its_items(
+    cluster: SchedulerClusterCombo, tmp_path: Path, is_plain: bool
+) -> None:
+    items = [(13, str(tmp_path)), (5, str(tmp_path)), (1, str(tmp_path))]
+    options: dict[str, Any] = {"retry_on": lambda error: "5 is" in str(error), "timeout_seconds": SECONDS}
+    with Client(cluster.get_address(), serializer=None if is_plain else Pickled) as own:
+        found = own.map(mixed, items, chunk_size=3, return_exceptions=True, name=str(tmp_path), **options)
+        assert (str(found[0]), found[1:]) == ("13 is busy", [5, 1])
+        [row] = until(lambda: [row for row in own.tasks(str(tmp_path), state="failed") if row.worker])
+        assert "13 is busy" in str(own.run_again(row.id).exception(SECONDS))
+        assert called(tmp_path) == {13: 2, 5: 3, 1: 2}
+        with pytest.raises(ValueError, match="13 is busy"):
+            own.replay(row.id)

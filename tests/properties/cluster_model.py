@@ -44,6 +44,8 @@ class ModelTask:
     cancelled: bool = False
     value: bytes | None = None
     raised: set[bytes] = field(default_factory=set)
+    raises: int = 0
+    """Attempts that ended with an exception."""
     ended: Outcome | None = None
 
 
@@ -192,6 +194,7 @@ class Model:
         task.attempt = attempt
         task.starts += 1
         assert task.spec.retries or task.starts == 1, "retries=0: started at most once"
+        assert not task.raises or task.spec.failed + task.raises <= task.spec.retries, "as often as retries allows"
         assert inputs == tuple(self._input(owner, reference) for reference in task.references), "inputs are right"
         worker.attempts[identifier] = attempt
         worker.owners[identifier] = owner
@@ -223,6 +226,7 @@ class Model:
             task.value = payload
         if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
             task.raised.add(payload)
+            task.raises += 1
         if outcome in (Outcome.NOT_STARTED, Outcome.INPUT_MISSING):
             task.starts -= 1
         worker.forget(identifier)

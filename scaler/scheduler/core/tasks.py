@@ -156,7 +156,7 @@ class Tasks:
         if missing:
             task.state = Waiting(missing)
             self._state.waiting += 1
-        elif group.spec.failed:
+        elif group.spec.failed and failed is None:
             self._requeue(task, _retry_delay(task), self._state.own_time(self._state.now))
         else:
             self._enqueue(task)

@@ -170,6 +170,15 @@ def test_an_item_that_failed_in_a_chunk_waits_and_counts_as_after_that_attempt()
     assert trial.outcome() is Outcome.EXCEPTION
 
 
+def test_an_item_that_failed_in_a_chunk_and_whose_input_failed_meanwhile_ends_with_it() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, payload=RAISED)
+    (second,) = cluster.submit(client, references=[(first,)], retry_on=ON_VALUE_ERRORS, failed=1)
+    assert cluster.outcomes(client)[second] == (Outcome.EXCEPTION, RAISED)
+
+
 def test_an_item_that_failed_in_a_chunk_waits_for_its_inputs_too() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w")
