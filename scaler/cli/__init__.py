@@ -39,7 +39,7 @@ SUBCOMMANDS: Mapping[str, tuple[str, str]] = {
     "scaler objects": (f"{_PARSE}objects", "scaler.monitor.commands:run"),
     "scaler costs": (f"{_PARSE}costs", "scaler.monitor.commands:run"),
     "scaler profile": (f"{_PARSE}profile", "scaler.monitor.commands:run"),
-    "scaler history": ("scaler.scheduler.history_commands:parse_history", "scaler.scheduler.history_commands:run"),
+    "scaler history": (f"{_PARSE}history", "scaler.monitor.commands:run"),
     "scaler completion": ("scaler.cli.completion:parse", "scaler.cli.completion:run"),
     **{
         f"scaler {verb}": (f"{_PARSE}question", "scaler.monitor.commands:run")

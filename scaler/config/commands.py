@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
@@ -78,6 +80,7 @@ sections of the file, and the commands whose -h lists their keys:
 A file that is named like a command is ./local."""
 M = TypeVar("M", bound=SettingsModel)
 Environment = Mapping[str, str]
+DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,6 +178,16 @@ class AuditRequest:
     """The request of `scaler audit`."""
 
     config: TopConfig
+    as_json: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRequest:
+    """The request of `scaler history`. source: a state_directory, or whom to ask. since, until: unix seconds."""
+
+    source: Path | TopConfig
+    since: float
+    until: float
     as_json: bool
 
 
@@ -294,6 +307,35 @@ def parse_audit(program: str, arguments: Sequence[str], environment: Environment
     sources = _sources(TopConfig, parser, arguments, environment)
     as_json = bool(sources.flags.pop("json"))
     return AuditRequest(_monitored(sources), as_json)
+
+
+def parse_history(program: str, arguments: Sequence[str], environment: Environment) -> HistoryRequest:
+    """Return the request of `scaler history`, which takes a folder in place of an address, too."""
+    purpose = "Print what happened earlier: figures of each minute, decisions, incidents, failures, times of functions."
+    parser = flags_parser(program, TopConfig, purpose)
+    parser.usage = f"{program} [-c FILE] [settings] [ADDRESS | STATE_DIRECTORY]"
+    form = "a local time such as 2026-03-29T03:00"
+    parser.add_argument("--since", metavar="TIME", help=f"{form} [default: 24 hours ago]")
+    parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per record")
+    sources = _sources(TopConfig, parser, arguments, environment)
+    folder = Path(str(sources.flags.get("monitor_address", ""))).expanduser()
+    has_folder = "monitor_address" in sources.flags and folder.is_dir()
+    as_json, now = bool(sources.flags.pop("json")), time.time()
+    since = _local_time("--since", sources.flags.pop("since", None), now - DAY_SECONDS)
+    until = _local_time("--until", sources.flags.pop("until", None), now + 1)
+    if since >= until:
+        raise UsageError("--since must be before --until")
+    return HistoryRequest(folder if has_folder else _monitored(sources), since, until, as_json)
+
+
+def _local_time(flag: str, text: object, default: float) -> float:
+    if text is None:
+        return default
+    try:
+        return datetime.fromisoformat(str(text)).timestamp()
+    except ValueError:
+        raise UsageError(f"{flag} {text}: give a time such as 2026-03-29T03:00") from None
 
 
 def parse_objects(program: str, arguments: Sequence[str], environment: Environment) -> ObjectsRequest:

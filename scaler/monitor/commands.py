@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from typing import TextIO
@@ -18,15 +19,19 @@ from typing import TextIO
 from scaler.config.commands import (
     AuditRequest,
     CostsRequest,
+    HistoryRequest,
     ObjectsRequest,
     ProfileRequest,
     Question,
     TopForm,
     TopRequest,
 )
+from scaler.config.monitors import TopConfig
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.history_lines import Shown, shown, shown_of
+from scaler.monitor.history_lines import line as history_line
 from scaler.monitor.profiles import show_profile
 from scaler.monitor.rows import view
 from scaler.monitor.trace import trace
@@ -35,6 +40,7 @@ from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import Role
 from scaler.protocol.monitor_rows import AuditRow, Status
+from scaler.scheduler.history_file import FOLDER, read
 from scaler.texts import escaped
 
 STDOUT = "-"
@@ -46,7 +52,7 @@ NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
 
-_Request = TopRequest | Question | AuditRequest | ObjectsRequest | ProfileRequest | CostsRequest
+_Request = TopRequest | Question | AuditRequest | HistoryRequest | ObjectsRequest | ProfileRequest | CostsRequest
 
 
 def run(request: _Request) -> int:
@@ -65,7 +71,10 @@ def run(request: _Request) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        asyncio.run(_main(request))
+        if isinstance(request, HistoryRequest) and isinstance(request.source, Path):
+            _print_files(request.source / FOLDER, request)
+        else:
+            asyncio.run(_main(request))
         sys.stdout.flush()
     except BrokenPipeError:  # `head` has read enough; Python must not fail on it again when it exits
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -74,7 +83,8 @@ def run(request: _Request) -> int:
 
 async def _main(request: _Request) -> None:
     changed = asyncio.Event()
-    config = request.config
+    config = request.source if isinstance(request, HistoryRequest) else request.config
+    assert isinstance(config, TopConfig)
     connection = MonitorConnection(
         config.monitor_address,
         changed.set,
@@ -92,20 +102,19 @@ async def _main(request: _Request) -> None:
             case AuditRequest():
                 for row in connection.model.audit:
                     _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))
+            case HistoryRequest(since=since, until=until, as_json=as_json):
+                _print_history(shown_of(await connection.history(since, until)), as_json=as_json)
             case ProfileRequest(_, subject, output):
                 await show_profile(connection, subject, output, _write)
             case ObjectsRequest(_, as_json, limit):
                 _print_objects(await connection.objects(limit), as_json=as_json)
-            case Question(verb="explain", subject=""):
-                for line in why_waiting(connection.model.status):
-                    _write(sys.stdout, line)
+            case Question(verb="explain", subject=task):
+                await _explain(connection, task)
             case Question(verb="logs", subject=""):
                 for each in reversed(await connection.worker_logs("", MAX_LINES)):
                     _write(sys.stdout, log_line(each))
             case CostsRequest(_, as_json):
                 _print_costs(connection.model.status, as_json=as_json)
-            case Question(verb="explain", subject=task):
-                _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
             case Question(verb="logs", subject=task):
                 await _show_log(connection, await _task_of(connection, task))
             case Question(verb="report" as verb, subject=file, seconds=seconds):
@@ -117,6 +126,15 @@ async def _main(request: _Request) -> None:
                 _write_trace(connection, file)
     finally:
         connection.close()
+
+
+async def _explain(connection: MonitorConnection, task: str) -> None:
+    """Print why a task waits or how it ended; without one, why all tasks wait."""
+    if task:
+        _write(sys.stdout, await connection.explain(await _task_of(connection, task)))
+        return
+    for line in why_waiting(connection.model.status):
+        _write(sys.stdout, line)
 
 
 async def _screen(connection: MonitorConnection) -> None:
@@ -187,6 +205,20 @@ def _audit_line(row: AuditRow) -> str:
     peer = " ".join(text for text in (row.key or "-", row.role, row.host) if text)
     what = " ".join(text for text in (f"{row.times} x" if row.times else "", row.text) if text)
     return f"{row.document()['time']} {row.kind:12} {peer}{': ' if what else ''}{what}"
+
+
+def _print_files(directory: Path, request: HistoryRequest) -> None:
+    if not directory.is_dir():
+        raise UsageError(f"there is no folder {str(directory)!r}: give the state_directory of a scheduler")
+    try:
+        _print_history(shown(read(directory, request.since, request.until)), as_json=request.as_json)
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+
+
+def _print_history(rows: Iterable[Shown], *, as_json: bool) -> None:
+    for row in rows:
+        sys.stdout.write(history_line(row, as_json=as_json) + "\n")
 
 
 def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:

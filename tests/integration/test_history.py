@@ -66,7 +66,7 @@ def test_a_time_is_picked_and_a_torn_file_hides_nothing_else(
     assert scaler(capsys, str(tmp_path)) == whole[:-1]
     before = datetime.fromtimestamp(time.time() - 3600, UTC).isoformat()
     assert scaler(capsys, str(tmp_path), "--until", before) == []
-    assert scaler(capsys, str(tmp_path), "--since", before) == whole[:-1]
+    assert scaler(capsys, "--since", before, str(tmp_path)) == whole[:-1]
 
 
 def test_a_client_reads_the_runs_of_a_state_directory_and_how_a_function_has_changed(tmp_path: Path) -> None:
@@ -96,6 +96,24 @@ def test_a_client_reads_the_runs_of_a_state_directory_and_how_a_function_has_cha
         assert row.trend_percent is not None
 
 
+def test_what_is_no_folder_is_the_name_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("scaler", ["history", "nowhere"]) == 1
+    assert "no cluster is named 'nowhere'" in capsys.readouterr().err
+
+
+def test_the_command_asks_a_scheduler_at_an_address(capsys: pytest.CaptureFixture[str]) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:
+        assert client.submit(half, 1).exception() is not None
+        assert until(lambda: client.history().failures)
+        rows = [json.loads(line) for line in scaler(capsys, combo.get_monitor_address(), "--json")]
+        assert {"started", "joined", "minute", "failed", "function"} <= {row["kind"] for row in rows}
+        assert [row["at"] for row in rows] == sorted(row["at"] for row in rows)
+        lines = scaler(capsys, combo.get_monitor_address())
+        assert any(" failed half: " in line and "an odd number" in line for line in lines)
+        assert any(" function half: 1 ended, 1 failed in " in line for line in lines)
+        assert any(" 1 slot busy; " in line for line in lines)
+
+
 def test_without_a_state_directory_the_last_hour_is_known() -> None:
     began_at = time.time()
     with SchedulerClusterCombo(n_workers=1) as combo, Client(address=combo.get_address()) as client:
@@ -112,7 +130,7 @@ def test_without_a_state_directory_the_last_hour_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nowhere"], [".", "--since", "yesterday"], [".", "--since", "2026-01-02", "--until", "2026-01-01"]]
+    "arguments", [["."], [".", "--since", "yesterday"], [".", "--since", "2026-01-02", "--until", "2026-01-01"]]
 )
 def test_what_cannot_be_printed_is_told(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command("scaler", ["history", *arguments]) == 2

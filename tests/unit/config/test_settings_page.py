@@ -40,6 +40,7 @@ OF_ALL_COMMANDS = {"--config", "--help", "--version"}
 OF_SOME_COMMANDS = {
     *("--once", "--json", "--seconds", "--dry-run", "--check"),
     *("--of", "--pdb"),  # of scaler profile and scaler replay
+    *("--since", "--until"),  # of scaler history
     *("--role", "--expires", "--output", "--directory"),  # of scaler keys
 }
 """They say what a command does, and are no settings."""

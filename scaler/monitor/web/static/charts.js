@@ -2,12 +2,14 @@
 
 import uPlot from "./vendor/uPlot.js";
 import { h, setText } from "./dom.js";
-import { bytes, span } from "./format.js";
+import { bytes, clock, span } from "./format.js";
 
 const HEIGHT = 156;
 const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
 const GAP_SECONDS = 5;
+const DAY = 86_400;
+const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const GAP_FACTOR = 2.5;
 const MARKS = { started: "good", ended: "bad", scaling: "violet", moment: "text" };
 const dark = matchMedia("(prefers-color-scheme: dark)");
@@ -99,7 +101,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
     const last = data[0].length - 1;
     const at = index ?? last;
     lines.forEach((_line, each) => setText(values[each], at >= 0 ? show(data[each + 1][at]) : "–"));
-    setText(time, index === null || index === undefined ? "" : clockOf(data[0][index], 1));
+    setText(time, index === null || index === undefined ? "" : clock(data[0][index]));
   }
 
   function update(columns, since, until, newMarks = []) {
@@ -133,6 +135,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
 function clockOf(at, step) {
   const time = new Date(at * 1000);
   const two = (value) => String(value).padStart(2, "0");
+  if (step >= DAY) return DATE.format(time);
   const minutes = `${two(time.getHours())}:${two(time.getMinutes())}`;
   return step < 60 ? `${minutes}:${two(time.getSeconds())}` : minutes;
 }
