@@ -597,12 +597,12 @@ class Client(ArgumentOnly):
         return self._status().history(start, end)
 
     @hiding_frames
-    def tasks(self, name: str | None = None, *, state: str = "") -> TaskTable:
-        """Return the tasks of this name, of any client of the key, the newest first; without a name those known.
+    def tasks(self, name: str | None = None, *, state: str = "", tag: str | None = None) -> TaskTable:
+        """Return the tasks of this name or tag, of any client of the key, the newest first; without both those known.
 
         state: only these: `running`, `failed` (in any way), or the name of an outcome such as `done`.
         """
-        return self._status().tasks(name, state)
+        return self._status().tasks(name, state, tag)
 
     @hiding_frames
     def cancel(self, name: str | None = None, *, tag: str | None = None) -> int:
@@ -624,14 +624,16 @@ class Client(ArgumentOnly):
         return sum(future.cancel() for future in found)
 
     @hiding_frames
-    def retry(self, name: str) -> list[ScalerFuture]:
-        """Run this client's failed tasks of a name again, as `run_again` does; return their new futures.
+    def retry(self, name: str | None = None, *, tag: str | None = None) -> list[ScalerFuture]:
+        """Run this client's failed tasks of a name or with a tag again, as `run_again` does; return their new futures.
 
         They are in the order in which the tasks were submitted. Those that did not run because an input failed are left
-        out: run that again. The scheduler keeps the last 1,000.
+        out: run that again. The scheduler keeps the last 1,000. Raises UsageError unless one of the two is given.
         """
+        if (name is None) == (tag is None):
+            raise UsageError("give the name or the tag of the tasks to run again")
         own = self.identity.hex()
-        failed = self._status().tasks(name, "failed")
+        failed = self._status().tasks(name, "failed", tag)
         # The ids of one client count up, so their order is that of the submissions.
         return [
             self.run_again(task) for task in sorted(row.id for row in failed if row.id.startswith(own) and row.worker)

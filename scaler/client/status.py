@@ -54,12 +54,18 @@ class ClusterStatus:
 
         return self._ask(ask)
 
-    def tasks(self, name: str | None, state: str) -> TaskTable:
-        """Return the tasks of this name, or all that are known; state: an outcome's name, `running`, `failed`."""
+    def tasks(self, name: str | None, state: str, tag: str | None = None) -> TaskTable:
+        """Return the tasks of this name and tag, or all that are known.
+
+        state: an outcome's name, `running`, `failed`.
+        """
 
         async def ask(monitor: MonitorConnection, _: asyncio.Event) -> TaskTable:
-            found = [] if name is None else [row for row in await monitor.find(name) if row.function == name]
-            return RowTable(monitor.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=found))
+            wanted = name if tag is None else tag
+            found = [] if wanted is None else await monitor.find(wanted)
+            fitting = [row for row in found if name is None or row.function == name]
+            rows = monitor.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=fitting)
+            return RowTable(row for row in rows if tag is None or row.has_tag(tag))
 
         return self._ask(ask)
 

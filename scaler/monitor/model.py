@@ -295,7 +295,7 @@ class Model:
     ) -> list[TaskRow]:
         """Return the tasks that were reported last, the newest first, then earlier failures.
 
-        search: a part of the id, function, client, worker or failure, in any case. state: an outcome's name, `running`,
+        search: a part of the id, function, client, worker, failure or tag, in any case. state: an outcome's name, `running`,
         or `failed` for every kind of failure. failure: key of a group of failures, which has no others. found: what the
         scheduler has found, which comes first.
         """
@@ -404,4 +404,4 @@ def _figures(before: Status, status: Status) -> Mapping[str, float]:
 
 
 def _searched(task: TaskRow) -> str:
-    return "\n".join((task.id, task.function, task.client, task.worker, task.state, task.text)).casefold()
+    return "\n".join((task.id, task.function, task.client, task.worker, task.state, task.text, task.tags)).casefold()

@@ -31,6 +31,9 @@ NO_FAILURE = (*LIVE, READY, WAITING, ASSIGNED, SUSPENDED, DONE, CANCELLED)
 """States of a task that are no failure; all others are names of outcomes."""
 
 
+TAGS_BETWEEN = ", "
+
+
 class TaskRow(NamedTuple):
     """One task as last reported. ended_at is None while it runs."""
 
@@ -53,6 +56,7 @@ class TaskRow(NamedTuple):
     lane: Annotated[int, Column(help="Which processor of its worker ran it, from 1; 0: none did")] = 0
     failures: Annotated[int, Column(help="Earlier attempts that raised an exception of its retry_on")] = 0
     losses: Annotated[int, Column(help="Earlier attempts that ended with their process or worker")] = 0
+    tags: Annotated[str, Column(help="Its tags, with commas between them")] = ""
     began_us: Annotated[int, INTERNAL] = 0
     """When it began, by the monotonic clock of its worker; 0 without a lane."""
     clock_zero: Annotated[float, INTERNAL] = 0.0
@@ -69,6 +73,9 @@ class TaskRow(NamedTuple):
     @property
     def failed(self) -> Annotated[bool, Column()]:
         return self.state not in NO_FAILURE
+
+    def has_tag(self, tag: str) -> bool:
+        return f"{TAGS_BETWEEN}{tag}{TAGS_BETWEEN}" in f"{TAGS_BETWEEN}{self.tags}{TAGS_BETWEEN}"
 
 
 TASK_COLUMNS = TaskRow._fields[:-1]

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass
 from itertools import chain, islice, repeat
 from operator import itemgetter
 
-from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome
+from scaler.protocol.messages import STARTED_AFTER_SECONDS, Outcome, Spec
 from scaler.protocol.monitor_rows import (
     LIVE,
     NO_FAILURE,
     RETRYING,
     RUNNING,
+    TAGS_BETWEEN,
     TASK_COLUMNS,
     BlockRow,
     DecisionRow,
@@ -316,6 +317,7 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         traceback=traceback[:MAX_TRACEBACK],
         failures=max(0, record.attempt - 1 - record.losses - record.uncharged),
         losses=record.losses,
+        tags=_tags_of(group.spec),
     )
 
 
@@ -323,9 +325,15 @@ def _running_row(task: Task, worker: str, seconds: float) -> TaskRow:
     return live_row(task, RUNNING, worker, task.number)._replace(duration_us=int(max(0.0, seconds) * 1e6))
 
 
+def _tags_of(spec: Spec) -> str:
+    return TAGS_BETWEEN.join(spec.tags)[:MAX_TEXT] if spec.tags else ""
+
+
 def live_row(task: Task, state: str, worker: str, attempt: int) -> TaskRow:
     function, client = task.group.spec.name[:MAX_TEXT], task.group.client.name[:MAX_TEXT]
     row = TaskRow(task.id.hex(), state, function, worker[:MAX_TEXT], client, attempt, task.max_number)
+    if task.group.tags:
+        row = row._replace(tags=_tags_of(task.group.spec))
     errors = task.errors
     return row if errors is None else row._replace(failures=errors.failures, losses=errors.losses)
 

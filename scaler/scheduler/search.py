@@ -28,14 +28,16 @@ NEAR = 100
 def find(state: ClusterState, search: str, at: float, now: float) -> bytes:
     """Return the table of the tasks as JSON, the live ones first.
 
-    search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker.
+    search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker or of a
+    tag.
     at, now: the present time, in unix seconds and of the scheduler's clock.
     """
     wanted = search.strip().casefold()
 
     @cache
     def is_named(group: Group) -> bool:
-        return wanted in group.spec.name.casefold() or wanted in group.client.name.casefold()
+        texts = group.spec.name, group.client.name, *group.spec.tags
+        return any(wanted in text.casefold() for text in texts)
 
     def fits(task: Task) -> bool:
         worker = getattr(task.state, "worker", None)

@@ -73,6 +73,25 @@ def test_failed_tasks_of_a_name_run_again(cluster: SchedulerClusterCombo, tmp_pa
         assert stranger.retry("halves") == []
 
 
+def test_tasks_are_listed_and_run_again_by_tag(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
+    path = str(tmp_path / "there")
+    with Client(cluster.get_address()) as client:
+        tagged = client.options(tags=("nightly", "a, b"))
+        failed = [tagged.submit(divided, path, number) for number in (1, 2)]
+        client.options(tags=["night"]).submit(doubled, 1).result()
+        for future in failed:
+            assert isinstance(future.exception(), ZeroDivisionError)
+        until(lambda: len(client.tasks(tag="nightly", state="failed")) == 2)
+        assert {row.id for row in client.tasks("divided", tag="a, b")} == {future.task_id.hex() for future in failed}
+        assert {row.tags for row in client.tasks(tag="nightly")} == {"nightly, a, b"}
+        until(lambda: client.tasks(tag="night", state="done"))
+        assert not client.tasks(tag="nigh")
+        Path(path).touch()
+        assert client.gather(client.retry(tag="nightly")) == [1.0, 0.5]
+        with pytest.raises(UsageError, match="name or the tag"):
+            client.retry()
+
+
 def test_unfinished_tasks_of_a_name_are_cancelled(cluster: SchedulerClusterCombo, tmp_path: Path) -> None:
     with Client(cluster.get_address()) as client:
         gate = tmp_path / "gate"

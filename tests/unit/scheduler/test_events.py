@@ -107,6 +107,7 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "lane": 0,
             "failures": 0,
             "losses": 0,
+            "tags": "",
             "began_us": 0,
             "clock_zero": 0.0,
         }

@@ -214,6 +214,7 @@ export function task(store, place) {
       // How many there may be matters to a task that runs again.
       ["Attempt", row.attempt > 1 || row.ended_at === null ? `${count(row.attempt)} of ${count(row.max_attempts)}` : row.attempt > 0 ? "1" : "never started"],
       (row.failures > 0 || row.losses > 0) && ["Earlier attempts", [row.failures > 0 && `${count(row.failures)} raised an exception of retry_on`, row.losses > 0 && `${count(row.losses)} lost with process or worker`].filter(Boolean).join(", ")],
+      row.tags && ["Tags", row.tags],
       row.failed_input && ["Failed input", h("a", { href: href(["task", row.failed_input]) }, h("code", {}, shortId(row.failed_input)))],
       ["Started", isQueued(row.state) || row.attempt === 0 ? "–" : clock(row.started_at)], ["Ended", clock(row.ended_at)],
       ["Duration", isQueued(row.state) ? "–" : row.ended_at === null ? span(Math.max(0, store.now() - row.started_at)) : micros(row.duration_us)],
