@@ -115,6 +115,7 @@ class SchedulerClusterCombo:
         max_suspended_tasks: int = 1000,
         profile_interval_seconds: float = 0.1,
         hard_processor_suspend: bool = False,
+        requirements: tuple[str, ...] = (),
         preload: str | None = None,
         preload_timeout_seconds: float = 600.0,
         io_threads: int = 1,

@@ -19,6 +19,7 @@ from scaler.config.values import (
     Count,
     CountOrNone,
     EventLoop,
+    Names,
     Preload,
     Seconds,
     SecondsOrNone,
@@ -100,6 +101,11 @@ class WorkerSettings(LoggingConfig):
     hard_processor_suspend: Annotated[bool, Setting("-hps")] = False
     """Stop a suspended processor with a signal; otherwise its threads continue while its task waits. Not for symphony
     and aws_hpc in mode offload, whose tasks are not suspended.
+    """
+    requirements: Annotated[Names, Setting(default_text="none", metavar="REQUIREMENT")] = ()
+    """Packages that tasks import, such as numpy>=2, or @PATH: a file with one on each line. Each host installs them
+    once, with uv, or with pip where there is no uv, into ~/.cache/scaler/requirements. Not for symphony and aws_hpc in
+    mode offload.
     """
     preload: Annotated[Preload | None, Setting(metavar="CALL")] = None
     """What each processor, service or job calls before its first task: module.path:function(literals)."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Annotated, ClassVar, cast
 
 from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
@@ -27,10 +29,14 @@ PROCESSOR_SETTINGS = (
     "max_processor_memory_growth",
     "max_suspended_tasks",
     "profile_interval_seconds",
+    "requirements",
     "hard_processor_suspend",
     "preload_timeout_seconds",
 )
 """Settings of a worker's processors, which tasks that run elsewhere do not have."""
+FILE_MARK = "@"
+"""Begins the path of a file in a list of requirements."""
+_COMMENT = re.compile(r"(^|\s)#.*")
 TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COUNT")
 
 
@@ -59,8 +65,25 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
         self.default("worker_scheduler_address", self.scheduler_address)
         super().__post_init__()
 
+    def all_requirements(self) -> tuple[str, ...]:
+        """Return the requirements, those of files included. Raises ValueError for a file that cannot be read."""
+        found: list[str] = []
+        for each in self.requirements:
+            if not each.startswith(FILE_MARK):
+                found.append(each)
+                continue
+            path = Path(each.removeprefix(FILE_MARK)).expanduser()
+            try:
+                lines = path.read_text("utf-8").splitlines()
+            except (OSError, UnicodeDecodeError) as error:
+                raise ValueError(f"requirements: cannot read {str(path)!r}: {error}") from None
+            found += [text for line in lines if (text := _COMMENT.sub("", line).strip())]
+        return tuple(found)
+
     def check(self) -> None:
         super().check()
+        if any(each.startswith("-") for each in self.all_requirements()):
+            raise ValueError("requirements: options of installers are none; set UV_... or PIP_... variables instead")
         if self.death_timeout_seconds <= self.heartbeat_interval_seconds:
             raise ValueError(
                 f"death_timeout_seconds ({self.death_timeout_seconds:g}) must be more than "
@@ -99,8 +122,9 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
         self, unit_id: str, slots: int, *, unit_id_from: str = "unit_id", stop_grace_seconds: float = 5.0
     ) -> WorkerConfig:
         """Return the document of one unit of this manager."""
+        values = {item.name: getattr(self, item.name) for item in fields(WorkerSettings)}
         return WorkerConfig(
-            **{item.name: getattr(self, item.name) for item in fields(WorkerSettings)},
+            **values | {"requirements": self.all_requirements()},
             scheduler_address=self.worker_scheduler_address,
             insecure_no_auth=self.insecure_no_auth,
             compression=self.compression,

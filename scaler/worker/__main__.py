@@ -26,6 +26,11 @@ def main() -> int:
         config = WorkerConfig.from_environment()
     except ScalerError as error:
         return _report(status_fd, error)
+    if config.requirements:
+        try:
+            _provide(config, status_fd)
+        except ScalerError as error:
+            return _report(status_fd, error)
     adopt_orphans()  # should the fork server end first
     output = OutputRelay()
     fork_server = start_fork_server(config)
@@ -38,6 +43,24 @@ def main() -> int:
 
             end_descendants(pids_of_store(config))  # it serves the other workers of this host, too
             end_others_born_with(*config.own_variables)  # what tasks have started may have left their process groups
+
+
+def _provide(config: WorkerConfig, status_fd: str | None) -> None:
+    """Have this process and those that it starts import the packages that tasks need. Raises ConfigError."""
+    from scaler.worker.requirements import provide  # noqa: PLC0415 (few workers have any)
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"worker: {text}\n")
+        sys.stderr.flush()
+        if status_fd is not None:
+            os.ftruncate(int(status_fd), 0)
+            os.pwrite(int(status_fd), text.encode("utf-8", "replace"), 0)
+
+    folder = str(provide(config.requirements, say))
+    if status_fd is not None:
+        os.ftruncate(int(status_fd), 0)
+    sys.path.insert(0, folder)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, os.environ.get("PYTHONPATH"))))
 
 
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:

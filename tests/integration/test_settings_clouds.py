@@ -160,7 +160,7 @@ def test_units_are_told_all_that_their_manager_was_told(
     }
     if kind in ELSEWHERE:
         values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
-        values["store_spill_directory"] = str(tmp_path)
+        values |= {"store_spill_directory": str(tmp_path), "requirements": ("numpy>=1,<3",)}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
         document = document_of(backend, unit_id, aws)

@@ -124,6 +124,7 @@ OF_WORKERS = {
         "test_profile_interval_seconds_sets_how_many_samples_there_are_and_0_switches_them_off"
     ),
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
+    "requirements": "integration/test_requirements.py::test_workers_import_what_their_manager_requires_from_one_folder",
     "preload": CLUSTERS + "test_processors_were_preloaded",
     "preload_timeout_seconds": WORKERS + "test_workers_whose_preload_hangs_end_and_say_so",
     "io_threads": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",

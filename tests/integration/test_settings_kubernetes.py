@@ -50,6 +50,7 @@ def test_units_are_told_all_that_their_manager_was_told(standin: StandInSite, tm
         "hard_processor_suspend": True,
         "host_name": "one",
         "store_spill_directory": str(tmp_path),
+        "requirements": ("numpy>=1,<3",),
     }
     of_this_machine = {"logging_paths": (str(tmp_path / "log"),), "logging_config_file": str(tmp_path / "log.json")}
     with backend_of(standin, worker_scheduler_address="tcp://192.0.2.1:2", **values, **of_this_machine) as backend:

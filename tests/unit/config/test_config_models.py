@@ -136,7 +136,7 @@ def test_settings_of_processors_are_refused_where_tasks_run_elsewhere(key: str) 
         (SymphonyConfig, {"worker_manager_id": "m", "service_name": "app"}),
         (AwsHpcConfig, offload),
     ]
-    others = {bool: True, int: 7, float: 7.0, str: "other"}
+    others = {bool: True, int: 7, float: 7.0, str: "other", tuple: ("numpy",)}
     for model, values in elsewhere:
         told = {"scheduler_address": ADDRESS, **values}
         default = describe(model)[key].default

@@ -1,0 +1,120 @@
+"""Packages that a worker manager's tasks need: installed on each host once, for all workers with the same list.
+
+They lie in a folder of their own, which comes before what is installed for the worker's Python, so neither that nor
+other managers' workers change. What Scaler itself needs is installed there only in the version that runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, requires, version
+from pathlib import Path
+
+from scaler.errors import ConfigError
+
+INSTALL_SECONDS = 1800.0
+MAX_ERROR_CHARACTERS = 400
+ERROR_LINES = 3
+_DISTRIBUTION = "scaler-compute"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
+_UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
+"""Where the installer of uv puts it."""
+
+
+def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
+    """Return the folder with these packages, after installing them where no other worker has.
+
+    say: is told what it waits for. Raises ConfigError with the text of the installer.
+    """
+    constraints = _own_versions()
+    digest = _digest(requirements, constraints)
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scaler" / "requirements"
+    folder = cache / digest
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with (cache / f"{digest}.lock").open("w") as lock:
+            if not folder.exists():
+                say(f"waits for another worker that installs requirements: {', '.join(requirements)}")
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                say(f"installs requirements: {', '.join(requirements)}")
+                _install(requirements, constraints, folder)
+    except OSError as error:
+        raise ConfigError(
+            f"requirements cannot be installed into {cache}: {error.strerror or error}; XDG_CACHE_HOME names another "
+            "place"
+        ) from error
+    return folder
+
+
+def _install(requirements: Sequence[str], constraints: Sequence[str], folder: Path) -> None:
+    unfinished = folder.with_suffix(".new")
+    shutil.rmtree(unfinished, ignore_errors=True)
+    pins = folder.with_suffix(".constraints")
+    pins.write_text("".join(f"{each}\n" for each in constraints))
+    command = [*_installer(), "--target", str(unfinished), "--constraint", str(pins), *requirements]
+    try:
+        done = subprocess.run(
+            command,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=INSTALL_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConfigError(f"requirements were not installed within {INSTALL_SECONDS:g} s") from None
+    finally:
+        pins.unlink(missing_ok=True)
+    if done.returncode:
+        shutil.rmtree(unfinished, ignore_errors=True)
+        lines = [line.strip() for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+        text = "; ".join(lines[-ERROR_LINES:])[:MAX_ERROR_CHARACTERS]
+        raise ConfigError(f"requirements {', '.join(requirements)} cannot be installed: {text}")
+    unfinished.mkdir(exist_ok=True)  # all may be there without a file
+    unfinished.rename(folder)
+
+
+def _installer() -> list[str]:
+    """Return the command that installs packages. Raises ConfigError where there is none."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *map(os.path.expanduser, _UV_FOLDERS)])
+    if uv := shutil.which("uv", path=path):
+        return [uv, "pip", "install", "-q", "--python", sys.executable]
+    pip = [sys.executable, "-m", "pip"]
+    if subprocess.run([*pip, "--version"], capture_output=True, check=False).returncode:
+        raise ConfigError(f"requirements need uv, or pip in {sys.executable}: install one of them")
+    return [*pip, "install", "-q", "--disable-pip-version-check", "--no-input"]
+
+
+def _own_versions() -> list[str]:
+    """Return what Scaler needs, each in the version that is installed here."""
+    try:
+        declared = [each for each in requires(_DISTRIBUTION) or () if "extra ==" not in each]
+    except PackageNotFoundError:
+        declared = []
+    pins = []
+    for name in sorted({match[0] for each in declared if (match := _NAME.match(each))}):
+        try:
+            pins.append(f"{name}=={version(name)}")
+        except PackageNotFoundError:  # for another version of Python
+            continue
+    return pins
+
+
+def _digest(requirements: Sequence[str], constraints: Sequence[str]) -> str:
+    """Return what names the folder: of the list, of files in it, of Python and machine, and of what Scaler needs."""
+    digest = hashlib.sha256()
+    for each in (sys.version, os.uname().machine, *constraints, *sorted(requirements)):
+        digest.update(f"{each}\n".encode())
+    for path in map(Path, sorted(requirements)):
+        if path.is_file():
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,143 @@
+"""Requirements of a worker manager: installed once on a host, by pip here and by uv where there is one."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.config.load import model_of
+from scaler.config.worker_managers import WorkerManagerConfig
+from scaler.errors import ConfigError
+from scaler.worker.requirements import provide
+from tests.waiting import until
+
+WAIT_SECONDS = 120.0
+"""pip takes seconds to start, more so on a busy machine."""
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return where packages are cached. No installer looks for packages elsewhere."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    return tmp_path / "cache" / "scaler" / "requirements"
+
+
+def wheel(folder: Path, version: str) -> Path:
+    """Make a wheel of a module that no other package has."""
+    path = folder / f"tabulator-{version}-py3-none-any.whl"
+    info = f"tabulator-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tabulator.py", f"VERSION = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tabulator\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def imported(_: int = 0) -> tuple[str, str]:
+    import tabulator  # type: ignore[import-not-found]  # noqa: PLC0415 (in the task)
+
+    return tabulator.VERSION, tabulator.__file__
+
+
+def version_of_a_child() -> str:
+    import subprocess  # noqa: PLC0415 (in the task)
+
+    command = (sys.executable, "-c", "import tabulator; print(tabulator.VERSION)")
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_workers_import_what_their_manager_requires_from_one_folder(tmp_path: Path, cache: Path) -> None:
+    listed = tmp_path / "requirements.txt"
+    listed.write_text(f"# ours\n{wheel(tmp_path, '1.0')}  # a wheel\n\n")
+    with (
+        SchedulerClusterCombo(n_workers=2, requirements=(f"@{listed}",)) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        found = {client.submit(imported, number).result(WAIT_SECONDS) for number in range(20)}
+        [folder] = [each for each in cache.iterdir() if each.is_dir()]
+        assert found == {("1.0", str(folder / "tabulator.py"))}
+        assert client.submit(version_of_a_child).result(WAIT_SECONDS) == "1.0"
+
+
+def test_what_cannot_be_installed_is_the_reason_of_the_units(tmp_path: Path, cache: Path) -> None:
+    missing = str(tmp_path / "tabulator-9-py3-none-any.whl")
+    with (
+        SchedulerClusterCombo(n_workers=1, requirements=(missing,)) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        future = client.submit(imported)
+        text = until(
+            lambda: "cannot be installed" in (text := client.explain(future)) and text, WAIT_SECONDS, pause_seconds=0.1
+        )
+        assert missing in text
+        future.cancel()
+    assert not [each for each in cache.iterdir() if each.is_dir()]
+
+
+def uv(folder: Path, script: str) -> None:
+    """Install a stand-in for uv, which notes its arguments."""
+    path = folder / "home" / ".local" / "bin" / "uv"
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\necho "$@" >> {folder}/calls\n{script}\n')
+    path.chmod(0o755)
+
+
+def test_uv_installs_where_there_is_one_once_for_workers_that_start_together(tmp_path: Path, cache: Path) -> None:
+    uv(tmp_path, 'while test "$1" != --target; do shift; done; mkdir -p "$2"; touch "$2/ready.py"')
+    said: list[str] = []
+    folders: set[Path] = set()
+    threads = [
+        threading.Thread(target=lambda: folders.add(provide(("tabulator>=1,<2", "b"), said.append))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [folder] = folders
+    assert (folder / "ready.py").exists()
+    [call] = (tmp_path / "calls").read_text().splitlines()
+    assert call.startswith(f"pip install -q --python {sys.executable} --target {folder}.new --constraint ")
+    assert call.endswith(" tabulator>=1,<2 b")
+    assert said.count("installs requirements: tabulator>=1,<2, b") == 1
+    assert provide(("b", "tabulator>=1,<2"), said.append) == folder
+    assert provide(("c",), said.append) != folder
+    assert not list(cache.glob("*.new"))
+
+
+def test_a_file_that_the_list_names_counts_with_its_contents(tmp_path: Path) -> None:
+    uv(tmp_path, "exit 0")
+    path = wheel(tmp_path, "1.0")
+    first = provide((str(path),), lambda _: None)
+    path.write_bytes(b"another build")
+    assert provide((str(path),), lambda _: None) != first
+
+
+def test_an_installer_that_fails_leaves_nothing_and_its_last_lines_are_the_error(tmp_path: Path, cache: Path) -> None:
+    uv(tmp_path, "echo one >&2; echo no solution found >&2; exit 1")
+    with pytest.raises(ConfigError, match="requirements b cannot be installed: one; no solution found"):
+        provide(("b",), lambda _: None)
+    assert [each.suffix for each in cache.iterdir()] == [".lock"]
+
+
+def test_a_cache_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(ConfigError, match=f"requirements cannot be installed into {tmp_path}/cache/scaler"):
+        provide(("b",), lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("requirements", "text"),
+    [(("@missing.txt",), "cannot read 'missing.txt'"), (("--index-url=x",), "options of installers are none")],
+)
+def test_lists_that_cannot_be_used_are_refused_at_the_start(requirements: tuple[str, ...], text: str) -> None:
+    values = {"type": "baremetal_native", "scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "m"}
+    with pytest.raises(ConfigError, match=text):
+        model_of(WorkerManagerConfig, {**values, "requirements": requirements})
