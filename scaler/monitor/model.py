@@ -295,9 +295,9 @@ class Model:
     ) -> list[TaskRow]:
         """Return the tasks that were reported last, the newest first, then earlier failures.
 
-        search: a part of the id, function, client, worker, failure or tag, in any case. state: an outcome's name, `running`,
-        or `failed` for every kind of failure. failure: key of a group of failures, which has no others. found: what the
-        scheduler has found, which comes first.
+        search: a part of the id, function, client, worker, failure or tag, in any case. state: an outcome's name,
+        `running`, or `failed` for every kind of failure. failure: key of a group of failures, which has no others.
+        found: what the scheduler has found, which comes first.
         """
         wanted = search.strip().casefold()
         first = {
