@@ -94,6 +94,8 @@ class SchedulerClusterCombo:
         spend_limit: str = "",
         audit_path: str = "",
         state_directory: str = "",
+        history_retention_seconds: float = 2_592_000.0,
+        history_limit_bytes: int = 256 * 1024**2,
         spill_directory: str = "",
         spill_limit_bytes: int = -1,
         worker_manager_id: str = "local",

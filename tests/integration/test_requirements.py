@@ -67,6 +67,21 @@ def test_workers_import_what_their_manager_requires_from_one_folder(tmp_path: Pa
         assert client.submit(version_of_a_child).result(WAIT_SECONDS) == "1.0"
 
 
+def test_a_unit_says_what_it_installs_until_its_worker_is_there(tmp_path: Path) -> None:
+    flag = tmp_path / "flag"
+    wait = f"while ! test -e {flag}; do sleep 0.05; done"
+    uv(tmp_path, f'{wait}; while test "$1" != --target; do shift; done; mkdir -p "$2"; echo "A = 5" >"$2/tabulator.py"')
+
+    def number() -> int:
+        return int(__import__("tabulator").A)
+
+    with SchedulerClusterCombo(n_workers=1, requirements=("b",)) as combo, Client(combo.get_address()) as client:
+        future = client.submit(number)
+        assert until(lambda: "installs requirements: b" in client.explain(future), WAIT_SECONDS, pause_seconds=0.05)
+        flag.touch()
+        assert future.result(WAIT_SECONDS) == 5
+
+
 def test_what_cannot_be_installed_is_the_reason_of_the_units(tmp_path: Path, cache: Path) -> None:
     missing = str(tmp_path / "tabulator-9-py3-none-any.whl")
     with (
