@@ -25,7 +25,7 @@ REQUIREMENTS = {
     "dask": ("dask==2026.8.0", "distributed==2026.8.0", *COMMON),
 }
 """The peers; the other systems run in this interpreter."""
-PACKAGES = {"scaler": "scaler", "opengris-scaler": "opengris-scaler", "dask": "distributed"}
+PACKAGES = {"scaler": "scaler-compute", "opengris-scaler": "opengris-scaler", "dask": "distributed"}
 
 _VERSION = "import importlib.metadata, platform, sys; print(platform.python_version())\n"
 _PACKAGE = "for name in sys.argv[1:]: print(name, importlib.metadata.version(name))"
