@@ -1,10 +1,10 @@
 """What being watched costs: submits of a no-op with every view open, as a share of the rate with none.
 
 The views are those of people: `scaler_top` in a terminal, the web page in Chromium (without it, a reader of its
-events), and a scraper that asks for `/metrics` once a second; each at the pace that it has by default. They run on the
-machine of the cluster, whose cores the flood of tasks takes whole, so what they use themselves is missing there. It is
-counted beside, and what is left on another machine is the ratio of the CPU time that the cluster and its client need
-for a task, without views and with them.
+events), and a scraper that asks for `/metrics` once a second; each at the pace that it has by default. They have the
+last core of the machine for themselves, as if they ran on another machine: the flood of tasks takes the other cores
+whole. The ratio of the CPU time that the cluster and its client need for a task, without views and with them, is less
+noisy than that of the rates where other programs run.
 
 Blocks of bursts with and without the views take turns on one cluster, each with views is compared with the two beside
 it, and medians are the figures.
@@ -45,7 +45,7 @@ ROW = Row(
         Figure("share of the CPU per task", 0.97, is_noisy=True),
         Figure("CPU % of the views", 10, is_higher_better=False, is_noisy=True),
     ),
-    full={"tasks": 60_000, "bursts": 5, "turns": 7, "settle_seconds": 4},
+    full={"tasks": 30_000, "bursts": 5, "turns": 7, "settle_seconds": 4},
     short={"tasks": 10_000, "bursts": 2, "turns": 1, "settle_seconds": 1},
     systems=("scaler",),
     limit_seconds=300.0,
@@ -77,19 +77,31 @@ class Block:
     views_cpu: float
 
 
+@contextlib.contextmanager
+def on_cores(cores: list[int]) -> Iterator[None]:
+    """Have this thread, and what it starts, run on these cores only."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
 def own(command: str) -> str:
     """Return where a command of this interpreter's environment is."""
     return str(Path(sys.executable).with_name(command))
 
 
 @contextlib.contextmanager
-def started(*command: str, says: str = "") -> Iterator[tuple[psutil.Process, str]]:
+def started(*command: str, says: str = "", cores: list[int] | None = None) -> Iterator[tuple[psutil.Process, str]]:
     """Run a command, and give the word in its output that begins so, once it was said. Kills all of it."""
     output = subprocess.PIPE if says else subprocess.DEVNULL
     terminal = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
-    running = subprocess.Popen(
-        command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=terminal
-    )
+    with nullcontext() if cores is None else on_cores(cores):
+        running = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, text=True, env=terminal
+        )
     try:
         lines = iter(running.stdout or ())
         yield psutil.Process(running.pid), next((word for line in lines for word in line.split() if says in word), "")
@@ -102,16 +114,16 @@ def started(*command: str, says: str = "") -> Iterator[tuple[psutil.Process, str
 
 
 @contextlib.contextmanager
-def views(address: str, settle_seconds: int) -> Iterator[list[psutil.Process]]:
+def views(address: str, cores: list[int], settle_seconds: int) -> Iterator[list[psutil.Process]]:
     """Open every view, and wait until each has drawn the present rows."""
     chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     with contextlib.ExitStack() as stack:
         profile = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
         ui = (own("scaler_ui"), address, "--web-port", "0")
-        server, url = stack.enter_context(started(*ui, says="http://"))
+        server, url = stack.enter_context(started(*ui, says="http://", cores=cores))
         page = (str(chromium), *CHROMIUM, f"--user-data-dir={profile}", "--remote-debugging-port=0", url)
         rest = [
-            stack.enter_context(started(*command))[0]
+            stack.enter_context(started(*command, cores=cores))[0]
             for command in (
                 (sys.executable, "-c", TERMINAL, own("scaler_top"), address),
                 (sys.executable, "-c", SCRAPE, url),
@@ -147,14 +159,16 @@ def block(client: Client, watch: AbstractContextManager[list[psutil.Process]], t
 
 def scenario(_start: Start, tasks: int, bursts: int, turns: int, settle_seconds: int) -> dict[str, float]:
     """Measure the row. The system is started here: the others have no such address."""
+    *cores, last = sorted(os.sched_getaffinity(0))
     with (
+        on_cores(cores or [last]),
         SchedulerClusterCombo(n_workers=2, logging_level="WARNING") as cluster,
         Client(cluster.get_address()) as client,
     ):
         burst(client, tasks)
         alone, watched = [block(client, nullcontext([]), tasks, bursts)], []
         for _ in range(turns):
-            watched.append(block(client, views(cluster.get_monitor_address(), settle_seconds), tasks, bursts))
+            watched.append(block(client, views(cluster.get_monitor_address(), [last], settle_seconds), tasks, bursts))
             alone.append(block(client, nullcontext([]), tasks, bursts))
     beside = list(zip(alone, watched, alone[1:], strict=False))
     return {
