@@ -31,9 +31,17 @@ def replay(ran: WhatRan, *, pdb: bool = False) -> Any:
     pdb: open the debugger where the exception was raised, before it is raised here. Raises what the function raises,
     and SerializationError for what cannot be loaded here.
     """
-    if ran.spec.code:
-        code = bytes(ran.functions[-1][0])
-        _uploaded.use(content_id(code), lambda: code)
+    if not ran.spec.code:
+        return _replayed(ran, pdb=pdb)
+    code = bytes(ran.functions[-1][0])
+    _uploaded.use(content_id(code), lambda: code)
+    try:
+        return _replayed(ran, pdb=pdb)
+    finally:
+        _uploaded.use(b"")  # the program has its own modules again
+
+
+def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
     serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
     function = load_function(ran.functions[0], serializer)
 

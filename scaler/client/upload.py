@@ -29,24 +29,19 @@ def read_upload(path: str | Path) -> Files:
     Raises UsageError that says what is wrong with it and what to do.
     """
     source = Path(path).expanduser()
-    if source.is_dir():
-        files = {
-            f"{source.resolve().name}/{each.relative_to(source).as_posix()}": each.read_bytes()
-            for each in sorted(source.rglob("*"))
-            if each.is_file()
-            and not any(part.startswith(".") or part in _LEFT_OUT for part in each.relative_to(source).parts)
-        }
-    elif source.suffix == ".whl":
-        files = _of_wheel(source)
-    elif source.suffix == ".py":
-        try:
+    try:
+        if source.is_dir():
+            files = _of_folder(source)
+        elif source.suffix == ".whl":
+            files = _of_wheel(source)
+        elif source.suffix == ".py":
             files = {source.name: source.read_bytes()}
-        except OSError as error:
-            raise UsageError(f"cannot read {str(path)!r}: {error.strerror}") from None
-    else:
-        raise UsageError(
-            f"{str(path)!r} is no module, package or wheel: give a file that ends in .py or .whl, or a directory"
-        )
+        else:
+            raise UsageError(
+                f"{str(path)!r} is no module, package or wheel: give a file that ends in .py or .whl, or a directory"
+            )
+    except OSError as error:
+        raise UsageError(f"cannot read {error.filename or str(path)!r}: {error.strerror}") from None
     return _checked(str(path), files)
 
 
@@ -58,12 +53,7 @@ def merged(before: Files, files: Files) -> Files:
 
 def packed(files: Files) -> bytes:
     """Return the archive; the same for the same files. Raises UsageError when they are too large."""
-    size = sum(map(len, files.values()))
-    if size > MAX_UPLOAD_BYTES:
-        raise UsageError(
-            f"the uploaded files have {size:,} bytes, and at most {MAX_UPLOAD_BYTES:,} may be uploaded: send data with "
-            "send_object instead"
-        )
+    _check_size("the uploaded files", sum(map(len, files.values())))
     target = io.BytesIO()
     with zipfile.ZipFile(target, "w") as archive:
         for name in sorted(files):
@@ -79,12 +69,29 @@ def unpacked(data: bytes) -> Files:
         return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
 
 
+def _of_folder(source: Path) -> dict[str, bytes]:
+    paths = {each.relative_to(source): each for each in sorted(source.rglob("*")) if each.is_file()}
+    for short in list(paths):
+        if any(part.startswith(".") or part in _LEFT_OUT for part in short.parts):
+            del paths[short]
+    _check_size(repr(str(source)), sum(each.stat().st_size for each in paths.values()))
+    return {f"{source.resolve().name}/{short.as_posix()}": each.read_bytes() for short, each in paths.items()}
+
+
 def _of_wheel(source: Path) -> dict[str, bytes]:
     try:
         files = dict(unpacked(source.read_bytes()))
-    except (OSError, zipfile.BadZipFile) as error:
+    except zipfile.BadZipFile as error:
         raise UsageError(f"cannot read the wheel {str(source)!r}: {error}") from None
     return {name: data for name, data in files.items() if not name.split("/")[0].endswith((".dist-info", ".data"))}
+
+
+def _check_size(what: str, size: int) -> None:
+    if size > MAX_UPLOAD_BYTES:
+        raise UsageError(
+            f"{what} have {size:,} bytes, and at most {MAX_UPLOAD_BYTES:,} may be uploaded: send data with send_object "
+            "instead"
+        )
 
 
 def _checked(path: str, files: Files) -> Files:

@@ -121,6 +121,23 @@ def test_tasks_of_tasks_have_it_too_and_so_have_workers_that_come_later(
     assert client.submit(forecasts.tomorrow, forecasts.Day(1)).result(WAIT_SECONDS).number == 4
 
 
+def test_a_replay_runs_the_version_that_failed_and_leaves_the_programs_own(
+    client: Client, write: Write, tmp_path: Path
+) -> None:
+    write("STEP = 1\n")
+    client.upload(tmp_path / "forecasts.py")
+
+    def fail() -> None:
+        raise KeyError(importlib.import_module("forecasts").STEP)
+
+    failed = client.submit_verbose(fail, (), retries=0)
+    assert isinstance(failed.exception(WAIT_SECONDS), KeyError)
+    edited = write("STEP = 2\n")
+    with pytest.raises(KeyError, match="1"):
+        client.replay(failed)
+    assert importlib.import_module("forecasts") is edited
+
+
 def test_a_large_package_is_an_object_and_a_failed_task_runs_again_with_it(
     client: Client, write: Write, tmp_path: Path
 ) -> None:

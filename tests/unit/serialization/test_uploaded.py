@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from scaler.client import upload
 from scaler.client.upload import merged, packed, read_upload, unpacked
 from scaler.errors import SerializationError, UsageError
 from scaler.serialization.uploaded import UploadedModules
@@ -128,6 +129,17 @@ def test_what_cannot_be_uploaded_is_refused_with_the_reason(
         path.write_text(content)
     with pytest.raises(UsageError, match=text):
         read_upload(tmp_path / name)
+
+
+def test_files_that_are_too_large_together_are_refused_before_they_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upload, "MAX_UPLOAD_BYTES", 50)
+    path = package(tmp_path, 1)
+    with pytest.raises(UsageError, match="at most 50 may be uploaded: send data with send_object"):
+        read_upload(path)
+    with pytest.raises(UsageError, match="the uploaded files have 60 bytes"):
+        packed({"a.py": bytes(60)})
 
 
 def test_bytes_that_are_no_archive_are_an_error_of_the_function(modules: UploadedModules) -> None:
