@@ -65,6 +65,19 @@ def test_new_failures_appear_on_an_open_page(server: WebServer, windows: Windows
     assert re.search("the last 1 failed task", page.get_by_role("main").inner_text())
 
 
+def test_a_task_that_ran_more_than_once_says_how_its_earlier_attempts_ended(
+    server: WebServer, windows: Windows
+) -> None:
+    document = events(50.0)
+    document["tasks"]["columns"] = [*document["tasks"]["columns"], "failures", "losses"]
+    document["tasks"]["rows"] = [[*SMILES[-1], 2, 1]]
+    server.tell(status(100.0), document)
+    page = windows.open(server.url + f"/#/task/{LAST}")
+    page.locator(".facts").get_by_text("Earlier attempts").wait_for()
+    text = page.locator(".facts").inner_text()
+    assert "2 raised an exception of retry_on, 1 lost with process or worker" in text
+
+
 def test_a_task_whose_input_failed_leads_to_that_input(server: WebServer, windows: Windows) -> None:
     document = events(50.0)
     document["tasks"]["columns"] = [*document["tasks"]["columns"], "failed_input"]
