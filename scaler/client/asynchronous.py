@@ -9,20 +9,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from operator import length_hint
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from scaler.client.client import Client
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import futures_in, gather
 from scaler.client.graph import Key
 from scaler.client.map import UNBOUNDED, ResultIterator
+from scaler.client.options import OptionKeywords, options_of
 from scaler.client.tasks import ObjectReference
+from scaler.client.view import ClientView
 from scaler.errors import ClientClosedError, UsageError
 from scaler.grammar import counted
 
@@ -30,30 +33,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncClient:
-    """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
+class AsyncCalls(ABC):
+    """The calls of a client, or of a view of one, as coroutines."""
 
-    Its calls are those of `Client`, as coroutines. The futures are awaited: `await future`.
-    """
+    _thread: ThreadPoolExecutor
 
-    def __init__(self, address: str | None = None, **options: Any) -> None:
-        """address, options: the arguments of `Client`, which is made by `async with`."""
-        self._make = partial(Client, address, **options)
-        self._client: Client | None = None
-        self._thread = ThreadPoolExecutor(1, "scaler-submit")
-
-    def __repr__(self) -> str:
-        return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
-
-    async def __aenter__(self) -> Self:
-        """Connect. Raises what `Client` raises."""
-        self._client = await _in_thread(self._thread, self._make, late=Client.disconnect)
-        return self
-
-    async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
-    ) -> None:
-        await self.disconnect()
+    @property
+    @abstractmethod
+    def _open(self) -> Client | ClientView:
+        """What makes the calls. Raises ClientClosedError."""
 
     async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
         """Call `fn(*args, **kwargs)` on a worker; return its future, which is awaited for the value."""
@@ -93,6 +81,39 @@ class AsyncClient:
             _cancel_all(futures)
             raise
 
+    async def _submitted(self, call: Callable[[], ScalerFuture]) -> ScalerFuture:
+        return await _in_thread(self._thread, call, late=ScalerFuture.cancel)
+
+
+class AsyncClient(AsyncCalls):
+    """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
+
+    Its calls are those of `Client`, as coroutines. The futures are awaited: `await future`.
+    """
+
+    def __init__(self, address: str | None = None, **options: Any) -> None:
+        """address, options: the arguments of `Client`, which is made by `async with`."""
+        self._make = partial(Client, address, **options)
+        self._client: Client | None = None
+        self._thread = ThreadPoolExecutor(1, "scaler-submit")
+
+    def __repr__(self) -> str:
+        return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
+
+    async def __aenter__(self) -> Self:
+        """Connect. Raises what `Client` raises."""
+        self._client = await _in_thread(self._thread, self._make, late=Client.disconnect)
+        return self
+
+    async def __aexit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+    ) -> None:
+        await self.disconnect()
+
+    def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:
+        """Return a view of this client that submits with these options, as `Client.options`."""
+        return AsyncView(self, options)
+
     async def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
         """Send an object once, as `Client.send_object`; return what stands for it in the arguments of tasks."""
         return await _in_thread(self._thread, partial(self._open.send_object, obj, name))
@@ -130,8 +151,28 @@ class AsyncClient:
             )
         return self._client
 
-    async def _submitted(self, call: Callable[[], ScalerFuture]) -> ScalerFuture:
-        return await _in_thread(self._thread, call, late=ScalerFuture.cancel)
+
+class AsyncView(AsyncCalls):
+    """Submits tasks of a client with options, as `client.options(...)` says."""
+
+    def __init__(self, client: AsyncClient, given: OptionKeywords) -> None:
+        """Raises UsageError for options that cannot be."""
+        options_of(given, "options")
+        self._client = client
+        self._given = given
+        self._thread = client._thread
+        self._view: ClientView | None = None
+
+    def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:
+        """Return a view with these options over those of this one."""
+        return AsyncView(self._client, {**self._given, **options})
+
+    @property
+    def _open(self) -> ClientView:
+        client = self._client._open
+        if self._view is None:
+            self._view = client.options(**self._given)
+        return self._view
 
 
 class AsyncResults(AsyncIterator[Any]):

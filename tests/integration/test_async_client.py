@@ -13,6 +13,7 @@ import pytest
 
 from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, UnreachableError, UsageError
+from scaler.worker.processor import context
 from tests.waiting import wait_for_file
 
 SECONDS = 20
@@ -155,3 +156,26 @@ async def test_the_event_loop_goes_on_while_it_connects() -> None:
     assert not connecting.done()
     with pytest.raises(UnreachableError):
         await connecting
+
+
+def named_here(_number: int) -> str:
+    current = context.current()
+    assert current is not None
+    return current.function
+
+
+@on_a_loop
+async def test_a_view_submits_with_its_options(address: str) -> None:
+    async with AsyncClient(address) as client:
+        view = client.options(name="of the view", retries=5)
+        inner = view.options(name="of the inner one")
+        assert await (await view.submit(named_here, 1)) == "of the view"
+        assert await (await inner.submit_verbose(named_here, (1,))) == "of the inner one"
+        assert await view.map(named_here, [1, 2]) == ["of the view"] * 2
+        assert [each async for each in inner.imap(named_here, [1])] == ["of the inner one"]
+        assert [each async for each in view.imap_unordered(named_here, [1], name="of the call")] == ["of the call"]
+        assert await view.get({"n": 1, "m": (named_here, "n")}, ["m"]) == {"m": "of the view"}
+        with pytest.raises(UsageError, match="retries is -1"):
+            client.options(retries=-1)
+    with pytest.raises(ClientClosedError):
+        await view.submit(named_here, 1)

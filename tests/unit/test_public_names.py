@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import scaler
-from scaler.client.asynchronous import AsyncCompleted, AsyncResults
+from scaler.client.asynchronous import AsyncCompleted, AsyncResults, AsyncView
 from scaler.client.client import TaskOutput
 from scaler.client.future import FutureOwner, ProfilingInfo
 from scaler.client.map import ResultIterator
@@ -49,8 +49,9 @@ SHOWN: dict[type, set[str]] = {
     },
     scaler.AsyncClient: {
         *("submit", "submit_verbose", "map", "imap", "imap_unordered", "get", "send_object"),
-        *("as_completed", "gather", "ask", "disconnect"),
+        *("as_completed", "gather", "ask", "disconnect", "options"),
     },
+    AsyncView: {"submit", "submit_verbose", "map", "imap", "imap_unordered", "get", "options"},
     AsyncResults: {"aclose", "close"},
     AsyncCompleted: {"add"},
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
@@ -99,6 +100,7 @@ MADE_FOR_USERS = (
     AsyncCompleted,
     AsyncResult,
     AsyncResults,
+    AsyncView,
     ClientView,
     ObjectReference,
     PoolIterator,
@@ -138,7 +140,9 @@ def test_every_argument_has_a_name_and_a_type_that_can_be_looked_up(call: Callab
         assert parameter.name in hints, f"{call.__qualname__}: {parameter.name} has no type"
         if parameter.kind is parameter.VAR_KEYWORD:
             is_named = typing.get_origin(hints[parameter.name]) is typing.Unpack
-            is_passed_on = call.__qualname__.startswith(("AsyncClient.", "ClientView."))  # to the method of Client
+            is_passed_on = call.__qualname__.startswith(
+                ("AsyncCalls.", "AsyncClient.", "ClientView.")
+            )  # to the method of Client
             assert is_named or is_passed_on or call.__name__ in {"submit", "cache", "run"}, (
                 "only the keywords of the user's own function have any name"
             )
