@@ -49,6 +49,8 @@ from scaler.stack_profile import read_document
 
 _log = logging.getLogger(__name__)
 _AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, HistoryFound, WorkerLogsFound, Profiled)
+HISTORY_SECONDS = 30.0
+"""For an answer about a month, which the scheduler reads from files beside its work."""
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
@@ -154,7 +156,8 @@ class MonitorConnection:
 
     async def history(self, since: float, until: float) -> ClusterHistory:
         """Return what is known of the time between these, in unix seconds. Raises as `find` does."""
-        found = await self._ask(FindHistory(since, until), HistoryFound)
+        seconds = max(HISTORY_SECONDS, self._timeout_seconds)
+        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
         try:
             return decode(ClusterHistory, json.loads(found.json))
         except MALFORMED as error:
@@ -187,16 +190,18 @@ class MonitorConnection:
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
 
-    async def _ask(self, question: Question, kind: type[_AnswerT]) -> _AnswerT:
+    async def _ask(self, question: Question, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
+        """Return the answer. seconds: how long to wait for it, unless as for all questions."""
+        seconds = self._timeout_seconds if seconds is None else seconds
         try:
             with self._questions.asking(question) as future:
-                async with asyncio.timeout(self._timeout_seconds):
+                async with asyncio.timeout(seconds):
                     # Other questions may share the future: a timeout must not cancel it.
                     answer = await asyncio.shield(asyncio.wrap_future(future))
                     assert isinstance(answer, kind)
                     return answer
         except TimeoutError:
-            error = self.last_error or f"{self.address} did not answer within {self._timeout_seconds:g} s"
+            error = self.last_error or f"{self.address} did not answer within {seconds:g} s"
             raise UnreachableError(error) from None
         except LimitError as error:
             raise UnreachableError(str(error)) from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from heapq import nsmallest
 from operator import attrgetter
@@ -34,21 +35,24 @@ def answer(rows: Iterable[Row], since: float, until: float, oldest: float) -> by
     """Return the document of HistoryFound, with the records of this time. oldest: the first time with any record."""
     minutes: list[MinuteRow] = []
     events: list[EventRow] = []
-    failed: defaultdict[tuple[str, str], list[EventRow]] = defaultdict(list)
-    functions: defaultdict[str, list[FunctionTimesRow]] = defaultdict(list)
+    failed: dict[tuple[str, str], FailureRow] = {}
+    functions: defaultdict[str, _Times] = defaultdict(_Times)
     for row in rows:
         match row:
             case MinuteRow():
                 minutes.append(row)
             case FunctionTimesRow():
-                functions[row.function].append(row)
+                functions[row.function].add(row)
             case EventRow(kind=kind) if kind == FAILED:
-                failed[row.subject, pattern(row.text)].append(row)
+                group = row.subject, pattern(row.text)
+                failed[group] = _with(failed.get(group), row)
             case EventRow():
                 events.append(row)
     kept = sorted(nsmallest(MAX_ANSWERED_EVENTS, events, key=_rank), key=attrgetter("at"))
-    worst = sorted(map(_failure, failed.values()), key=attrgetter("times"), reverse=True)[:MAX_ANSWERED_FAILURES]
-    slowest = sorted(map(_times, functions.values()), key=_total_seconds, reverse=True)[:MAX_ANSWERED_FUNCTIONS]
+    worst = sorted(failed.values(), key=attrgetter("times"), reverse=True)[:MAX_ANSWERED_FAILURES]
+    slowest = sorted((times.row(name) for name, times in functions.items()), key=_total_seconds, reverse=True)[
+        :MAX_ANSWERED_FUNCTIONS
+    ]
     tables = {
         "points": _points(minutes),
         "events": table(EventRow._fields, map(_cut, kept), EVENTS_BYTES),
@@ -76,30 +80,46 @@ def _cut(event: EventRow) -> EventRow:
     return event._replace(subject=event.subject[:MAX_ANSWERED_TEXT], text=event.text[:MAX_ANSWERED_TEXT])
 
 
-def _failure(rows: list[EventRow]) -> FailureRow:
-    first = rows[0]
-    text = first.text if all(row.text == first.text for row in rows) else pattern(first.text)
-    return FailureRow(
-        times=sum(row.times for row in rows),
-        text=text[:MAX_ANSWERED_TEXT],
-        function=first.subject[:MAX_ANSWERED_TEXT],
-        first_at=min(row.at for row in rows),
-        last_at=max(row.at for row in rows),
+def _with(known: FailureRow | None, event: EventRow) -> FailureRow:
+    """Return the row of failures of one kind with these, too."""
+    text, function = event.text[:MAX_ANSWERED_TEXT], event.subject[:MAX_ANSWERED_TEXT]
+    if known is None:
+        return FailureRow(times=event.times, text=text, function=function, first_at=event.at, last_at=event.at)
+    return known._replace(
+        times=known.times + event.times,
+        text=text if text == known.text else pattern(event.text)[:MAX_ANSWERED_TEXT],
+        first_at=min(known.first_at, event.at),
+        last_at=max(known.last_at, event.at),
     )
 
 
-def _times(rows: list[FunctionTimesRow]) -> FunctionTimesRow:
-    """Return the row of one function: the typical times, weighted by tasks."""
-    at, end = min(row.at for row in rows), max(row.at + row.seconds for row in rows)
-    return FunctionTimesRow(
-        at=at,
-        seconds=round(end - at, 3),
-        function=rows[0].function[:MAX_ANSWERED_TEXT],
-        ended=sum(row.ended for row in rows),
-        failed=sum(row.failed for row in rows),
-        p50_seconds=typical((row.p50_seconds, row.ended) for row in rows) or 0.0,
-        p95_seconds=typical((row.p95_seconds, row.ended) for row in rows) or 0.0,
-    )
+class _Times:
+    """Times of one function over any number of intervals, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._at, self._end = math.inf, -math.inf
+        self._ended = self._failed = 0
+        self._p50: Counter[float] = Counter()
+        """Tasks by the median of their interval, to three digits."""
+        self._p95: Counter[float] = Counter()
+
+    def add(self, row: FunctionTimesRow) -> None:
+        self._at, self._end = min(self._at, row.at), max(self._end, row.at + row.seconds)
+        self._ended += row.ended
+        self._failed += row.failed
+        self._p50[float(f"{row.p50_seconds:.3g}")] += row.ended
+        self._p95[float(f"{row.p95_seconds:.3g}")] += row.ended
+
+    def row(self, function: str) -> FunctionTimesRow:
+        return FunctionTimesRow(
+            at=self._at,
+            seconds=round(self._end - self._at, 3),
+            function=function[:MAX_ANSWERED_TEXT],
+            ended=self._ended,
+            failed=self._failed,
+            p50_seconds=typical(self._p50.items()) or 0.0,
+            p95_seconds=typical(self._p95.items()) or 0.0,
+        )
 
 
 def _total_seconds(row: FunctionTimesRow) -> tuple[float, int]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from scaler.scheduler.history import Row, line_of, lines_with, rows_of, within
+from scaler.scheduler.history import Row, lines_of, lines_with, rows_of, within
 
 FOLDER = "history"
 MAX_FILE_BYTES = 4 * 1024 * 1024
@@ -58,7 +58,7 @@ class HistoryFiles:
     def _run(self) -> None:
         while (rows := self._waiting.get()) is not None:
             # An empty line ends what an earlier write may have left torn.
-            text = (b"\n" if self._is_torn else b"") + b"".join(map(line_of, rows))
+            text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
             try:
                 self._append(text)
             except OSError as error:

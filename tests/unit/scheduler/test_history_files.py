@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from scaler.protocol.history_rows import EventRow
-from scaler.scheduler.history import MinuteRow, Row, line_of
+from scaler.scheduler.history import MinuteRow, Row, lines_of
 from scaler.scheduler.history_file import HistoryFiles, oldest, read
 
 DAY = 86_400.0
@@ -30,7 +30,7 @@ def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limi
 def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
     """Make a file as it was begun then."""
     path = directory / f"{int((NOW - days_ago * DAY) * 1e9):020d}.log"
-    path.write_bytes(b"".join(map(line_of, rows)))
+    path.write_bytes(b"".join(lines_of(rows)))
     return path
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 
-from scaler.protocol.history_rows import EventRow
+from scaler.protocol.history_rows import EventRow, FunctionTimesRow
 from scaler.scheduler.history import (
     MAX_EVENTS,
     MAX_FAILURES,
@@ -13,7 +13,8 @@ from scaler.scheduler.history import (
     MinuteRow,
     Minutes,
     Row,
-    line_of,
+    lines_of,
+    lines_with,
     rows_of,
 )
 
@@ -62,7 +63,7 @@ def test_any_number_of_events_and_failures_takes_bounded_room() -> None:
     assert len(rows) == MAX_EVENTS + MAX_FAILURES + 3
     assert EventRow(60.0, "failed", "", "other failures", 9) in rows
     assert EventRow(60.0, "skipped", "", "events beyond the limit", 7) in rows
-    assert len(b"".join(map(line_of, rows))) < 200_000
+    assert len(b"".join(lines_of(rows))) < 200_000
 
 
 def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
@@ -71,13 +72,23 @@ def test_torn_and_changed_lines_are_skipped_and_no_others() -> None:
         MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1),
         EventRow(2.0, "x", "", ""),
     ]
-    lines = [*map(line_of, rows)]
+    lines = [*lines_of(rows)]
     assert list(rows_of(lines)) == rows
     assert list(rows_of([lines[0][:-5], b"\n", lines[1], b"junk\n", lines[2].replace(b"x", b"y")])) == [rows[1]]
+
+
+def test_the_functions_of_an_interval_are_one_line_and_those_of_others_are_their_own() -> None:
+    functions = [FunctionTimesRow(at, 300.0, name, 5, 1, 0.25, 0.5) for at in (0.0, 300.0) for name in ("f", "g", "h")]
+    minute = MinuteRow(0.0, 60.0, 1, 2, 3, 4, 5, 6, 0.5, 0.1)
+    rows: list[Row] = [*functions[:3], minute, *functions[3:]]
+    lines = [*lines_of(rows)]
+    assert len(lines) == 3
+    assert list(rows_of(lines)) == rows
+    assert list(rows_of(lines_with(lines, ["MinuteRow"]))) == [minute]
 
 
 def test_records_of_other_versions_are_left_out() -> None:
     row = EventRow(1.0, "lost", "w", "gone")
     texts = [json.dumps(values).encode() for values in (["EventRow", 1.0], ["MinuteRow", 0.0, 60.0], ["Other", 1], 3)]
     others = [b"%08x %s\n" % (zlib.crc32(text), text) for text in texts]
-    assert [*rows_of([*others, line_of(row)])] == [row]
+    assert [*rows_of([*others, *lines_of([row])])] == [row]

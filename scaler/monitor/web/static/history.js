@@ -9,6 +9,7 @@ import { SAVED } from "./saved.js";
 import { columns, table } from "./table.js";
 
 const AGAIN_MS = 30_000;
+const POINTS = 1500;  // of an answer: a newer one has nothing new before one of them is over
 const NEWEST = 50;
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
 const DEFAULT_RANGE = 86_400;  // or less, while there is less
@@ -72,7 +73,7 @@ export function history(store, place) {
   }
 
   function update(what) {
-    const isDue = performance.now() - askedAt > AGAIN_MS && (at === null || at + range / 2 > store.now());
+    const isDue = performance.now() - askedAt > Math.max(AGAIN_MS, 1000 * range / POINTS) && (at === null || at + range / 2 > store.now());
     if (askedAt === -Infinity || (isDue && what.includes("status"))) void load();
   }
 
