@@ -316,7 +316,7 @@ def test_a_call_in_a_chunk_that_swallows_its_interruption_is_ended_with_its_proc
                 continue
         return number
 
-    found = client.map(stubborn, range(3), chunk_size=3, timeout_seconds=0.5, return_exceptions=True)
+    found = client.map(stubborn, range(3), chunk_size=3, timeout_seconds=2.0, return_exceptions=True)
     assert (found[0], found[2]) == (0, 2)
     assert isinstance(found[1], TaskTimeoutError)
 

@@ -82,12 +82,12 @@ def test_an_exception_of_the_predicate_is_a_note_and_no_retry() -> None:
 def test_a_call_that_takes_too_long_is_interrupted_and_those_after_it_are_left() -> None:
     before = signal.getsignal(signal.SIGALRM)
     with pytest.raises(ItemsFailedError) as caught:
-        run_limited(waits, False, [0.0, LONG_SECONDS, 0.0, 0.0], ItemLimits(0.1, b""))
+        run_limited(waits, False, [0.0, LONG_SECONDS, 0.0, 0.0], ItemLimits(0.5, b""))
     results = caught.value.results
     assert (results[0], [*results.failures], dict(results.left)) == (0.0, [1], {2: False, 3: False})
     error = load_exception(results.failures[1])
     assert isinstance(error, TaskTimeoutError)
-    assert str(error) == "the call ran longer than its time limit of 0.1 s and was interrupted"
+    assert str(error) == "the call ran longer than its time limit of 0.5 s and was interrupted"
     assert "threading.Event().wait" in str(error.__cause__)
     assert "on_signal" not in str(error.__cause__)
     assert signal.getsignal(signal.SIGALRM) is before
