@@ -79,6 +79,8 @@ class Sampler:
             return (1.0,)
         if mark.element is m.TaskTag:
             return (self.text,)
+        if mark.element is m.ImportedPackage:
+            return ((self.text, self.text),)
         return ((self.text, 1.0),) if mark.from_wire is f.needs_of else {self.text: 1.0}
 
 
