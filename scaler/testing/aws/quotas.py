@@ -9,6 +9,17 @@ from scaler.testing.aws.service import Answer, ServiceCall
 
 TARGET = "ServiceQuotasV20190624."
 _JSON = {"Content-Type": "application/x-amz-json-1.1"}
+_CLOSED_AT_FIRST = (
+    "L-DB2E81BA",
+    "L-3819A6DF",
+    "L-417A185B",
+    "L-7212CCBC",
+    "L-7295265B",
+    "L-E3A00192",
+    "L-2C3B7624",
+    "L-6B0D517C",
+)
+"""Instances of the groups G, P, X and Trn, on demand and spot."""
 
 
 class EmulatedQuotas:
@@ -18,7 +29,7 @@ class EmulatedQuotas:
 
     def __init__(self) -> None:
         self.values = {"L-3032A538": 6.0, "L-36FBB829": 6.0, "L-1216C47A": 5.0, "L-34B43A08": 5.0}
-        self.values |= {"L-DB2E81BA": 0.0, "L-3819A6DF": 0.0}  # instances with GPUs
+        self.values |= dict.fromkeys(_CLOSED_AT_FIRST, 0.0)
 
     def name_of(self, call: ServiceCall) -> str | None:
         target = call.headers.get("x-amz-target", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from scaler.config.addresses import is_loopback, local_address
 from scaler.grammar import counted
@@ -15,14 +16,35 @@ from scaler.worker_manager.aws.setup import Account, Resource, is_ours
 QUOTAS = {
     "FARGATE": ("fargate", "L-3032A538", "Fargate On-Demand vCPU resource count"),
     "FARGATE_SPOT": ("fargate", "L-36FBB829", "Fargate Spot vCPU resource count"),
-    "EC2": ("ec2", "L-1216C47A", "Running On-Demand Standard instances"),
-    "SPOT": ("ec2", "L-34B43A08", "All Standard Spot Instance Requests"),
-    "EC2 G": ("ec2", "L-DB2E81BA", "Running On-Demand G and VT instances"),
-    "SPOT G": ("ec2", "L-3819A6DF", "All G and VT Spot Instance Requests"),
 }
 """By capacity: service, code and name of the quota of vCPUs that run at once in a region."""
-_STANDARD = re.compile(r"optimal|(?:[acdmrtz]|i[ms]?|h)\d.*")
-_WITH_GPU = re.compile(r"(?:gr?|vt)\d.*")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeGroup:
+    """Instance types that share quotas of vCPUs. pattern: of their names. spot: its code; empty: none is known."""
+
+    name: str
+    pattern: str
+    on_demand: str
+    spot: str = ""
+
+
+QUOTAS_OF = "2026-07"
+"""Year and month of the codes below."""
+TYPE_GROUPS = (
+    TypeGroup("Standard", r"optimal|(?:[acdmrtz]|i[ms]?|h)\d.*", "L-1216C47A", "L-34B43A08"),
+    TypeGroup("G and VT", r"(?:gr?|vt)\d.*", "L-DB2E81BA", "L-3819A6DF"),
+    TypeGroup("P", r"p\d.*", "L-417A185B", "L-7212CCBC"),
+    TypeGroup("X", r"x\d.*", "L-7295265B", "L-E3A00192"),
+    TypeGroup("F", r"f\d.*", "L-74FC7D96", "L-88CF9481"),
+    TypeGroup("Inf", r"inf\d.*", "L-1945791B", "L-B5D1601B"),
+    TypeGroup("Trn", r"trn\d.*", "L-2C3B7624", "L-6B0D517C"),
+    TypeGroup("DL", r"dl\d.*", "L-6E869C2A", "L-85EED4F7"),
+    TypeGroup("HPC", r"hpc\d.*", "L-F7808C92"),
+    TypeGroup("High Memory", r"u(?:-|\d).*", "L-43DA4232"),
+)
+"""Sources: public listings of `aws service-quotas list-service-quotas --service-code ec2`, which agree."""
 _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
 
 
@@ -50,7 +72,24 @@ class Checks:
 
     def quota(self, capacity: str, vcpus: int | None, setting: str) -> None:
         """Compare the vCPUs that a setting allows with the account's quota. vcpus: None for no limit."""
-        service, code, name = QUOTAS[capacity]
+        self._compare(*QUOTAS[capacity], vcpus, setting)
+
+    def instances(self, purchase: str, types: Sequence[str], vcpus: int | None, setting: str) -> None:
+        """Compare with the quota of each group of instance types. types: or their families. purchase: EC2 or SPOT."""
+        others = list(types)
+        for group in TYPE_GROUPS:
+            code = group.spot if purchase == "SPOT" else group.on_demand
+            if code and (members := [name for name in types if re.fullmatch(group.pattern, name)]):
+                others = [name for name in others if name not in members]
+                spot, on_demand = (
+                    f"All {group.name} Spot Instance Requests",
+                    f"Running On-Demand {group.name} instances",
+                )
+                self._compare("ec2", code, spot if purchase == "SPOT" else on_demand, vcpus, setting)
+        if others:
+            self.account.line("unknown", f"quota of {', '.join(others)}", "look it up in Service Quotas")
+
+    def _compare(self, service: str, code: str, name: str, vcpus: int | None, setting: str) -> None:
         with self.asking(f"quota {name}"):
             answer = self.account.client("service-quotas").call("GetServiceQuota", ServiceCode=service, QuotaCode=code)
             allowed = int(answer["Quota"]["Value"])
@@ -61,17 +100,19 @@ class Checks:
             else:
                 self.problem(f"{text}: ask for more in Service Quotas, or lower {setting}")
 
-    def instances(self, purchase: str, types: Sequence[str], vcpus: int | None, setting: str) -> None:
-        """Compare with the quota of each group of instance types. types: or their families. purchase: EC2 or SPOT."""
-        groups = {name: " G" if _WITH_GPU.match(name) else "" for name in types}
-        others = [name for name in types if not (groups[name] or _STANDARD.match(name))]
-        for group in sorted({groups[name] for name in types if name not in others}):
-            self.quota(f"{purchase}{group}", vcpus, setting)
-        if others:
-            self.account.line("unknown", f"quota of {', '.join(others)}", "look it up in Service Quotas")
+    def network(
+        self,
+        subnets: Sequence[str],
+        *,
+        public_ip: bool,
+        units: int | None,
+        public_key: str,
+        closed_key: str = "VPC endpoints (ecr.api, ecr.dkr, s3, logs) and an image in ECR",
+    ) -> None:
+        """Check that subnets exist, have a way out and enough addresses.
 
-    def network(self, subnets: Sequence[str], *, public_ip: bool, units: int | None, public_key: str) -> None:
-        """Check that subnets exist, have a way out and enough addresses. public_key: how to get public ones."""
+        public_key: how to get public ones. closed_key: what units need without a way out.
+        """
         ec2 = self.account.client("ec2")
         with self.asking(f"subnets {', '.join(subnets)}"):
             try:
@@ -81,33 +122,37 @@ class Checks:
                     raise
                 self.problem(f"subnets {', '.join(subnets)}: {error.message}")
                 return
-            for subnet in found:
-                self._way_out(subnet, public_ip=public_ip, public_key=public_key)
+            self._ways_out(found, public_ip=public_ip, public_key=public_key, closed_key=closed_key)
             free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
             if units is not None and units > free:
                 self.problem(
                     f"free addresses of the subnets: {free}, of which each unit needs one, up to {units}: add subnets"
                 )
 
-    def _way_out(self, subnet: Fields, *, public_ip: bool, public_key: str) -> None:
-        name = f"subnet {subnet['SubnetId']}"
-        routes = [
-            route
-            for table in self._tables(subnet)
-            for route in table["Routes"]
-            if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole"
-        ]
-        if not routes:
+    def _ways_out(self, subnets: Sequence[Fields], *, public_ip: bool, public_key: str, closed_key: str) -> None:
+        closed, unreached, ways = list[str](), list[str](), list[str]()
+        for subnet in subnets:
+            routes = [
+                route
+                for table in self._tables(subnet)
+                for route in table["Routes"]
+                if route.get("DestinationCidrBlock") == "0.0.0.0/0" and route.get("State") != "blackhole"
+            ]
+            is_public = any(str(route.get("GatewayId", "")).startswith("igw-") for route in routes)
+            kind = closed if not routes else unreached if is_public and not public_ip else ways
+            kind.append(str(subnet["SubnetId"]))
+        if closed:
             self.problem(
-                f"{name} has no route to the internet: units there reach no registry, index, S3 or log group. Give it "
-                "a NAT gateway, or VPC endpoints (ecr.api, ecr.dkr, s3, logs) and an image in ECR"
+                f"{_subnets(closed, 'has', 'have')} no route to the internet: units there reach no registry, index, S3 "
+                f"or log group. Give the subnet a NAT gateway, or {closed_key}"
             )
-        elif any(str(route.get("GatewayId", "")).startswith("igw-") for route in routes) and not public_ip:
+        if unreached:
             self.problem(
-                f"{name} is public, and without a public address nothing there reaches the internet: {public_key}"
+                f"{_subnets(unreached, 'is', 'are')} public, and without a public address nothing there reaches the "
+                f"internet: {public_key}"
             )
-        else:
-            self.ok(f"{name} has a way to the internet")
+        if ways:
+            self.ok(f"{_subnets(ways, 'has', 'have')} a way to the internet")
 
     def _tables(self, subnet: Fields) -> list[Fields]:
         """Return the route table of a subnet: the main one of its VPC when it has none of its own."""
@@ -160,6 +205,10 @@ class Checks:
                 f"workers on AWS cannot reach the scheduler at {address}: set worker_scheduler_address to the address "
                 "that they know it by"
             )
+
+
+def _subnets(names: Sequence[str], one: str, several: str) -> str:
+    return f"subnet {names[0]} {one}" if len(names) == 1 else f"subnets {', '.join(names)} {several}"
 
 
 def show_costs(account: Account, what: str, count: int, vcpus: float, memory_gb: float, price: float | None) -> None:

@@ -56,6 +56,7 @@ def _network(checks: Checks, found: Sequence[Fields], instances: int | None) -> 
                 some,
                 public_ip=public_ip,
                 units=None,
+                closed_key="VPC endpoints (s3, ssm) and an image with ec2_python",
                 public_key="let the subnet give public addresses (auto-assign public IPv4), or choose one with a NAT",
             )
     free = sum(int(subnet["AvailableIpAddressCount"]) for subnet in found)
