@@ -123,6 +123,7 @@ def ec2_case(script: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BackendC
             aws_endpoint_url=aws.endpoint_url,
             ec2_image="ami-12c6146b",
             ec2_slots=1,
+            ec2_python="python3",
             ec2_setup=f"exec python {script}",
             max_task_concurrency=8,
             heartbeat_interval_seconds=0.01,

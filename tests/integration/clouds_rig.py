@@ -52,7 +52,8 @@ def ecs_config(**values: Any) -> AwsRawEcsConfig:
 
 
 def ec2_config(**values: Any) -> AwsEc2Config:
-    return model_of(AwsEc2Config, {**MANAGED, "ec2_image": IMAGE, "ec2_instance_types": ("m5.large",), **values})
+    place = {"ec2_image": IMAGE, "ec2_instance_types": ("m5.large",), "ec2_python": "python3"}
+    return model_of(AwsEc2Config, {**MANAGED, **place, **values})
 
 
 def hpc_config(**values: Any) -> AwsHpcConfig:

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,7 @@ from scaler.cluster.ports import ReservedPorts
 from scaler.testing.aws import AwsEmulator, Error
 from scaler.worker_manager.aws.calls import AwsClient
 from scaler.worker_manager.aws_raw_ecs.setup import provision
-from tests.integration.clouds_rig import ecs_config
+from tests.integration.clouds_rig import IMAGE, ecs_config
 from tests.integration.settings_rig import command
 from tests.waiting import within
 
@@ -107,33 +106,59 @@ def index_environment() -> dict[str, str]:
     return {**{name: str(path) for name, path in caches.items()}, **known}
 
 
-@pytest.mark.timeout(180)
+KINDS = {
+    "aws_raw_ecs": ("RunTask", 'ecs_subnets = ["subnet-1"]\necs_task_cpu = 1\necs_task_memory = 2'),
+    "aws_ec2": ("CreateFleet", f'ec2_image = "{IMAGE}"\nec2_instance_types = ["m5.large"]\nec2_slots = 1'),
+    "aws_hpc": ("SubmitJob", 'mode = "worker"\njob_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
+}
+"""By the type of the manager: what starts a unit, and settings of a small one."""
+BARE = """
+[scheduler]
+bind_address = "tcp://127.0.0.1:{port}"
+
+[[worker_manager]]
+type = "{kind}"
+worker_manager_id = "m"
+max_task_concurrency = 1
+aws_endpoint_url = "{endpoint_url}"
+s3_bucket = "our-packages"
+worker_requirements = ["msgpack"]
+{settings}
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_unit_without_an_image_runs_the_installed_version_from_the_bucket_and_no_web_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with AwsEmulator(container_environment=index_environment()) as aws, ExitStack() as stack:
+    operation, settings = KINDS[kind]
+    with AwsEmulator(container_environment=index_environment()) as aws:
         for name, value in aws.environment.items():
             monkeypatch.setenv(name, value)
-        bare = {"ecs_task_image": None, "s3_bucket": "our-packages", "worker_requirements": ("msgpack",)}
-        config = ecs_config(aws_endpoint_url=aws.endpoint_url, ecs_task_cpu=1, ecs_task_memory=2, **bare)
-        lines: list[str] = []
-        assert provision(config, "setup", False, lines.append) == 0
+        ports = ReservedPorts(4)
+        file = tmp_path / "file.toml"
+        file.write_text(BARE.format(port=ports.first, kind=kind, endpoint_url=aws.endpoint_url, settings=settings))
+        lines = verb(kind, "setup", file)
         assert [line for line in lines if line.startswith("created       package s3://our-packages/scaler-packages/")]
-        servers = stack.enter_context(command("scaler_scheduler", "tcp://127.0.0.1:0", directory=tmp_path)).addresses()
-        flags = ("aws_raw_ecs", servers["scheduler"], "-wmi", "m", "-mtc", "1", "--ecs-subnets", "subnet-1")
-        size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2", "--s3-bucket", "our-packages")
-        needs = ("--worker-requirements", "msgpack")
-        with command("scaler_worker_manager", *flags, *size, *needs, directory=tmp_path) as manager:
-            manager.addresses()
-            with Client(servers["scheduler"]) as client:
+        with command("scaler", str(file), directory=tmp_path) as everything:
+            everything.addresses()
+            with Client(f"tcp://127.0.0.1:{ports.first}") as client:
                 home, web, needed, credential = client.submit(eval, _WHERE).result(_BOOT_SECONDS)
             assert "/.cache/scaler/" in home
             assert (web, needed, credential) == (None, "msgpack", False)
-            assert manager.stop() == 0
-        assert len(aws.ecs.tasks()) == 1, "it came up at its first start"
-        aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
-        assert provision(config, "teardown", False, lines.append) == 0
-        assert "our-packages" not in str(aws_buckets(aws))
+            assert everything.stop() == 0
+            ports.release()
+        assert aws.faults.calls()[operation] == 1, "it came up at its first start"
+        assert within(WAIT_SECONDS, lambda: not aws.containers.running())
+        assert verb(kind, "teardown", file)
+        assert "our-packages" not in aws_buckets(aws)
+
+
+def verb(kind: str, name: str, file: Path) -> list[str]:
+    """Run a verb of the type's command, and return the lines that it prints."""
+    arguments = [sys.executable, "-m", "scaler.cli", "scaler_worker_manager", kind, name, "-c", str(file)]
+    return subprocess.run(arguments, check=True, timeout=60, stdout=subprocess.PIPE, text=True).stdout.splitlines()
 
 
 def aws_buckets(aws: AwsEmulator) -> list[str]:

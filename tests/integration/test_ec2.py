@@ -23,7 +23,7 @@ from scaler.worker_manager.backend import BackendError
 from tests.integration.burst_tasks import nap
 from tests.integration.clouds_rig import IMAGE, ec2_config
 from tests.integration.settings_rig import command
-from tests.waiting import within
+from tests.waiting import until, within
 
 WAIT_SECONDS = 30.0
 
@@ -107,7 +107,16 @@ def test_a_template_whose_instances_run_is_not_removed(aws: AwsEmulator) -> None
             {"ec2_instance_types": ("g5.xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 4},
             "problem max_task_concurrency is up to 4 vCPUs, and the quota All G and VT Spot Instance Requests",
         ),
-        ({"ec2_instance_types": ("p4d.24xlarge",)}, "unknown quota of p4d.24xlarge"),
+        (
+            {"ec2_instance_types": ("p5.48xlarge",), "max_task_concurrency": 192},
+            "problem max_task_concurrency is up to 192 vCPUs, and the quota Running On-Demand P instances (L-417A185B)",
+        ),
+        (
+            {"ec2_instance_types": ("trn1.2xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 8},
+            "problem max_task_concurrency is up to 8 vCPUs, and the quota All Trn Spot Instance Requests (L-6B0D517C)",
+        ),
+        ({"ec2_instance_types": ("hpc7a.12xlarge",), "ec2_purchase": "spot"}, "unknown quota of hpc7a.12xlarge"),
+        ({"ec2_instance_types": ("zz9.xlarge",)}, "unknown quota of zz9.xlarge"),
     ],
 )
 def test_checks_compare_with_the_quota_of_the_instance_types(
@@ -117,6 +126,79 @@ def test_checks_compare_with_the_quota_of_the_instance_types(
     lines = [" ".join(line.split()) for line in account.do("check")]
     assert lines[0].startswith(found)
     assert "missing launch template scaler-worker (setup makes it)" in lines
+    account.client.close()
+
+
+# -- what instances install
+
+INSTALLED: dict[str, Any] = {"s3_bucket": "our-packages", "ec2_python": None}
+
+
+def remove_package(account: Account) -> None:
+    s3 = AwsClient(account.config, "s3")
+    for entry in s3.call("ListObjectsV2", Bucket="our-packages")["Contents"]:
+        if entry["Key"].endswith(".whl"):
+            s3.call("DeleteObject", Bucket="our-packages", Key=entry["Key"])
+    s3.close()
+
+
+def test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_nothing_else_may_they_read(
+    aws: AwsEmulator,
+) -> None:
+    account = Account(aws, **INSTALLED, worker_requirements=("msgpack",))
+    lines = account.do("setup")
+    assert [line.split()[:2] for line in lines[:2]] == [["created", "bucket"], ["created", "package"]]
+    assert "role scaler-worker-us-east-1-instance for the instances, to read what they install" in lines[2]
+    keys = aws.s3.keys("our-packages")
+    assert {key.split("/")[1] for key in keys} == {"scaler-worker"}
+    assert [key.rpartition("/")[2].rpartition(".")[2] for key in keys] == ["txt", "whl"]
+    iam = AwsClient(account.config, "iam")
+    role = account.newest()["LaunchTemplateData"]["IamInstanceProfile"]["Name"]
+    [statement] = iam.call("GetRolePolicy", RoleName=role, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert (statement["Action"], statement["Resource"]) == (
+        "s3:GetObject",
+        "arn:aws:s3:::our-packages/scaler-packages/scaler-worker/*",
+    )
+    iam.close()
+    assert [line.split()[0] for line in account.do("setup")] == ["exists"] * 5
+    other = Account(aws, **INSTALLED)
+    assert [line.split()[0] for line in other.do("setup")] == ["exists", "created", "exists", "exists", "changed"]
+    assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 5
+
+
+def test_instances_are_not_started_without_what_they_install(aws: AwsEmulator) -> None:
+    account = Account(aws, **INSTALLED)
+    account.do("setup")
+    remove_package(account)
+    with backend_of(account) as backend:
+        with pytest.raises(BackendError, match=r"our-packages does not have scaler .* aws_ec2 setup` puts it there"):
+            backend.start(1)
+        assert aws.ec2.alive() == []
+        account.do("setup")
+        assert len(backend.start(1)) == 1
+
+
+def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws: AwsEmulator, tmp_path: Path) -> None:
+    goes_on = tmp_path / "goes-on"
+    account = Account(aws, **INSTALLED, ec2_setup=f"while [ ! -e {goes_on} ]; do sleep 0.01; done; exit 1")
+    account.do("setup")
+    with backend_of(account) as backend:
+        backend.start(1)
+        remove_package(account)
+        goes_on.touch()
+        ended = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
+        assert "does not have scaler" in ended[0].reason
+        assert ended[0].reason.endswith("`scaler_worker_manager aws_ec2 setup` puts it there")
+        with pytest.raises(BackendError, match="puts it there"):
+            backend.start(1)
+
+
+def test_without_a_bucket_and_a_python_nothing_is_made(aws: AwsEmulator) -> None:
+    account = Account(aws, ec2_python=None)
+    for act in (lambda: account.do("setup"), lambda: Ec2Backend(account.config)):
+        with pytest.raises(UsageError, match="s3_bucket and ec2_python are missing: give s3_bucket the name of a buck"):
+            act()
+    assert [line.split()[0] for line in account.do("show")] == ["missing", "missing", "runs"]
     account.client.close()
 
 
@@ -281,7 +363,7 @@ def wait_for(started: str, goes_on: str) -> int:
 
 
 def flags_of(aws: AwsEmulator) -> tuple[str, ...]:
-    return ("--ec2-image", IMAGE, "--ec2-slots", "1", "--aws-endpoint-url", aws.endpoint_url)
+    return ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-slots", "1", "--aws-endpoint-url", aws.endpoint_url)
 
 
 @contextmanager

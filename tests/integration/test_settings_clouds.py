@@ -182,7 +182,8 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
         size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
         return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
     if kind == "aws_ec2":
-        return ("aws_ec2", "--ec2-image", IMAGE, "--ec2-instance-types", "m5.large", "--ec2-slots", "1", *endpoint)
+        machine = ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-instance-types", "m5.large")
+        return ("aws_ec2", *machine, "--ec2-slots", "1", *endpoint)
     if kind == "slurm":
         return ("slurm", "--slurm-system", "pbs", "--slurm-time-minutes", "9", "--slurm-memory", "2G")
     if kind == "symphony":

@@ -286,6 +286,10 @@ EFFECTS: dict[type, dict[str, str]] = {
             "ec2_image ec2_instance_types ec2_subnets ec2_security_groups ec2_purchase ec2_launch_template "
             "ec2_key_name ec2_volume_gigabytes ec2_root_device ec2_setup ec2_python",
         ),
+        **seen_by(
+            EC2 + "test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_nothing_else_may_they_read",
+            "s3_bucket worker_requirements",
+        ),
         "ec2_slots": RUNS_AS_TOLD,
     },
     AwsHpcConfig: {

@@ -194,7 +194,7 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
         size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
         own: tuple[str, ...] = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "emulated", *size)
     elif kind == "aws_ec2":
-        own = ("--ec2-image", IMAGE, "--ec2-slots", "1")
+        own = ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-slots", "1")
     else:
         place = ("--job-queue", "queue", "--job-definition", "scaler-job", "--s3-bucket", BUCKET)
         own = ("--mode", "worker", *place, "--batch-image", "emulated", "--batch-cpu", "1")

@@ -1,8 +1,8 @@
-"""This version of scaler in a bucket, and how containers without an image of their own install it.
+"""This version of scaler in a bucket, and how units without an image of their own install it.
 
 `setup` puts a wheel of the running package there, and what workers need beside it, pinned to the versions that are
-installed here. The command of a container is a script that installs both with uv, and runs the worker. The environment
-stays on the host, by the digest of its contents: the next container there finds it.
+installed here. The command of a container or an instance is a script that installs both with uv, and runs the worker.
+The environment stays on the host, by the digest of its contents: the next unit there finds it.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from scaler.errors import UsageError
 from scaler.worker.credential import CREDENTIAL_VARIABLE
 from scaler.worker_manager.aws import InstallingSettings
 from scaler.worker_manager.aws.bucket import NO_BUCKET, BucketResource
-from scaler.worker_manager.aws.calls import Fields
+from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields
 from scaler.worker_manager.aws.setup import MANAGED, Account, Resource
 from scaler.worker_manager.requirements import locked, requirements_of
 from scaler.worker_manager.wheel import build_wheel
 
 PREFIX = "scaler-packages"
-"""Begins the keys of everything that containers install."""
+"""Begins the keys of everything that units install."""
 REQUIREMENTS = "requirements.txt"
 CACHE = "/var/cache/scaler"
 """Where environments stay on a host that has this folder."""
-BASE_IMAGE = f"public.ecr.aws/docker/library/python:{sys.version_info.major}.{sys.version_info.minor}-slim"
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+BASE_IMAGE = f"public.ecr.aws/docker/library/python:{PYTHON}-slim"
 """Docker's own image, from the registry of AWS, which does not limit requests from within AWS."""
 ABSENT = (*NO_BUCKET, "NoSuchKey")
 
@@ -40,22 +41,28 @@ r={cache}; [ -w $r ] || r=${{HOME:-/tmp}}/.cache/scaler; mkdir -p $r
 d=$r/{digest}
 exec 9>$d.lock; flock 9
 if [ ! -e $d/ready ]; then
-rm -rf $d; python -m venv --without-pip $d
+rm -rf $d $d.uv
 q() {{ env -u {credential} "$@"; }}
 i() {{ q uv pip install -q -p $d/bin/python "$@"; }}
-PATH=$PATH:$d/uv/bin
-command -v uv >/dev/null || q python -m pip install -q --no-deps -t $d/uv uv
+PATH=$PATH:$d.uv/bin
+command -v uv >/dev/null || q python3 -m pip install -q --no-deps -t $d.uv uv ||
+curl -LsSf https://astral.sh/uv/install.sh | q env UV_UNMANAGED_INSTALL=$d.uv/bin sh
+q uv venv -q -p {python} $d
 i {boto3}
 q $d/bin/python -c 'import boto3,sys
 s=boto3.client("s3","{region}")
 for n in "{wheel}","{requirements}":s.download_file("{bucket}","{key}"+n,sys.argv[1]+"/"+n)' $d
 i -r $d/{requirements}; i --no-deps $d/{wheel}
-rm -rf $d/uv; touch $d/ready
+rm -rf $d.uv; touch $d/ready
 fi
 exec 9>&-
-exec $d/bin/python -P -m "$0"
+exec $d/bin/python -P -m "$0" "$@"
 """
-"""It takes turns with others on its host, and installs nothing that has the units' credential in its environment."""
+"""It takes turns with others on its host, and installs nothing that has the units' credential in its environment.
+
+Images of machines may have neither pip nor this minor version of Python: uv comes by its installer then, and fetches
+Python.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +98,16 @@ def _package(extras: Sequence[str], own: Sequence[str]) -> Package:
 
 
 def install_command(package: Package, region: str, bucket: str, base: str, module: str) -> list[str]:
-    """Return the command of a container that installs a package and runs a module. base: the name of the definition."""
+    """Return a command that installs a package and runs a module with the words that follow.
+
+    base: the name of the definition or launch template.
+    """
     boto3 = next(each for each in package.requirements if each.startswith("boto3"))
     script = _BOOT.format(
         cache=CACHE,
         digest=package.digest,
         credential=CREDENTIAL_VARIABLE,
+        python=PYTHON,
         boto3=boto3,
         region=region,
         wheel=package.wheel,
@@ -114,11 +125,23 @@ def installs_other(command: Sequence[str], package: Callable[[], Package]) -> bo
 
 
 def package_statements(bucket: str, base: str, partition: str) -> list[Fields]:
-    """Return what a container must be allowed that installs a package; nothing without a bucket."""
+    """Return what a unit must be allowed that installs a package; nothing without a bucket."""
     if not bucket:
         return []
     resource = f"arn:{partition}:s3:::{bucket}/{PREFIX}/{base}/*"
     return [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": resource}]
+
+
+def is_in_bucket(s3: AwsClient, bucket: str, base: str, package: Package) -> bool:
+    """Tell whether `setup` has put a package into a bucket. Raises AwsError."""
+    try:
+        for name in (package.wheel, REQUIREMENTS):
+            s3.call("HeadObject", Bucket=bucket, Key=f"{_folder(base, package)}{name}")
+    except AwsError as error:
+        if error.code not in ABSENT:
+            raise
+        return False
+    return True
 
 
 def _folder(base: str, package: Package) -> str:
@@ -126,25 +149,27 @@ def _folder(base: str, package: Package) -> str:
 
 
 class PackageResource(Resource):
-    """The package of one definition. Those of earlier versions stay until teardown: units may be installing them."""
+    """The package of one definition or launch template.
+
+    Those of earlier versions stay until teardown: units may be installing them.
+    """
 
     service, kind = "s3", "package"
     foreign_note = ""
     removal_note = ", of all versions"
 
     def __init__(self, account: Account, bucket: str, base: str, package: Package | None) -> None:
-        """base: the name of the definition. package: None when its units do not install one."""
+        """base: the name of the definition or template. package: None when its units do not install one."""
         note = "" if package is None else f": scaler {__version__} and {len(package.requirements)} requirements"
         super().__init__(account, f"s3://{bucket}/{PREFIX}/{base}", note)
         self._bucket, self._base, self._package = bucket, base, package
         self.is_quiet = package is None
 
     def describe(self) -> Fields | None:
-        if self._package is None:
+        s3 = self.account.client(self.service)
+        if self._package is None or not is_in_bucket(s3, self._bucket, self._base, self._package):
             return None
-        key = f"{_folder(self._base, self._package)}{REQUIREMENTS}"
-        found = self.find("HeadObject", *ABSENT, Bucket=self._bucket, Key=key)
-        return found and {**found, "tags": MANAGED}
+        return {"tags": MANAGED}
 
     def ensure(self) -> None:
         if self._package is not None:
@@ -157,7 +182,7 @@ class PackageResource(Resource):
     def create(self) -> None:
         assert self._package is not None, "one that is not installed is not created"
         files = {self._package.wheel: self._package.data, REQUIREMENTS: "\n".join(self._package.requirements).encode()}
-        for name, data in files.items():  # the requirements, which setup looks for, come last
+        for name, data in files.items():
             self.call("PutObject", Bucket=self._bucket, Key=f"{_folder(self._base, self._package)}{name}", Body=data)
 
     def delete(self, found: Fields) -> None:

@@ -1,8 +1,9 @@
 """Workers on EC2 instances.
 
 A unit is an instance, which an agent has with as many workers as the instance has CPUs. What the agent needs to know is
-in the user data of a launch template; the credential is in the Parameter Store. An instance ends itself when its agent
-has exited. Instances outlive their manager: a tag tells a manager that comes later which ones are its own.
+in the user data of a launch template; the credential is in the Parameter Store, and what it installs in a bucket. An
+instance ends itself when its agent has exited. Instances outlive their manager: a tag tells a manager that comes later
+which ones are its own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Check, Name, Names, Range, length
 from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.plugins import WorkerManagerType
-from scaler.worker_manager.aws import AwsSettings, matching
+from scaler.worker_manager.aws import BUCKET_NAME, InstallingSettings, matching
 
 TYPE = WorkerManagerType(
     backend="scaler.worker_manager.aws_ec2.backend:Ec2Backend",
@@ -41,7 +42,7 @@ def cpus_of(instance_type: str) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AwsEc2Config(WorkerManagerConfig, AwsSettings):
+class AwsEc2Config(WorkerManagerConfig, InstallingSettings):
     """Worker manager aws_ec2: EC2 instances, on demand or spot.
 
     Its workers connect to this machine: let the scheduler listen where they reach it, and give this address as
@@ -53,7 +54,9 @@ class AwsEc2Config(WorkerManagerConfig, AwsSettings):
     type: Literal["aws_ec2"] = "aws_ec2"
     """What the workers run on."""
     ec2_image: Annotated[str, _IMAGE, Setting(metavar="AMI")]
-    """Image of the instances: Linux with this version of scaler in it, or what ec2_setup needs to install it."""
+    """Image of the instances, with Linux."""
+    s3_bucket: Annotated[str, Setting(default_text="none", metavar="BUCKET"), BUCKET_NAME] = ""
+    """Where `setup` puts this version of scaler, which instances without ec2_python install; it makes the bucket."""
     ec2_instance_types: Annotated[Names, Check(length(1, 50)), Setting(metavar="TYPE")] = ("m7i.xlarge",)
     """Types that will do, the more the better for spot; each instance gets the cheapest that EC2 has now."""
     ec2_subnets: Annotated[
@@ -77,9 +80,10 @@ class AwsEc2Config(WorkerManagerConfig, AwsSettings):
     ec2_root_device: Annotated[Name, Setting(metavar="DEVICE")] = "/dev/xvda"
     """Root device of the image, of which ec2_volume_gigabytes is the size."""
     ec2_setup: Annotated[str, Setting(default_text="none", metavar="COMMANDS")] = ""
-    """Shell commands that an instance runs as root before its worker starts, such as installing scaler."""
-    ec2_python: Annotated[Name, Setting(metavar="PATH")] = "python3"
-    """Python on the instance that has scaler, with boto3 when the cluster has keys."""
+    """Shell commands that an instance runs as root before its worker starts."""
+    ec2_python: Annotated[Name | None, Setting(default_text="that of uv", metavar="PATH")] = None
+    """Python of the image that has this version of scaler, with boto3 when the cluster has keys; without one,
+    instances install it from s3_bucket."""
 
     def check(self) -> None:
         super().check()
@@ -91,6 +95,11 @@ class AwsEc2Config(WorkerManagerConfig, AwsSettings):
                 raise ValueError(f"{key} must have no name twice: {', '.join(names)}")
         if len(self.ec2_instance_types) * max(1, len(self.ec2_subnets)) > MAX_OVERRIDES:
             raise ValueError(f"ec2_instance_types and ec2_subnets make more than {MAX_OVERRIDES} pairs: give fewer")
+
+    @property
+    def is_installed(self) -> bool:
+        """Instances install scaler; their image does not have it."""
+        return self.ec2_python is None and bool(self.s3_bucket)
 
     @property
     def slots_by_type(self) -> dict[str, int]:

@@ -12,11 +12,13 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, steady, with_region
 from scaler.worker_manager.aws.containers import unreachable
 from scaler.worker_manager.aws.credential import parameter_name
+from scaler.worker_manager.aws.package import is_in_bucket, package_of
 from scaler.worker_manager.aws.prices import EC2_MINIMUM_SECONDS, ec2_price
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.template import (
@@ -73,6 +75,8 @@ class Ec2Backend(PolledBackend):
         self._credential = parameter_name(config, config.ec2_launch_template) if units_credential(config) else ""
         user_data(config, self._credential)
         self._ec2 = AwsClient(config, "ec2") if ec2 is None else ec2
+        self._s3 = AwsClient(config, "s3") if config.is_installed else None
+        """Where instances install from."""
         self._version = ""
         """Of the launch template, once it is ensured."""
         self._unanswered: Fields | None = None
@@ -110,14 +114,22 @@ class Ec2Backend(PolledBackend):
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
         now, seen = datetime.now(UTC), {}
+        exited = ""
+        """Why instances end themselves, once one has."""
         for instance in described(self._ec2, unit_ids):
+            reason = reason_of(instance)
+            if reason == LOOK:
+                self._version = ""  # what is missing is looked for before the next start
+                exited = reason = exited or self._missing_package() or LOOK
             slots = self._config.ec2_slots or cpus_received(instance)
-            unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason_of(instance), slots=slots)
+            unit = SeenUnit(state_of(instance), age_seconds(instance, now), reason, slots=slots)
             seen[str(instance["InstanceId"])] = unit
         return seen
 
     def disconnect(self) -> None:
         self._ec2.close()
+        if self._s3 is not None:
+            self._s3.close()
 
     def _terminate(self, unit_ids: Sequence[str]) -> bool:
         try:
@@ -152,16 +164,35 @@ class Ec2Backend(PolledBackend):
             if newest is None:
                 raise BackendError(f"there is no launch template {self._config.ec2_launch_template}: {SETUP} makes it")
             profile = newest["LaunchTemplateData"].get("IamInstanceProfile", {}).get("Name", "")
-            if self._credential and not profile:
+            if (self._credential or self._config.is_installed) and not profile:
                 raise BackendError(
                     f"the launch template {self._config.ec2_launch_template} has no instance profile, in which "
-                    f"instances read their credential: {SETUP} makes it"
+                    f"instances read what they install and their credential: {SETUP} makes it"
                 )
+            if missing := self._missing_package():
+                raise BackendError(missing)
             try:
                 self._version, _ = ensure_template(self._config, self._ec2, self._credential, profile, _log.info)
             except UsageError as error:
                 raise BackendError(str(error)) from error
         return self._version
+
+    def _missing_package(self) -> str:
+        """Return that the bucket does not have what instances install; empty when it does, or S3 does not say."""
+        if self._s3 is None:
+            return ""
+        config = self._config
+        package, base = package_of(config, config.event_loop), config.ec2_launch_template
+        try:
+            if is_in_bucket(self._s3, config.s3_bucket, base, package):
+                return ""
+        except AwsError as error:
+            _log.warning("cannot look into the bucket %s: %s", config.s3_bucket, error)
+            return ""
+        return (
+            f"the bucket {config.s3_bucket} does not have scaler {__version__} as it is here, with these requirements, "
+            f"for {base}: {SETUP} puts it there"
+        )
 
 
 def max_instances(config: AwsEc2Config) -> int | None:

@@ -1,4 +1,4 @@
-"""`scaler_worker_manager aws_ec2 setup|show|teardown`: launch template, role, instance profile and credential."""
+"""`scaler_worker_manager aws_ec2 setup|show|teardown`: package, credential, role, instance profile, launch template."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from scaler.worker_manager.aws.calls import Fields, with_region
 from scaler.worker_manager.aws.checks import Checks
 from scaler.worker_manager.aws.credential import CredentialParameter
 from scaler.worker_manager.aws.instance_profile import InstanceProfile
+from scaler.worker_manager.aws.package import PackageBucket, PackageResource, package_of, package_statements
 from scaler.worker_manager.aws.setup import (
     HOSTS_SERVICE,
     Account,
@@ -23,7 +24,7 @@ from scaler.worker_manager.aws.setup import (
 from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
 from scaler.worker_manager.aws_ec2.backend import ALIVE, max_instances
 from scaler.worker_manager.aws_ec2.checking import check_instances, show_instances
-from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, ensure_template, owner_of_units
+from scaler.worker_manager.aws_ec2.template import MISSING, OWNER_TAG, check_source, ensure_template, owner_of_units
 from scaler.worker_manager.backend import units_credential
 
 
@@ -31,21 +32,29 @@ def provision(config: AwsEc2Config, verb: Verb, dry_run: bool, say: Callable[[st
     """Create, list or remove what the manager needs; return the exit code. Raises AwsError, UsageError."""
     config = with_region(config)
     with closing(Account(config, say, dry_run=dry_run)) as account:
-        base = config.ec2_launch_template
+        base, bucket = config.ec2_launch_template, config.s3_bucket
+        if verb in ("setup", "check"):
+            check_source(config)
         text = "" if verb == "teardown" else units_credential(config)
         credential = CredentialParameter(account, config, base, text)
 
         def statements() -> Sequence[Fields]:
             read = {"Effect": "Allow", "Action": "ssm:GetParameter", "Resource": credential.arn()}
-            return [*([read] if credential.arn() else []), *backend_statements(config, account.partition)]
+            packages = package_statements(bucket if config.is_installed else "", base, account.partition)
+            return [*([read] if credential.arn() else []), *packages, *backend_statements(config, account.partition)]
 
-        role = IamRole(account, base, "instance", HOSTS_SERVICE, "the instances, to read their credential", statements)
+        purpose = "the instances, to read their credential"
+        if config.is_installed:
+            purpose = "the instances, to read what they install and their credential"
+        role = IamRole(account, base, "instance", HOSTS_SERVICE, purpose, statements)
         profile = InstanceProfile(account, role.name)
         template = LaunchTemplate(account, config, credential.name if text else "", profile.name)
-        wanted = [credential, role, profile, template]
+        package = package_of(config, config.event_loop) if config.is_installed and verb != "teardown" else None
+        packages = [PackageBucket(account, bucket), PackageResource(account, bucket, base, package)] if bucket else []
+        wanted = [*packages, credential, role, profile, template]
         if verb == "check":
             return _check(account, config, wanted)
-        code = run(verb, wanted, [template, profile, role, credential])
+        code = run(verb, wanted, [template, profile, role, credential, *reversed(packages)])
         if verb == "show":
             show_instances(account, template.instances())
         return code

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE
@@ -13,6 +13,7 @@ from scaler.config.worker_managers import WorkerManagerConfig
 from scaler.errors import UsageError
 from scaler.worker_manager.aws.calls import AwsClient, AwsError, Fields, owner_tags
 from scaler.worker_manager.aws.containers import worker_document
+from scaler.worker_manager.aws.package import install_command, package_of
 from scaler.worker_manager.aws.setup import MANAGED_TAG
 from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.instance import INSTANCE_ID_VARIABLE
@@ -23,11 +24,12 @@ MAX_USER_DATA_BYTES = 16 * 1024
 STOP_GRACE_SECONDS = 100.0
 """How long running tasks of a worker that is stopped may take: a spot notice comes two minutes ahead."""
 OWNER_TAG = "scaler:owner"
+MODULE = "scaler.worker_manager.aws_ec2.instance"
 MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
 _WORKER = """\
 set -e
 {setup}export {variable}={document}
-exec {python} -P -m scaler.worker_manager.aws_ec2.instance {arguments}
+exec {command}
 """
 _SCRIPT = """\
 #!/bin/sh
@@ -42,18 +44,40 @@ def owner_of_units(config: AwsEc2Config) -> str:
     return hashlib.sha256(f"{config.worker_manager_id}\0{config.worker_scheduler_address}".encode()).hexdigest()[:28]
 
 
+def check_source(config: AwsEc2Config) -> None:
+    """Raise UsageError when instances neither have this version of scaler nor can install it."""
+    if config.ec2_python is None and not config.s3_bucket:
+        raise UsageError(
+            "s3_bucket and ec2_python are missing: give s3_bucket the name of a bucket, from which instances install "
+            "this version of scaler, or give ec2_python a Python of ec2_image that has it"
+        )
+
+
 def user_data(config: AwsEc2Config, credential: str) -> str:
     """Return the script that an instance runs when it starts. credential: name of its parameter; empty: there is none.
 
-    Raises UsageError when it is longer than EC2 allows.
+    Raises UsageError when it is longer than EC2 allows, and without a bucket and a Python.
     """
-    parameter = f"--credential {shlex.quote(credential)}" if credential else ""
-    arguments = f"--slots {config.ec2_slots} --region {config.aws_region} {parameter}".rstrip()
-    return boot_script(config, "ec2_setup", config.ec2_setup, config.ec2_python, arguments)
+    check_source(config)
+    arguments = ["--slots", str(config.ec2_slots), "--region", config.aws_region]
+    if credential:
+        arguments += ["--credential", credential]
+    if config.ec2_python is not None:
+        return boot_script(config, "ec2_setup", config.ec2_setup, python_command(config.ec2_python, arguments))
+    package, base = package_of(config, config.event_loop), config.ec2_launch_template
+    command = install_command(package, config.aws_region, config.s3_bucket, base, MODULE)
+    # Programs that a machine runs as it starts have no HOME, below which uv and the environment go.
+    setup = f"export HOME=${{HOME:-/root}}\n{config.ec2_setup}"
+    return boot_script(config, "ec2_setup", setup, [*command, *arguments])
 
 
-def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, python: str, arguments: str) -> str:
-    """Return a script that runs `instance` with these arguments, and shuts the machine down when that has ended.
+def python_command(python: str, arguments: Sequence[str]) -> list[str]:
+    """Return the command that runs `instance` with a Python of the image."""
+    return [python, "-P", "-m", MODULE, *arguments]
+
+
+def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, command: Sequence[str]) -> str:
+    """Return a script that runs the command of a worker, and shuts the machine down when that has ended.
 
     setup: commands that come first. setup_key: names their setting. Raises UsageError when the script is longer than
     EC2 allows.
@@ -65,8 +89,7 @@ def boot_script(config: WorkerManagerConfig, setup_key: str, setup: str, python:
         document=shlex.quote(
             worker_document(config, 1, unit_id_from=unit_id_from, stop_grace_seconds=STOP_GRACE_SECONDS)
         ),
-        python=shlex.quote(python),
-        arguments=arguments,
+        command=shlex.join(command),
     )
     text = _SCRIPT.format(worker=shlex.quote(worker))
     if (size := len(text.encode())) > MAX_USER_DATA_BYTES:

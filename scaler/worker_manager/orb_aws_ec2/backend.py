@@ -14,7 +14,7 @@ from typing import Any
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.aws.calls import AwsClient, steady
 from scaler.worker_manager.aws_ec2.backend import LOOK, age_seconds, described, reason_of
-from scaler.worker_manager.aws_ec2.template import boot_script
+from scaler.worker_manager.aws_ec2.template import boot_script, python_command
 from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.orb_aws_ec2 import OrbAwsEc2Config
 from scaler.worker_manager.orb_aws_ec2.broker import Fields, OrbBroker, OrbError
@@ -39,9 +39,8 @@ _STATES = {
 
 def user_data(config: OrbAwsEc2Config) -> str:
     """Return the script that a machine runs when it starts. Raises UsageError when it is longer than EC2 allows."""
-    return boot_script(
-        config, "orb_setup", "\n".join(config.orb_setup), config.orb_python, f"--slots {config.orb_slots}"
-    )
+    command = python_command(config.orb_python, ["--slots", str(config.orb_slots)])
+    return boot_script(config, "orb_setup", "\n".join(config.orb_setup), command)
 
 
 class OrbBackend(PolledBackend):

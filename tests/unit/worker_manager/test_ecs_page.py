@@ -42,8 +42,8 @@ def calls(*modules: str) -> set[str]:
                 continue
             # A resource has its service; all other calls are to ECS, or name theirs in the same line.
             for line, *operations in CALL.findall(inspect.getsource(member)):
-                of_line = re.search(r'client\("(\w+)"\)', line)
-                service = of_line[1] if of_line else getattr(member, "service", "ecs")
+                of_line = re.search(r'client\("(\w+)"\)|\b(?=s3\.)(\w+)', line)
+                service = of_line[1] or of_line[2] if of_line else getattr(member, "service", "ecs")
                 found.add(f"{service}:{''.join(operations)}")
     assert found
     return found
