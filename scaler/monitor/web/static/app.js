@@ -54,6 +54,9 @@ function decoded(text) {
   }
 }
 
+/** The page of the menu that a view belongs to. */
+const menuOf = ({ name, query }) => (name === "profile" && query.has("task") ? "tasks" : IN_MENU[name] ?? name);
+
 function go(first) {
   const place = placeOf(location.hash);
   const then = SAVED === null ? momentOf(place.query) : null;
@@ -64,7 +67,7 @@ function go(first) {
   for (const link of document.querySelectorAll("nav a, a.brand")) {
     link.href = placeAt(link.getAttribute("href"), then);
     if (link.dataset.page === undefined) continue;
-    if (link.dataset.page === (IN_MENU[place.name] ?? place.name)) link.setAttribute("aria-current", "page");
+    if (link.dataset.page === menuOf(place)) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
   if (same && page?.moved) return page.moved(place);

@@ -88,8 +88,8 @@ export function flame(name) {
     chosen = each;
     tell(each);
     redraw();
-    const top = canvas.getBoundingClientRect().top + each.depth * ROW;
-    if (top < 60 || top > window.innerHeight - 2 * ROW) window.scrollBy(0, top - window.innerHeight / 2);
+    const top = each.depth * ROW;
+    place.scrollTop = Math.min(top, Math.max(place.scrollTop, top + ROW - place.clientHeight));
   }
 
   function zoom(to) {
