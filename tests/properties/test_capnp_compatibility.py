@@ -24,6 +24,8 @@ PAYLOADS = {name: f"{name.removesuffix('s')}Sizes" for name in ("payloads", "tex
 
 ONES = {"retry_delays": "seconds", "tags": "text"} | dict.fromkeys(("drained", "joined", "workers", "left"), "id")
 """Lists of parts with one field each."""
+PAIRS = {"functions": ("id", "payload"), "packages": ("module", "version"), "needs": ("name", "amount")}
+"""Lists of pairs, and the names of their two fields."""
 
 
 def camel(name: str) -> str:
@@ -54,10 +56,8 @@ def wire(value: Any) -> Any:
                 found[f"{name[:-1]}Counts"] = list(map(len, part))
                 found[f"{name[:-1]}Sizes"] = list(map(len, chain.from_iterable(part)))
                 found[name] = b"".join(chain.from_iterable(part))
-            case "functions":
-                found[name] = [{"id": identifier, "payload": payload} for identifier, payload in part]
-            case "needs":
-                found[name] = [{"name": need, "amount": amount} for need, amount in part]
+            case "functions" | "packages" | "needs":
+                found[name] = [dict(zip(PAIRS[name], each, strict=True)) for each in part]
             case "capabilities":
                 found[name] = [{"name": offer, "amount": amount or 0.0} for offer, amount in part.items()]
             case "devices":
