@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
@@ -120,6 +119,8 @@ def note_bug(error: BaseException) -> None:
 
 def raise_open_files_limit() -> None:
     """Raise the limit of open files of this process to the hard limit: every connection is one."""
+    import resource  # noqa: PLC0415 (Windows, which has clients and monitors, has none)
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:

@@ -8,6 +8,7 @@ import itertools
 import os
 import select
 import signal
+import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
@@ -50,12 +51,18 @@ def adopt_orphans() -> None:
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
+def after_fork(reset: Callable[[], object]) -> None:
+    """Have each child that this process forks call a function. Does nothing where processes cannot fork."""
+    if sys.platform != "win32":
+        os.register_at_fork(after_in_child=reset)
+
+
 def give_memory_back() -> None:
     """Return freed memory to the system, where the C library can. Takes milliseconds per hundred megabytes.
 
     glibc keeps the free end of the memory of every thread but the main one: up to twice the largest freed block.
     """
-    if hasattr(_libc(), "malloc_trim"):
+    if sys.platform == "linux" and hasattr(_libc(), "malloc_trim"):
         _libc().malloc_trim(0)
 
 

@@ -7,24 +7,31 @@ the next reader removes it.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 from weakref import WeakSet
 
 from scaler.errors import UnreachableError, UsageError
+from scaler.processes import after_fork
 
 RUNTIME_DIRECTORY_VARIABLE = "XDG_RUNTIME_DIR"
 MAX_NAME_CHARACTERS = 60
 _NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME_CHARACTERS - 1}}}")
 _SUFFIX = ".cluster"
 _MAX_BYTES = 64 * 1024
-FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
+HAS_NAMES = sys.platform != "win32"
+"""Windows has clients, and no clusters."""
+FLAGS = 0
+if HAS_NAMES:
+    import fcntl
+
+    FLAGS = os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class RunningCluster(NamedTuple):
@@ -127,6 +134,8 @@ def private_path(name: str) -> Path:
 
 def _listed(clusters: list[RunningCluster]) -> str:
     if not clusters:
+        if not HAS_NAMES:
+            return "clusters have no names on Windows: give the scheduler's address"
         return "none of this user runs on this host (`scaler local` starts one)"
     return "running are " + ", ".join(f"{cluster.name} ({cluster.address})" for cluster in clusters)
 
@@ -181,7 +190,9 @@ def texts_of_running(suffix: str) -> list[bytes]:
 
     Removes the files of processes that have ended. Raises UsageError when the directory is not this user's.
     """
-    texts = []
+    texts: list[bytes] = []
+    if not HAS_NAMES:
+        return texts
     with private_directory() as directory:
         for entry in os.listdir(directory):  # noqa: PTH208 (of a descriptor)
             if not entry.endswith(suffix):
@@ -212,4 +223,4 @@ def _after_fork() -> None:
         registration.close(is_parents=True)
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)

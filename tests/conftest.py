@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
@@ -140,7 +141,10 @@ def ports() -> Iterator[ReservedPorts]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SchedulerClusterCombo]:
-    """A scheduler and two workers that the tests of a module share."""
+    """A scheduler and two workers that the tests of a module share; see tests/portable for those of another cluster."""
+    if address := os.environ.get("CLUSTER_OF_TESTS"):
+        yield SimpleNamespace(get_address=lambda: address)  # type: ignore[misc]
+        return
     from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (unit tests do without its imports)
 
     with SchedulerClusterCombo(n_workers=2) as combo:

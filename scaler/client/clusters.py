@@ -87,7 +87,10 @@ def _connect(
 
 
 def _start(name: str, timeout_seconds: float) -> ClientLoop:
-    """Start a cluster that ends with the client's loop, and connect to it."""
+    """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError where none can run."""
+    if sys.platform != "linux":
+        text = "a client without an address starts a cluster, and clusters run on Linux only"
+        raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")
     from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (most clients start none)
     from scaler.config.monitors import WebUiConfig  # noqa: PLC0415
     from scaler.config.worker_managers import default_concurrency  # noqa: PLC0415

@@ -147,7 +147,8 @@ class ClientLoop:
         repeated.
         """
         self.address = address
-        self._loop = asyncio.new_event_loop()
+        # The default loop of Windows cannot wait for the sockets of ZeroMQ.
+        self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self.futures = FutureTable(
             session_ids(session_id) if session_id else IdFactory(new_peer_id()),
             wake=partial(self._loop.call_soon_threadsafe, self._wake),

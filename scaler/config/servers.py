@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -24,9 +25,14 @@ from scaler.config.values import (
 )
 from scaler.processes import usable_memory
 
+_UNKNOWN_MEMORY_BYTES = 4 * 1024**3
+"""Taken for the memory of a machine that does not say how much it has."""
+
 
 def default_memory_limit_bytes() -> int:
     """Return half of the memory that this process may use: the machine's, or that of its container or service."""
+    if sys.platform == "win32":
+        return _UNKNOWN_MEMORY_BYTES // 2
     return (usable_memory()[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 

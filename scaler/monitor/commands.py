@@ -62,6 +62,9 @@ def run(request: _Request) -> int:
     terminal; UnreachableError without an answer in time, and RefusedError.
     """
     # Errors are shown by the screen or the exit; log lines would stand between lines of output.
+    if sys.platform == "win32":
+        # Its default loop cannot wait for the sockets of ZeroMQ.
+        asyncio.set_event_loop_policy(asyncio.WindowsSelectorEventLoopPolicy())
     logging.getLogger("scaler").addHandler(logging.NullHandler())
     match request:
         case TopRequest(form="screen") if not (sys.stdin.isatty() and sys.stdout.isatty()):

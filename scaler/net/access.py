@@ -41,10 +41,11 @@ class Access(NamedTuple):
         if credentials is None:
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
-        from scaler.security.directory import KeysDirectory  # noqa: PLC0415
-        from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
 
         if Path(credentials).is_dir():
+            from scaler.security.directory import KeysDirectory  # noqa: PLC0415 (of servers, which run on Linux)
+            from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
+
             # Names of keys have fewer characters than those of components, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
             return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value), compression=compression)

@@ -28,6 +28,7 @@ from scaler.net.checksum import with_checksum
 from scaler.net.compression import Packer, PackingLoad
 from scaler.net.kernel import are_descriptors_scarce, bytes_per_second, is_of_this_host
 from scaler.net.zap import Authenticator
+from scaler.processes import after_fork
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES
 from scaler.protocol.session import MAX_ATTACHMENTS, Buffer, Envelope
 
@@ -134,7 +135,7 @@ def _after_fork() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+after_fork(_after_fork)
 
 
 def is_readable(socket: Socket) -> bool:

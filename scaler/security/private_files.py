@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from pathlib import Path
 from shlex import quote
 
@@ -27,6 +28,8 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 def require_private(found: os.stat_result, path: Path) -> None:
     """Raise ConfigError that says what to do when a file or directory is another user's, or others can open it."""
+    if sys.platform == "win32":
+        return  # its files have access lists, and modes that say nothing
     if found.st_uid != os.geteuid():
         raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use a copy of your own")
     if found.st_mode & 0o077:

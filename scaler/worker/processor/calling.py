@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable
@@ -114,4 +113,6 @@ class Meter:
         self.cpu_us = (time.process_time_ns() - self._cpu_ns) // 1000
         lines = _STATUS.read_text("ascii", "replace").splitlines()
         peaks = [int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        import resource  # noqa: PLC0415 (Windows has none, and clients there import this module)
+
         self.peak_bytes = 1024 * (peaks[0] if peaks else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
