@@ -20,3 +20,13 @@ def listed(names: Sequence[str], most: int) -> str:
     more = [f"{len(names) - most:,} more"] if len(names) > most else []
     *first, last = [*names[:most], *more]
     return f"{', '.join(first)} and {last}" if first else last
+
+
+def sized(size_bytes: float) -> str:
+    """Return a number of bytes for a sentence: 512 B, 1.2 MiB, 10 GiB."""
+    amount = size_bytes
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:,.0f} {unit}" if unit == "B" or amount >= 9.95 else f"{amount:.1f} {unit}"

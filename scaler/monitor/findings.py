@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from math import inf
 from typing import NamedTuple
 
-from scaler.grammar import called, counted, listed
+from scaler.grammar import called, counted, listed, sized
 from scaler.monitor.failures import failure_groups
 from scaler.monitor.model import Model
 from scaler.protocol.monitor_rows import CANCELLED, DONE, LIVE, FindingRow, FunctionRow, ManagerRow, Status, TaskRow
@@ -116,6 +116,7 @@ def findings(model: Model) -> list[FindingRow]:
         *_failing_workers(window),
         *_failing_functions(window),
         *_full_storage(window),
+        *_leaking_functions(window),
     ]
     return sorted(found, key=lambda row: (-row.slots_lost, row.kind, row.subject))[:MAX_FINDINGS]
 
@@ -199,7 +200,7 @@ def _slow_inputs(window: _Window) -> list[FindingRow]:
         share, size = min(1.0, inputs / max(1, durations)), sum(task.inputs_bytes for task in waited) / len(waited)
         text = (
             f"{len(waited):,} of the last {len(tasks):,} listed tasks of {called(name)} waited for stored inputs, "
-            f"of {_size(size)} on average: {100 * share:.0f} % of the time that these tasks took."
+            f"of {sized(size)} on average: {100 * share:.0f} % of the time that these tasks took."
         )
         advice = (
             "Give each task less data. Send a value that many of them use once, with client.send_object, "
@@ -284,6 +285,26 @@ def _failing_functions(window: _Window) -> list[FindingRow]:
     return found
 
 
+def _leaking_functions(window: _Window) -> list[FindingRow]:
+    """Each task of a function leaves memory behind in its processor, and all states of the window say so."""
+    found = []
+    for row in window.last.functions:
+        known = [each for state in window.states for each in state.functions if each.name == row.name]
+        if not (row.leak_bytes and row.live) or len(known) < len(window.states) or not all(r.leak_bytes for r in known):
+            continue
+        text = (
+            f"Each task of {called(row.name)} leaves {sized(row.leak_bytes)} behind, in {row.leak_processors:,} of "
+            f"{counted(row.leak_judged, 'processor')} that ran enough of them; one had {sized(row.memory_peak_bytes)}."
+        )
+        advice = (
+            "Look for lists, caches and callbacks that grow with each call. Until that is corrected, let the worker "
+            "manager replace processors between tasks, with max_processor_memory_growth."
+        )
+        page = "docs/monitoring.md#what-uses-the-memory"
+        found.append(FindingRow("leaking_function", row.name, text, advice, page))
+    return found
+
+
 def _full_storage(window: _Window) -> list[FindingRow]:
     """The object storage, which does not spill, is nearly full. The store of a host is full of copies in good order."""
     rows = [each.storage for each in window.states]
@@ -292,7 +313,7 @@ def _full_storage(window: _Window) -> list[FindingRow]:
         return []
     row = rows[-1]
     text = (
-        f"The object storage has {_size(row.bytes)} of at most {_size(row.limit_bytes)}, and at least {least:.0f} % "
+        f"The object storage has {sized(row.bytes)} of at most {sized(row.limit_bytes)}, and at least {least:.0f} % "
         f"in {window.past}. When it is full, producers wait, and new objects are refused after 5 s."
     )
     advice = "Let go of futures and references, call client.clear() between phases, or set a spill_directory."
@@ -304,11 +325,3 @@ def _time(seconds: float) -> str:
     if seconds >= 120:
         return f"{seconds / 60:,.0f} min" if seconds < 7200 else f"{seconds / 3600:,.0f} h"
     return f"{seconds:.0f} s" if seconds >= 1 else f"{seconds * 1e3:.{0 if seconds >= 0.01 else 2}f} ms"
-
-
-def _size(size_bytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if size_bytes < 1024:
-            return f"{size_bytes:.0f} {unit}"
-        size_bytes /= 1024
-    return f"{size_bytes:,.1f} GiB"

@@ -57,7 +57,14 @@ def columns(kind: type[NamedTuple]) -> Mapping[str, tuple[Column, Any]]:
             if get_origin(hint) is Annotated:
                 found[name] = _column(hint)
     names = list(found)
-    for name, (column, _) in found.items():
+
+    def depth(name: str) -> int:
+        """Return how many columns have to have their places before this one."""
+        after = found[name][0].after
+        return 1 + depth(after) if after else 0
+
+    for name in sorted(found, key=depth):
+        column, _ = found[name]
         if column.after:
             names.remove(name)
             names.insert(names.index(column.after) + 1, name)

@@ -644,6 +644,22 @@ class ProcessorStatus:
     waits_for: f.Display = ""  # "waits for ...": besides tasks of its own; empty: nothing
 
 
+@dataclass(slots=True)
+class FunctionUse:
+    """What tasks of one function have used on a worker since its start; those of one name are one function.
+
+    Memory is that of the whole processor, in samples twice a second.
+    """
+
+    function: str
+    samples: f.Count64  # while a task of it ran, or after only such tasks had run
+    mean_bytes: f.Count64  # of resident memory in these
+    peak_bytes: f.Count64  # of resident memory
+    growth_bytes: f.Count64 = 0  # that each task leaves behind in the processors that grow
+    judged: f.Count32 = 0  # processors of which it is known whether tasks leave something behind
+    growing: f.Count32 = 0  # those of them where they do
+
+
 @message(to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
     """Sign of life of a worker, every heartbeat interval."""
@@ -663,6 +679,9 @@ class WorkerHeartbeat(Message):
     dispatch_seconds: f.Seconds = 0.0  # from giving a free slot a task until it begins elsewhere; 0: not measured
     paid_seconds: f.Seconds = 0.0  # that its tasks elsewhere are paid for, all together since its start
     paid_tasks: f.Count32 = 0  # of them that run elsewhere now
+    rss_mean_bytes: f.Count64 = 0  # resident memory of its processors together, since its start
+    rss_peak_bytes: f.Count64 = 0
+    functions: list[FunctionUse] = field(default_factory=list)  # those that were used since the one before
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

@@ -143,46 +143,52 @@ _CPU_HELP = "Of all its processors; 100% is one CPU"
 _CPU = Column("CPU", "percent", 1, _CPU_HELP, Top(4, "cpu", 6, 2, "c"), after="sent", volatile=True)
 # Pages that processors share are counted for each.
 _RSS = Column("Memory", "bytes", 1, "Of all its processors", Top(5, "rss", 6, 3, "m"), after="cpu_percent")
+_WORKER_PEAK_HELP = "Most memory of its processors together, since its start"
+_WORKER_PEAK = Column("Peak mem.", "bytes", 3, _WORKER_PEAK_HELP, Top(6, "peak", 6, 18), after="rss_bytes")
+_WORKER_MEAN_HELP = "Memory of its processors together, on average since its start"
+_WORKER_MEAN = Column("Mean mem.", "bytes", 3, _WORKER_MEAN_HELP, after="memory_peak_bytes", zero_is_none=True)
 _AGENT_CPU = Column("Agent CPU", "percent", 3, "Of the worker's agent", Top(2, "agt_cpu", 7, 11, "C"), volatile=True)
 _AGENT_RSS = Column("Agent mem.", "bytes", 3, "Of the worker's agent", Top(3, "agt_rss", 7, 12, "M"))
 _LAG_HELP = "Time of a message from the worker to the scheduler and of its answer"
-_LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(10, "lag", 5, 9, "l"), volatile=True)
+_LAG = Column("Round trip", "seconds", 3, _LAG_HELP, Top(11, "lag", 5, 9, "l"), volatile=True)
 _CLOCK_HELP = "How far its clock is ahead of the scheduler's"
 _CLOCK = Column("Clock", "seconds", 3, _CLOCK_HELP)
 _CLOCK_ERROR = Column(unit="seconds", help="How wrong that may be; 0: it is not known yet")
-_OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(15, "capabilities", 12, 17))
+_OFFERS = Column("Capabilities", "text", 3, "What it offers", Top(16, "capabilities", 12, 17))
 _STATE_HELP = "away: out of contact; held: too many failures, no tasks; ends: no new tasks"
 _STATE = Column(help=_STATE_HELP, top=Top(1, "state", 5, 1), whole=True)
 _ITL_HELP = "All processors are initialised, any has a task, any has a slot"
-_ITL = Column("", "flags", 1, _ITL_HELP, Top(11, "ITL", 3, 10), whole=True)
-_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(16, "function", 12, 6), whole=True)
-_RUNS_FOR = Column("", "seconds", 1, "For how long", Top(17, "seconds", 7, 7), whole=True, zero_is_none=True)
+_ITL = Column("", "flags", 1, _ITL_HELP, Top(12, "ITL", 3, 10), whole=True)
+_RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(17, "function", 12, 6), whole=True)
+_RUNS_FOR = Column("", "seconds", 1, "For how long", Top(18, "seconds", 7, 7), whole=True, zero_is_none=True)
 
 
 class WorkerRow(NamedTuple):
     id: str = ""
     name: Annotated[str, Column("Worker", help="Manager and number", top=Top(0, "worker", 14, 0, "n"))] = ""
-    host: Annotated[str, Column("Host", rank=2, top=Top(12, "host", 6, 14))] = ""
+    host: Annotated[str, Column("Host", rank=2, top=Top(13, "host", 6, 14))] = ""
     pid: Annotated[
-        int, Column("Process", rank=3, help="Process id of the worker's agent", top=Top(13, "pid", 7, 15))
+        int, Column("Process", rank=3, help="Process id of the worker's agent", top=Top(14, "pid", 7, 15))
     ] = 0
     slots: Annotated[int, Column("Slots", "count", 2)] = 0
-    free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(6, "free", 5, 4, "f"))] = 0
-    queued: Annotated[int, Column("Queued", "count", 1, "Tasks that wait on it", Top(8, "queued", 6, 5, "d"))] = 0
-    suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(9, "suspended", 9, 13))] = 0
-    sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(7, "sent", 6, 8, "w"))] = 0
+    free: Annotated[int, Column("Free", "count", 2, "Slots without a task", Top(7, "free", 5, 4, "f"))] = 0
+    queued: Annotated[int, Column("Queued", "count", 1, "Tasks that wait on it", Top(9, "queued", 6, 5, "d"))] = 0
+    suspended: Annotated[int, Column("Susp.", "count", 3, "Suspended tasks", Top(10, "suspended", 9, 13))] = 0
+    sent: Annotated[int, Column("Sent", "count", 2, "Tasks sent to it so far", Top(8, "sent", 6, 8, "w"))] = 0
     agent_cpu_percent: Annotated[float, _AGENT_CPU] = 0.0
     agent_rss_bytes: Annotated[int, _AGENT_RSS] = 0
     latency_seconds: Annotated[float, _LAG] = 0.0
     clock_seconds: Annotated[float, _CLOCK] = 0.0
     clock_error_seconds: Annotated[float, _CLOCK_ERROR] = 0.0
-    manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(14, "manager", 9, 16))] = ""
+    manager: Annotated[str, Column("Manager", "text", 3, "What started it", Top(15, "manager", 9, 16))] = ""
     capabilities: Annotated[str, _OFFERS] = ""
     unit: str = ""
     assigned: int = 0
     draining: bool = False
     quarantined: bool = False
     connected: bool = True
+    memory_peak_bytes: Annotated[int, _WORKER_PEAK] = 0
+    memory_mean_bytes: Annotated[int, _WORKER_MEAN] = 0
     processors: tuple[ProcessorRow, ...] = ()
 
     @property
@@ -271,6 +277,12 @@ _MAX = Column("Max", "seconds", 2, "The longest one", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"
 _TREND = Column("Trend", "percent", 2, "p50 against that of a day before, else of its last run", after="max_seconds")
+_PEAK_HELP = "Most memory of a processor while its tasks ran"
+_PEAK = Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)
+_MEAN_HELP = "Memory of a processor while its tasks run, on average"
+_MEAN_MEMORY = Column("Mean mem.", "bytes", 3, _MEAN_HELP, zero_is_none=True)
+_LEAK_HELP = "What each task leaves behind in its processor"
+_LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
@@ -289,6 +301,11 @@ class FunctionRow(NamedTuple):
     p95_seconds: Annotated[float, _P95] = 0.0
     max_seconds: Annotated[float, _MAX] = 0.0
     p50_before_seconds: Annotated[float | None, Column(unit="seconds", help=_BEFORE_HELP)] = None
+    memory_peak_bytes: Annotated[int, _PEAK] = 0
+    memory_mean_bytes: Annotated[int, _MEAN_MEMORY] = 0
+    leak_bytes: Annotated[int, _LEAK] = 0
+    leak_processors: Annotated[int, Column(help="Processors in which its tasks leave memory behind")] = 0
+    leak_judged: Annotated[int, Column(help="Processors of which it is known whether they do")] = 0
     job_ended: Annotated[int, Column(help="Tasks of its present or last job that have ended")] = 0
     job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0

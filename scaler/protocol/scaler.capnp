@@ -531,6 +531,19 @@ struct ProcessorStatus {
   waitsFor @8 :Text;             # "waits for ...": besides tasks of its own; empty: nothing
 }
 
+struct FunctionUse {
+  # What tasks of one function have used on a worker since its start; those of one name are one function.
+  #
+  # Memory is that of the whole processor, in samples twice a second.
+  function @0 :Text;
+  samples @1 :UInt64;            # while a task of it ran, or after only such tasks had run
+  meanBytes @2 :UInt64;          # of resident memory in these
+  peakBytes @3 :UInt64;          # of resident memory
+  growthBytes @4 :UInt64;        # that each task leaves behind in the processors that grow
+  judged @5 :UInt32;             # processors of which it is known whether tasks leave something behind
+  growing @6 :UInt32;            # those of them where they do
+}
+
 struct WorkerHeartbeat {
   # Sign of life of a worker, every heartbeat interval.
   # worker -> scheduler.
@@ -550,6 +563,9 @@ struct WorkerHeartbeat {
   dispatchSeconds @12 :Float64;  # from giving a free slot a task until it begins elsewhere; 0: not measured
   paidSeconds @13 :Float64;      # that its tasks elsewhere are paid for, all together since its start
   paidTasks @14 :UInt32;         # of them that run elsewhere now
+  rssMeanBytes @15 :UInt64;      # resident memory of its processors together, since its start
+  rssPeakBytes @16 :UInt64;
+  functions @17 :List(FunctionUse);  # those that were used since the one before
 }
 
 struct Heartbeat {

@@ -196,6 +196,7 @@ class _Census:
         workers = state.workers.values()
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
+        self._usage = state.usage
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
         self._by_owner: Counter[ClientRecord | str] = Counter()
         for group, count in chain(running.items(), suspended.items()):
@@ -264,8 +265,22 @@ class _Census:
             p95_seconds=p95,
             max_seconds=longest,
             p50_before_seconds=p50_before.get(function.name),
+            **self._memory(function.name),
             **counts,
         )
+
+    def _memory(self, name: str) -> dict[str, int]:
+        memory = self._usage.functions.get(name)
+        if memory is None:
+            return {}
+        leak = memory.leak
+        return {
+            "memory_peak_bytes": memory.peak_bytes,
+            "memory_mean_bytes": memory.mean_bytes,
+            "leak_bytes": leak.bytes_per_task,
+            "leak_processors": leak.growing,
+            "leak_judged": leak.judged,
+        }
 
     def _counts(self, live: int, owner: ClientRecord | Function, key: ClientRecord | str) -> dict[str, int]:
         running = self._by_owner[key]
@@ -310,6 +325,8 @@ def _worker(state: ClusterState, worker: Worker, unix_at_zero: float) -> WorkerR
         agent_rss_bytes=heartbeat.agent_rss_bytes,
         queued=heartbeat.queued,
         latency_seconds=heartbeat.latency_seconds,
+        memory_peak_bytes=heartbeat.rss_peak_bytes,
+        memory_mean_bytes=heartbeat.rss_mean_bytes,
         processors=tuple(_processors(state, worker, heartbeat)),
     )
 

@@ -11,8 +11,10 @@ All else is a `Note`.
 The page says what a processor runs since when, and has the results that are not sent yet. So the agent knows at any
 time what runs, and can take results that wait behind a task that turned out long, or that a dead processor left. Its
 words (u64, little endian) are: tasks begun since birth, when the last of them began (monotonic nanoseconds), tasks
-finished, number of the current batch of results, rows in it. Behind them lie the rows and the payloads of the current
-batch. Only the processor writes; each word is written whole, and last among what it announces.
+finished, number of the current batch of results, rows in it; then what one task has left behind (see `TaskGrowth`):
+how often that was measured, the number of the task's spec, and the bytes before and after it. Behind them lie the rows
+and the payloads of the current batch. Only the processor writes; each word is written whole, and last among what it
+announces.
 """
 
 from __future__ import annotations
@@ -211,6 +213,18 @@ class Snapshot(NamedTuple):
     finished: int
 
 
+class TaskGrowth(NamedTuple):
+    """The memory of a processor before and after one task, without files and shared memory.
+
+    measured: how many tasks of the processor were so far. spec: the number of its spec.
+    """
+
+    measured: int
+    spec: int
+    before_bytes: int
+    after_bytes: int
+
+
 def pack_results(batch: int, rows: Sequence[ResultRow], payloads: Sequence[Buffer]) -> bytes:
     head = RESULTS.pack(ToAgent.RESULTS, len(rows), batch, sum(map(len, payloads)))
     return b"".join((head, *(RESULT.pack(*row) for row in rows), *payloads))
@@ -239,11 +253,11 @@ def skip_rows(results: Results, count: int) -> Results:
 
 MAX_ROWS = 256
 MAX_PAYLOAD_BYTES = 48 * 1024
-_WORDS_BYTES = 64
+_WORDS_BYTES = 128
 _PAYLOADS_AT = _WORDS_BYTES + MAX_ROWS * RESULT.size
 _PAGE_BYTES = _PAYLOADS_AT + MAX_PAYLOAD_BYTES
 
-_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS = range(5)
+_BEGUN, _BEGUN_AT, _FINISHED, _BATCH, _ROWS, _MEASURED, _SPEC, _BEFORE, _AFTER = range(9)
 
 
 def make_page() -> int:
@@ -265,6 +279,12 @@ class PageReader:
     def snapshot(self) -> Snapshot:
         words = self._words
         return Snapshot(words[_BEGUN], words[_BEGUN_AT] / 1e9, words[_FINISHED])
+
+    def growth(self) -> TaskGrowth | None:
+        """Return the last measurement of one task's growth; None when there is none, or while it is being written."""
+        words = self._words
+        growth = TaskGrowth(words[_MEASURED], words[_SPEC], words[_BEFORE], words[_AFTER])
+        return growth if growth.measured and words[_MEASURED] == growth.measured else None
 
     def unsent(self) -> Results | None:
         """Return a copy of the results that are not sent yet; None when there are none, or while they are being sent.
@@ -296,7 +316,7 @@ class PageWriter:
         self._view = memoryview(mmap.mmap(descriptor, _PAGE_BYTES))
         self._words = self._view[:_WORDS_BYTES].cast("Q")
         self._socket = results
-        self._begun = self._finished = self._rows = self._at = self._batch = 0
+        self._begun = self._finished = self._rows = self._at = self._batch = self._measured = 0
         self.oldest_ns = 0
         """When the oldest result that is not sent was added; 0: there is none."""
 
@@ -326,6 +346,14 @@ class PageWriter:
             if not self.oldest_ns:
                 self.oldest_ns = now_ns
         words[_FINISHED] = self._finished
+
+    def note_growth(self, spec: int, before_bytes: int, after_bytes: int) -> None:
+        """Note what memory this process had before and after a task."""
+        words = self._words
+        words[_MEASURED] = 0
+        words[_SPEC], words[_BEFORE], words[_AFTER] = spec, before_bytes, after_bytes
+        self._measured += 1
+        words[_MEASURED] = self._measured
 
     def flush(self) -> None:
         """Send what was added."""

@@ -56,7 +56,7 @@ def wire(value: Any) -> Any:
                 found[f"{name[:-1]}Counts"] = list(map(len, part))
                 found[f"{name[:-1]}Sizes"] = list(map(len, chain.from_iterable(part)))
                 found[name] = b"".join(chain.from_iterable(part))
-            case "functions" | "packages" | "needs":
+            case "functions" | "packages" | "needs" if not any(map(is_dataclass, part)):
                 found[name] = [dict(zip(PAIRS[name], each, strict=True)) for each in part]
             case "capabilities":
                 found[name] = [{"name": offer, "amount": amount or 0.0} for offer, amount in part.items()]

@@ -96,6 +96,7 @@ DETAILS = (
 PROCESSOR = st.builds(
     m.ProcessorStatus, U32, PERCENT, U64, st.booleans(), st.booleans(), OPTIONAL_ID, running_seconds=SECONDS
 )
+USE = st.builds(m.FunctionUse, TEXT, U64, U64, U64, U64, U32, U32)
 SESSION = st.builds(m.SessionRow, PEER, TEXT, TEXT, st.booleans(), TEXT, U64, U64, U64, U64, SECONDS)
 UNIT = st.builds(m.UnitStatus, TEXT, st.sampled_from(m.UnitState), U32, SECONDS, TEXT)
 
@@ -146,7 +147,18 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ).map(lambda drawn: m.Done(**drawn)),
     m.Output: st.builds(m.Output, ID, st.booleans(), DATA),
     m.WorkerHeartbeat: st.builds(
-        m.WorkerHeartbeat, CLOCK, PERCENT, U64, U32, SECONDS, st.lists(PROCESSOR, max_size=3), CLOCK, SECONDS, CLOCK
+        m.WorkerHeartbeat,
+        CLOCK,
+        PERCENT,
+        U64,
+        U32,
+        SECONDS,
+        st.lists(PROCESSOR, max_size=3),
+        CLOCK,
+        SECONDS,
+        CLOCK,
+        rss_peak_bytes=U64,
+        functions=st.lists(USE, max_size=3),
     ),
     m.Heartbeat: st.builds(m.Heartbeat, CLOCK),
     m.HeartbeatEcho: st.builds(m.HeartbeatEcho, CLOCK, CLOCK),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from rich.cells import cell_len
@@ -12,14 +12,18 @@ from scaler.monitor.network import network
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
-from scaler.protocol.monitor_rows import Status
+from scaler.protocol.monitor_rows import FunctionRow, Status
 
 _SPACE = "  "
-MAX_OBJECTS = 20
+MAX_OBJECTS = MAX_FUNCTIONS = 20
+MEMORY_COLUMNS = ("name", "memory_peak_bytes", "memory_mean_bytes", "leak_bytes")
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about stores, pairs without a way, what moved, the largest objects. width: None for no limit."""
+    """Return lines about stores, pairs without a way, what moved, the largest objects, and the memory of functions.
+
+    width: None for no limit.
+    """
     stores = sorted(status.stores, key=lambda row: -row.bytes)
     parts = [["", *table_of(StoreRow, stores, width)]]
     apart = [row for row in status.pairs if row.unreachable]
@@ -31,14 +35,29 @@ def data_lines(status: Status, width: int | None) -> list[str]:
         parts.append(["", *table_of(PairRow, moved, width)])
     if status.objects:
         parts.append(["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)])
+    if memory := memory_lines(status, width):
+        parts.append(["", *memory])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
     lines = [total, f"network: {network(status).text}", *(line for part in parts for line in part)]
     return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
 
 
-def table_of(kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None) -> list[str]:
-    """Return a heading and a line for each row, with the columns that fit: first without rank 3, then without 2."""
-    shown = [(name, column) for name, (column, _) in columns(kind).items() if column.title]
+def memory_lines(status: Status, width: int | None) -> list[str]:
+    """Return lines about the functions whose processors have had most memory; none before that is known."""
+    known = sorted((row for row in status.functions if row.memory_peak_bytes), key=lambda row: -row.memory_peak_bytes)
+    return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, MEMORY_COLUMNS) if known else []
+
+
+def table_of(
+    kind: type[NamedTuple], rows: Sequence[NamedTuple], width: int | None, names: Collection[str] = ()
+) -> list[str]:
+    """Return a heading and a line for each row, with the columns that fit: first without rank 3, then without 2.
+
+    names: of the columns; none: all.
+    """
+    shown = [
+        (name, column) for name, (column, _) in columns(kind).items() if column.title and (not names or name in names)
+    ]
     for rank in (3, 2, 1):
         chosen = [(name, column) for name, column in shown if column.rank <= rank]
         cells = [

@@ -15,7 +15,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.costs import scaling_lines
-from scaler.monitor.top.data import data_lines
+from scaler.monitor.top.data import data_lines, memory_lines
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.messages import TaskLog
@@ -215,11 +215,14 @@ def worker_lines(worker: WorkerRow, width: int, most_processors: int) -> list[st
     agent = f"{formats.percent(worker.agent_cpu_percent)} {formats.size(worker.agent_rss_bytes)}"
     tasks = f"sent {worker.sent:,}  queued {worker.queued}  suspended {worker.suspended}"
     lag = formats.duration(worker.latency_seconds)
+    sizes = map(formats.size, (worker.rss_bytes, worker.memory_peak_bytes, worker.memory_mean_bytes))
+    memory = "{}  at most {}  on average {}".format(*sizes)
     lines = [
         f"worker {worker.name} on {worker.host} (pid {worker.pid}): {_STATES.get(worker.state, 'takes tasks')}",
         f"manager {worker.manager or 'none'}  unit {worker.unit or 'none'}  id {worker.id}",
         f"capabilities {worker.capabilities or 'none'}",
         f"slots {worker.slots}  free {worker.free}  {tasks}  lag {lag}  agent {agent}",
+        f"memory {memory}",
         f"{'pid':>8} {'cpu':>7} {'rss':>8} ITL",
     ]
     for each in worker.processors[:most_processors]:
@@ -315,6 +318,8 @@ def as_text(model: Model, width: int | None) -> str:
         lines += ["", *scaling_lines(status, width)]
     if len(status.stores) > 1:
         lines += ["", *data_lines(status, width)]
+    elif memory := memory_lines(status, width):
+        lines += ["", *memory]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 

@@ -32,6 +32,7 @@ from scaler.scheduler.core.state import (
     Worker,
     WorkerPool,
 )
+from scaler.scheduler.core.usage import Usage
 from scaler.scheduler.core.worker_logs import WorkerLogs
 
 MAX_LABEL = 100
@@ -105,6 +106,8 @@ class ClusterState:
         """What tasks printed that have not failed."""
         self.profiles = Profiles()
         self.worker_logs = WorkerLogs()
+        self.usage = Usage()
+        """Memory of functions."""
         self.submitted: dict[tuple[ClientRecord, str], int] = {}
         """New tasks by client and function, until the audit log is told."""
 

@@ -417,6 +417,7 @@ class SchedulerCore:
         self._elastic.worker_left(worker)
         self._stores.worker_left(worker)
         self.state.objects.worker_left(worker.id)
+        self.state.usage.leave(worker.id)
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
@@ -693,6 +694,7 @@ class SchedulerCore:
             case messages.WorkerHeartbeat():
                 self.state.count(worker.heartbeat, message)
                 worker.keep_heartbeat(message, now)
+                self.state.usage.take(worker.id, message.functions)
                 self._elastic.dispatched(worker, message.dispatch_seconds)
             case messages.Relay():
                 self._relayed(worker, message, now)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from operator import attrgetter
 from typing import Any
 
@@ -96,6 +97,8 @@ class PooledProcessor:
     snapshot: Snapshot = _IDLE
     specs: set[int] = field(default_factory=set)
     functions: set[bytes] = field(default_factory=set)
+    ended: set[KnownSpec] = field(default_factory=set)
+    """Specs of tasks that have ended since the last sample of its memory."""
     kill_reason: KillReason | None = None
     is_worn: bool = False
     """It gets no more tasks, and is replaced when it has ended those that it has."""
@@ -295,6 +298,21 @@ class ProcessorPool(ExecutorBase):
                 running, seconds = b"", 0.0
             found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane, processor.waits_for
         return found
+
+    def take_functions(self, number: int, snapshot: Snapshot) -> tuple[str, set[str]]:
+        """Return the function whose task a processor runs, and those whose tasks have ended there since the last call.
+
+        The first is empty when it runs none.
+        """
+        processor = self.processors.get(number)
+        if processor is None:
+            return "", set()
+        reported = max(0, snapshot.finished - processor.results)
+        dispatched = list(islice(processor.dispatched, reported + 1))
+        processor.ended.update(item.spec for item in dispatched[:reported])
+        ended, processor.ended = {spec.wire.name for spec in processor.ended}, set()
+        is_running = snapshot.begun > snapshot.finished and len(dispatched) > reported
+        return dispatched[reported].spec.wire.name if is_running else "", ended
 
     def check(self) -> None:
         queue = self.queue
@@ -511,6 +529,7 @@ class ProcessorPool(ExecutorBase):
             payload = bytes(payloads[at : at + size])
             at += size
             item.spec.observe(duration_us)
+            processor.ended.add(item.spec)
             ran = began_ns // 1000, lane, got_us, got_bytes
             self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, ran)
         if not dispatched:

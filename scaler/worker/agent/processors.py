@@ -19,7 +19,7 @@ from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit, memory_cgroup
-from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome
+from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
 from scaler.texts import escaped
 from scaler.worker.agent.events import (
     AgentInput,
@@ -40,7 +40,9 @@ from scaler.worker.agent.memory import KernelKills, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.relays import Relays, Sender
+from scaler.worker.agent.sampler import MemorySampler
 from scaler.worker.agent.shell import Agent, MakeConnector
+from scaler.worker.agent.usage import MemoryUsage
 from scaler.worker.fork_server import ForkServer
 from scaler.worker.frames import (
     GRANT,
@@ -145,6 +147,15 @@ class ProcessorAgent(Agent):
             self._pids,
             lambda *measured: self.take([MemoryMeasured(*measured)]),
         )
+        self._usage = MemoryUsage(config.garbage_collect_interval_seconds)
+        pool = self._core.executor
+        assert isinstance(pool, ProcessorPool)
+        self._sampler = MemorySampler(
+            self._loop,
+            pool,
+            self._usage,
+            lambda: {number: (each.pid, each.page) for number, each in self._processors.items() if each.pid},
+        )
         self._verbs = {
             ProcessorVerb.SPAWN: self._spawn,
             ProcessorVerb.RECLAIM: self._reclaim,
@@ -180,7 +191,13 @@ class ProcessorAgent(Agent):
         elif command.number in self._processors or command.verb is ProcessorVerb.SPAWN:
             self._verbs[command.verb](command.number)
 
+    def _complete(self, heartbeat: WorkerHeartbeat) -> None:
+        usage = self._usage
+        heartbeat.rss_mean_bytes, heartbeat.rss_peak_bytes = usage.mean_bytes, usage.peak_bytes
+        heartbeat.functions = usage.report()
+
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
+        self._usage.report_all()
         if is_restarted:
             self._relays.restart(welcome, is_expired=self._core.may_be_given_up(time.monotonic()))
         else:
@@ -212,6 +229,7 @@ class ProcessorAgent(Agent):
     async def _end_tasks(self) -> None:
         self._store.close()
         self._memory.close()
+        self._sampler.close()
         self._kernel_kills.close()
         self._prints.close()
         self._loop.remove_reader(self._fork_server)

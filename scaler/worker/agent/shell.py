@@ -121,6 +121,9 @@ class Agent:
         """Return the pids of the same processors."""
         return {}
 
+    def _complete(self, heartbeat: WorkerHeartbeat) -> None:
+        """Add to a heartbeat what only this kind of agent knows. Nothing is added here."""
+
     # -- life ------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -265,6 +268,7 @@ class Agent:
         heartbeat.degraded_reason = executor.obstacle()
         heartbeat.dispatch_seconds = executor.dispatch_seconds
         heartbeat.paid_seconds, heartbeat.paid_tasks = executor.paid_seconds, executor.paid_tasks
+        self._complete(heartbeat)
         self.send(heartbeat)
         self._send_log()
 

@@ -280,6 +280,10 @@ class ExecutorBase:
             self._forgotten([self._specs.popitem(last=False)[1]], set())
         return known
 
+    def function_names(self) -> dict[int, str]:
+        """Return the names of the functions of all specs that are known, by their numbers."""
+        return {known.number: known.wire.name for known in self._specs.values()}
+
     def forget_functions(self, identifiers: set[bytes]) -> None:
         """Forget functions, and the specs that refer to them."""
         for identifier in identifiers:

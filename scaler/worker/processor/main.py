@@ -133,6 +133,8 @@ class GarbagePolicy:
         self._trim_above = 0
         self.is_due = False
         """A task has run since the last check of an idle processor."""
+        self.measured_bytes = 0
+        """Private memory after the last task; 0: it was not measured after that one."""
 
     def after_task(self, now_ns: int) -> None:
         """Do what is due. Cheap when nothing is."""
@@ -159,6 +161,7 @@ class GarbagePolicy:
             self._trim_above = 0
         if self._max_growth_bytes:
             self._check_growth()
+        self.measured_bytes = private_bytes()
 
     def _trim(self) -> None:
         self._free()
@@ -369,7 +372,11 @@ class _Processor:
         if spec.once or spec.stream_output or self._context.is_suspended:
             results.flush()
         self._context.end_task()
-        self._garbage.after_task(ended_ns)
+        garbage = self._garbage
+        if garbage.measured_bytes:  # before this task, so this is what it alone has left behind
+            results.note_growth(number, garbage.measured_bytes, private_bytes())
+            garbage.measured_bytes = 0
+        garbage.after_task(ended_ns)
 
     def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
         function = spec.function

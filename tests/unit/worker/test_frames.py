@@ -23,6 +23,7 @@ from scaler.worker.frames import (
     PageWriter,
     ResultRow,
     Results,
+    TaskGrowth,
     ToAgent,
     ToProcessor,
     make_page,
@@ -203,3 +204,16 @@ def test_a_large_datagram_without_its_file_is_refused() -> None:
         ours.send(LARGE)  # what arrives of it when the receiver has no free descriptor
         with pytest.raises(ProtocolError, match="no descriptor is free"):
             receive(theirs)
+
+
+def test_the_page_has_what_the_last_measured_task_has_left_behind() -> None:
+    own, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    page = make_page()
+    reader, writer = PageReader(page), PageWriter(page, its)
+    assert reader.growth() is None
+    writer.note_growth(7, 1_000, 3_000)
+    writer.note_growth(9, 3_000, 3_500)
+    assert reader.growth() == TaskGrowth(2, 9, 3_000, 3_500)
+    for end in (own, its):
+        end.close()
+    os.close(page)

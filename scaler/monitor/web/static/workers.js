@@ -148,7 +148,7 @@ export function worker(store, place) {
     const state = here ? condition(each) : { text: "✕ gone", class: "bad" };
     fill(facts, [
       ["State", h("span", { class: state.class }, state.text)], ["Slots", `${count(each.slots)}, ${count(each.free)} free`], ["Queued", count(each.queued)],
-      ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", bytes(each.rss_bytes)],
+      ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", `${bytes(each.rss_bytes)}, at most ${bytes(each.memory_peak_bytes)}, on average ${bytes(each.memory_mean_bytes)}`],
       ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Round trip", span(each.latency_seconds)],
       ["Host", each.host || "–"], ["Process", String(each.pid || "–")],
       ["Manager", each.manager || "–"], ["Unit", each.unit || "–"], ["Capabilities", each.capabilities || "–"], ["Id", h("code", {}, each.id)],

@@ -1,0 +1,141 @@
+"""The memory that tasks of each function use in the processors of an agent, and what they leave behind. Pure.
+
+A sample counts for the function whose task runs, or else for the only one of which tasks have ended since the sample
+before. The kernel's peak of a processor counts for a function when it was the only one in that time.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import NamedTuple
+
+from scaler.protocol.messages import FunctionUse
+from scaler.worker.agent.growth import GrowthSeries
+from scaler.worker.frames import TaskGrowth
+
+MAX_FUNCTIONS = 256
+"""Functions that are remembered: those that were used last."""
+MAX_REPORTED = 32
+"""Functions of one heartbeat; the others come with the next one."""
+COLLECTIONS_WITHIN = 1.5
+"""Times the interval of the garbage collection: in a series that is as long, garbage was collected."""
+
+
+class ProcessorSample(NamedTuple):
+    """A processor at one time. running: the function of its task, or empty. ended: those of tasks that have ended since
+    the sample before. growth: of the last measured task, with its function; None: no other one was measured since."""
+
+    rss_bytes: int
+    peak_bytes: int
+    running: str
+    ended: Collection[str]
+    growth: tuple[str, TaskGrowth] | None = None
+
+
+@dataclass(slots=True)
+class _Memory:
+    """The memory of a function's tasks. judged: bytes that each leaves behind, by the processor's number."""
+
+    samples: int = 0
+    total_bytes: int = 0
+    peak_bytes: int = 0
+    judged: dict[int, int] = field(default_factory=dict)
+
+
+class MemoryUsage:
+    """What an agent knows of the memory of its processors and of its functions since its start."""
+
+    def __init__(self, garbage_collect_seconds: float) -> None:
+        """garbage_collect_seconds: how often processors collect garbage; 0: only by themselves."""
+        self._least_seconds = COLLECTIONS_WITHIN * garbage_collect_seconds
+        self._functions: OrderedDict[str, _Memory] = OrderedDict()
+        self._peaks: dict[int, int] = {}
+        """The kernel's peak of each processor, by its number, at the last sample in which a task was known to run.
+
+        A processor begins a task a moment before its agent learns of it."""
+        self._series: dict[int, OrderedDict[str, GrowthSeries]] = {}
+        self._changed: dict[str, None] = {}
+        """Functions that were not reported since they were used."""
+        self._samples = self._total_bytes = 0
+        self.peak_bytes = 0
+        """Of all processors together."""
+
+    @property
+    def mean_bytes(self) -> int:
+        """Of all processors together."""
+        return round(self._total_bytes / self._samples) if self._samples else 0
+
+    def take(self, now: float, processors: Mapping[int, ProcessorSample]) -> None:
+        """Take in a sample of every processor that lives, by its number."""
+        total = sum(sample.rss_bytes for sample in processors.values())
+        self._samples += 1
+        self._total_bytes += total
+        self.peak_bytes = max(self.peak_bytes, total)
+        for number, sample in processors.items():
+            self._take(number, sample)
+            if sample.growth is not None:
+                self._grew(now, number, *sample.growth)
+        self._peaks = {
+            number: sample.peak_bytes if sample.running or sample.ended else self._peaks.get(number, sample.peak_bytes)
+            for number, sample in processors.items()
+        }
+        self._series = {number: series for number, series in self._series.items() if number in processors}
+
+    def report(self) -> list[FunctionUse]:
+        """Return what has changed since the last report."""
+        names = list(self._changed)[:MAX_REPORTED]
+        for name in names:
+            del self._changed[name]
+        return [self._use(name, self._functions[name]) for name in names]
+
+    def report_all(self) -> None:
+        """Have all functions reported again: another scheduler listens."""
+        self._changed = dict.fromkeys(reversed(self._functions))
+
+    def _take(self, number: int, sample: ProcessorSample) -> None:
+        used = {*sample.ended, sample.running} - {""}
+        if not used:
+            return
+        is_alone = len(used) == 1
+        owner = sample.running or (next(iter(used)) if is_alone else "")
+        if not owner:
+            return
+        memory = self._memory_of(owner)
+        memory.samples += 1
+        memory.total_bytes += sample.rss_bytes
+        has_new_peak = is_alone and sample.peak_bytes > self._peaks.get(number, 0)
+        memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes if has_new_peak else sample.rss_bytes)
+
+    def _grew(self, now: float, number: int, function: str, growth: TaskGrowth) -> None:
+        known = self._series.setdefault(number, OrderedDict())
+        series = known.setdefault(function, GrowthSeries(self._least_seconds))
+        known.move_to_end(function)
+        if len(known) > MAX_FUNCTIONS:
+            known.popitem(last=False)
+        before = series.leak_bytes
+        series.add(now, growth.before_bytes, growth.after_bytes)
+        if series.leak_bytes is None or series.leak_bytes == before:
+            return
+        memory = self._memory_of(function)
+        # Processors that have ended may have run another version of the function.
+        memory.judged = {each: left for each, left in memory.judged.items() if each in self._series}
+        memory.judged[number] = series.leak_bytes
+
+    def _memory_of(self, function: str) -> _Memory:
+        memory = self._functions.setdefault(function, _Memory())
+        self._functions.move_to_end(function)
+        self._changed[function] = None
+        if len(self._functions) > MAX_FUNCTIONS:
+            oldest, _ = self._functions.popitem(last=False)
+            self._changed.pop(oldest, None)
+        return memory
+
+    @staticmethod
+    def _use(name: str, memory: _Memory) -> FunctionUse:
+        growing = [left for left in memory.judged.values() if left]
+        growth = round(median(growing)) if growing else 0
+        mean = round(memory.total_bytes / memory.samples) if memory.samples else 0
+        return FunctionUse(name, memory.samples, mean, memory.peak_bytes, growth, len(memory.judged), len(growing))

@@ -1,0 +1,81 @@
+"""What real processors tell of the memory of functions."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
+from scaler.worker.agent import sampler
+from tests.integration.worker_rig import Rig, play
+from tests.waiting import wait_for_file
+
+MIB = 1024**2
+LEFT = 256 * 1024
+LONG_SECONDS = 60.0
+"""Forty tasks are measured, at most ten in a second."""
+
+
+def uses(rig: Rig) -> dict[str, FunctionUse]:
+    """Return the last report of each function."""
+    return {use.function: use for beat in rig.messages(WorkerHeartbeat) for use in beat.functions}
+
+
+def hold(size_bytes: int) -> int:
+    return len(b"\1" * size_bytes)
+
+
+def hold_until(path: Path, size_bytes: int) -> int:
+    held = b"\1" * size_bytes
+    wait_for_file(path)
+    return len(held)
+
+
+def leave_something() -> None:
+    vars(sys).setdefault("kept_by_a_test", []).append(b"\1" * LEFT)
+    time.sleep(0.02)
+
+
+def leave_nothing() -> None:
+    time.sleep(0.02)
+
+
+def test_the_peak_of_a_function_is_known_although_its_memory_is_free_before_anything_looks(tmp_path: Path) -> None:
+    async def story(rig: Rig) -> None:
+        ids = rig.submit(hold, (200 * MIB,), name="large")
+        await rig.value(ids[0])
+        await rig.until(lambda: (use := uses(rig).get("large")) and use.peak_bytes > 200 * MIB)
+        rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
+        held = await rig.until(lambda: (use := uses(rig).get("held")) and use.peak_bytes > 60 * MIB and use)
+        assert held.peak_bytes < 200 * MIB
+        (tmp_path / "go").touch()
+        beat = rig.messages(WorkerHeartbeat)[-1]
+        assert 0 < beat.rss_mean_bytes <= beat.rss_peak_bytes
+
+    play(story, heartbeat_interval_seconds=0.1)
+
+
+def test_a_function_that_leaves_memory_behind_is_told_from_one_that_runs_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sampler, "SAMPLE_SECONDS", 0.05)
+
+    async def story(rig: Rig) -> None:
+        began = time.monotonic()
+        while not (uses(rig).get("leaves") or FunctionUse("", 0, 0, 0)).growing:
+            assert time.monotonic() - began < LONG_SECONDS
+            ids = [*rig.submit(leave_something, (), (), name="leaves"), *rig.submit(leave_nothing, (), name="frees")]
+            for each in ids:
+                await rig.value(each)
+        found = uses(rig)
+        assert found["leaves"].growth_bytes == pytest.approx(LEFT, rel=0.2)
+        assert found["frees"].growing == 0
+
+    play(story, heartbeat_interval_seconds=0.1, gc=0.2)
+
+
+def test_memory_of_a_process_that_is_gone_is_none() -> None:
+    assert sampler.resident_memory(2**22 + 1) is None

@@ -1,0 +1,65 @@
+"""The memory of functions over all workers."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
+from scaler.scheduler.core.usage import MAX_FUNCTIONS, FunctionMemory, Leak, Usage
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import document
+
+
+def beat(*uses: FunctionUse) -> WorkerHeartbeat:
+    return WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, functions=list(uses), rss_mean_bytes=5, rss_peak_bytes=7)
+
+
+def memory_of(usage: Usage, function: str = "f") -> FunctionMemory:
+    return usage.functions[function]
+
+
+def test_the_mean_is_that_of_all_samples_and_the_peak_the_largest() -> None:
+    usage = Usage()
+    usage.take(b"a", [FunctionUse("f", 10, 100, 500)])
+    usage.take(b"b", [FunctionUse("f", 30, 200, 300)])
+    assert (memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (175, 500)
+    usage.take(b"a", [FunctionUse("f", 20, 100, 600)])  # ten more samples
+    assert (memory_of(usage).samples, memory_of(usage).mean_bytes, memory_of(usage).peak_bytes) == (50, 160, 600)
+
+
+def test_a_function_leaks_where_it_does_so_in_half_of_the_processors_that_are_judged() -> None:
+    usage = Usage()
+    usage.take(b"a", [FunctionUse("f", 1, 1, 1, 3_000, judged=2, growing=2)])
+    assert memory_of(usage).leak == Leak(3_000, 2, 2)
+    usage.take(b"b", [FunctionUse("f", 1, 1, 1, 0, judged=3, growing=0)])
+    assert memory_of(usage).leak == Leak(0, 2, 5)
+
+
+def test_what_a_worker_has_found_stays_when_it_leaves_until_another_one_knows() -> None:
+    usage = Usage()
+    usage.take(b"a", [FunctionUse("f", 1, 1, 9, 3_000, judged=2, growing=2)])
+    usage.leave(b"a")
+    assert (memory_of(usage).leak, memory_of(usage).peak_bytes) == (Leak(3_000, 2, 2), 9)
+    usage.take(b"b", [FunctionUse("f", 1, 1, 1)])
+    assert memory_of(usage).leak.bytes_per_task == 3_000
+    usage.take(b"b", [FunctionUse("f", 2, 1, 1, judged=1)])
+    assert memory_of(usage).leak == Leak(0, 0, 1)
+
+
+def test_functions_that_were_used_last_are_remembered() -> None:
+    usage = Usage()
+    usage.take(b"a", [FunctionUse(f"f{number}", 1, 1, 1) for number in range(MAX_FUNCTIONS + 1)])
+    assert len(usage.functions) == MAX_FUNCTIONS
+    assert "f0" not in usage.functions
+
+
+def test_the_rows_of_functions_and_workers_have_their_memory() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    cluster.submit(client, name="f")
+    cluster.say(worker, beat(FunctionUse("f", 10, 100, 500, 7, judged=3, growing=2)))
+    (row,) = document(cluster)["functions"]
+    assert [row[name] for name in ("memory_peak_bytes", "memory_mean_bytes")] == [500, 100]
+    assert [row[name] for name in ("leak_bytes", "leak_processors", "leak_judged")] == [7, 2, 3]
+    (row,) = document(cluster)["workers"]
+    assert (row["memory_mean_bytes"], row["memory_peak_bytes"]) == (5, 7)
+    cluster.leave(worker)
+    assert document(cluster)["functions"][0]["leak_bytes"] == 7

@@ -1,0 +1,95 @@
+"""Which function the memory of a processor counts for."""
+
+from __future__ import annotations
+
+from scaler.protocol.messages import FunctionUse
+from scaler.worker.agent.usage import MAX_FUNCTIONS, MAX_REPORTED, MemoryUsage, ProcessorSample
+from scaler.worker.frames import TaskGrowth
+
+MIB = 1024**2
+
+
+def sampled(*samples: ProcessorSample, usage: MemoryUsage | None = None) -> dict[str, FunctionUse]:
+    """Return what is reported after these samples of one processor, by function."""
+    usage = usage or MemoryUsage(0.0)
+    for second, sample in enumerate(samples):
+        usage.take(float(second), {1: sample})
+    return {use.function: use for use in usage.report()}
+
+
+def test_a_running_task_counts_with_the_memory_of_its_processor() -> None:
+    (use,) = sampled(ProcessorSample(10, 10, "f", []), ProcessorSample(30, 30, "f", ["f"])).values()
+    assert (use.samples, use.mean_bytes, use.peak_bytes) == (2, 20, 30)
+
+
+def test_the_peak_between_two_samples_counts_for_the_only_function_that_ran() -> None:
+    found = sampled(
+        ProcessorSample(10, 10, "f", []),
+        ProcessorSample(10, 500, "f", ["f"]),  # f has had 500
+        ProcessorSample(10, 900, "f", ["f", "g"]),  # either may have had 900
+        ProcessorSample(10, 900, "g", ["f"]),
+    )
+    assert (found["f"].peak_bytes, found["g"].peak_bytes) == (500, 10)
+
+
+def test_short_tasks_count_although_none_runs_at_a_sample_where_only_one_function_has_run() -> None:
+    assert sampled(ProcessorSample(10, 80, "", ["f"]))["f"].peak_bytes == 80
+    assert sampled(ProcessorSample(10, 80, "", ["f", "g"]), ProcessorSample(10, 80, "", [])) == {}
+
+
+def test_only_what_has_changed_is_reported_and_everything_to_another_scheduler() -> None:
+    usage = MemoryUsage(0.0)
+    assert list(sampled(ProcessorSample(1, 1, "f", []), ProcessorSample(1, 1, "g", []), usage=usage)) == ["f", "g"]
+    assert list(sampled(ProcessorSample(1, 1, "g", []), usage=usage)) == ["g"]
+    usage.report_all()
+    assert {use.function for use in usage.report()} == {"f", "g"}
+
+
+def test_of_many_functions_those_that_were_used_last_are_known_and_a_report_is_small() -> None:
+    usage = MemoryUsage(0.0)
+    for number in range(MAX_FUNCTIONS + 10):
+        usage.take(0.0, {1: ProcessorSample(1, 1, f"f{number}", [])})
+    reports = [usage.report() for _ in range(MAX_FUNCTIONS // MAX_REPORTED)]
+    assert all(len(report) == MAX_REPORTED for report in reports)
+    assert usage.report() == []
+    assert {use.function for report in reports for use in report} == {f"f{n}" for n in range(10, MAX_FUNCTIONS + 10)}
+
+
+def grow(usage: MemoryUsage, number: int, left: int, tasks: int = 50) -> None:
+    """Have a processor run tasks that leave something behind."""
+    for count in range(1, tasks + 1):
+        growth = TaskGrowth(count, 1, count * left, (count + 1) * left)
+        usage.take(float(count), {number: ProcessorSample(MIB, MIB, "f", ["f"], ("f", growth))})
+
+
+def test_what_tasks_leave_behind_is_told_with_the_processors_of_which_it_is_known() -> None:
+    usage = MemoryUsage(garbage_collect_seconds=10.0)
+    grow(usage, 1, MIB)
+    (use,) = usage.report()
+    assert (use.growth_bytes, use.growing, use.judged) == (MIB, 1, 1)
+
+
+def test_the_evidence_of_a_processor_that_is_gone_stays_until_another_one_tells_otherwise() -> None:
+    usage = MemoryUsage(0.0)
+    grow(usage, 1, MIB)
+    usage.report()
+    grow(usage, 2, 0, tasks=20)  # too few to know
+    assert usage.report()[0].growth_bytes == MIB
+    grow(usage, 2, 0)
+    (use,) = usage.report()
+    assert (use.growth_bytes, use.growing, use.judged) == (0, 0, 1)
+
+
+def test_a_worker_has_the_mean_and_the_peak_of_all_its_processors_together() -> None:
+    usage = MemoryUsage(0.0)
+    usage.take(0.0, {1: ProcessorSample(10, 10, "", []), 2: ProcessorSample(30, 90, "", [])})
+    usage.take(0.5, {1: ProcessorSample(20, 20, "", [])})
+    assert (usage.mean_bytes, usage.peak_bytes) == (30, 40)
+
+
+def test_a_peak_before_the_agent_knows_of_the_task_is_that_of_the_task() -> None:
+    usage = MemoryUsage(0.0)
+    usage.take(0.0, {1: ProcessorSample(10, 10, "", ())})
+    usage.take(0.5, {1: ProcessorSample(90, 90, "", ())})
+    usage.take(1.0, {1: ProcessorSample(20, 90, "", ("large",))})
+    assert [use.peak_bytes for use in usage.report()] == [90]
