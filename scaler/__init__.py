@@ -44,7 +44,13 @@ _HOMES = {
 }
 
 
+_MODULES = frozenset({"dask"})
+"""Modules for other libraries: `import scaler` is enough to use them, and imports none of these libraries."""
+
+
 def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return import_module(f"scaler.{name}")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'scaler' has no attribute {name!r}")

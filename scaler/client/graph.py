@@ -2,7 +2,8 @@
 
 A computation is a tuple of a callable and its arguments. An argument is a key of the graph, a list of such, or a
 computation of its own; an argument that is neither a string nor a key is a value. The values of the dict itself are
-computations, other keys (their values), lists that hold keys or computations, and plain values.
+computations, other keys (their values), lists that hold keys or computations, and plain values. Nodes of today's Dask
+(`Task`, `Alias` and others) may stand in the place of any of these, and inside lists and arguments.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
+from scaler.client.dask_nodes import NodeCall, NodeFunction, find_node, name_of_node, node_types, target_of, value_of
 from scaler.client.futures import FutureTable
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import TaskFuture
@@ -71,8 +73,13 @@ class Plan:
         self.nodes: dict[Key, Node] = {}
         self.values: dict[Key, Any] = {}
         self.wanted: dict[Key, Key] = {}
+        self._stands_for: dict[Key, Key] = {}
+        """Of keys that stand for another one: that one."""
         self._targets: dict[Key, Key] = {}
-        """Of keys that stand for another one: where their value is found."""
+        """Of the same keys: where their value is found."""
+        self._node_types = node_types()
+        self._functions: dict[str, NodeFunction] = {}
+        """Of Dask's nodes, by their display names."""
         for key in keys:
             if not self._is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
@@ -85,6 +92,8 @@ class Plan:
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
         """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
+        if self._node_types and isinstance(argument, self._node_types):
+            return self._fill_node(argument, values)
         if self._is_key(argument):
             return values[self._targets.get(argument, argument)]
         if type(argument) is list:
@@ -92,6 +101,16 @@ class Plan:
         if _is_computation(argument):
             return InnerCall(argument[0], tuple([self.fill(inner, values) for inner in argument[1:]]))
         return argument
+
+    def _fill_node(self, node: Any, values: Mapping[Key, Any]) -> Any:
+        target = target_of(node)
+        if target is not None:
+            return values[self.target(target[0])]
+        value = value_of(node)
+        if value is not None:
+            return value[0]
+        needs = tuple(node.dependencies)
+        return InnerCall(NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
 
     def _order(self) -> None:
         """Visit the wanted keys and all that they need, depth first and without recursion."""
@@ -113,15 +132,18 @@ class Plan:
                 node = entered[key]
                 if node is not None:
                     self.nodes[key] = node
-                elif key not in self.values:
-                    self._targets[key] = self.target(self._graph[key])
+                elif key in self._stands_for:
+                    self._targets[key] = self.target(self._stands_for[key])
 
     def _enter(self, key: Key, entered: dict[Key, Node | None]) -> Iterator[Key]:
         """Note the node or value of a key, unless it stands for another one; return the keys that it needs."""
         value = self._graph[key]
         needs: dict[Key, None] = {}
         entered[key] = None
-        if _is_computation(value):
+        if self._node_types and isinstance(value, self._node_types):
+            entered[key] = self._enter_node(key, value, needs)
+        elif _is_computation(value):
+            self._check_plain(key, value[0])
             for argument in value[1:]:
                 self._scan(key, argument, needs)
             entered[key] = Node(value[0], value[1:], tuple(needs))
@@ -129,22 +151,63 @@ class Plan:
             self._scan(key, value, needs, is_value=True)
             entered[key] = Node(same, (value,), tuple(needs))
         elif type(value) in _KEY_TYPES and self._is_key(value) and value != key:
+            self._stands_for[key] = value
             needs[value] = None
         else:
+            self._check_plain(key, value)
             self.values[key] = value
         return iter(needs)
+
+    def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Node | None:
+        """Return the computation of a node of Dask; None when it is a value or stands for another key, which is noted.
+
+        Notes the keys that it needs. Raises UsageError when the graph does not have them.
+        """
+        value = value_of(node)
+        if value is not None:
+            self._check_plain(key, value[0])
+            self.values[key] = value[0]
+            return None
+        self._scan_node(key, node, needs)
+        target = target_of(node)
+        if target is not None:
+            (self._stands_for[key],) = target
+            return None
+        name = name_of_node(key, node)
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = NodeFunction(name)
+        return Node(function, (NodeCall(node, tuple(needs)), *needs), tuple(needs))
+
+    def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
+        for needed in target_of(node) or node.dependencies:
+            if not self._is_key(needed):
+                raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
+            needs[needed] = None
+
+    def _check_plain(self, key: Key, value: Any) -> None:
+        """Raise UsageError for a value that holds a node of Dask, which would come back as it is."""
+        if self._node_types and (node := find_node(value, self._node_types)) is not None:
+            text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
+            raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
 
     def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
         """Note the keys in an argument. is_value: it is in a list that is a value of the graph: strings may be values.
 
         It recurses only as deep as the user wrote lists and computations into each other.
         """
-        if self._is_key(argument):
+        if self._node_types and isinstance(argument, self._node_types):
+            if (value := value_of(argument)) is None:
+                self._scan_node(key, argument, needs)
+            else:
+                self._check_plain(key, value[0])
+        elif self._is_key(argument):
             needs[argument] = None
         elif type(argument) is list:
             for inner in argument:
                 self._scan(key, inner, needs, is_value)
         elif _is_computation(argument):
+            self._check_plain(key, argument[0])
             for inner in argument[1:]:
                 self._scan(key, inner, needs)
         elif isinstance(argument, str) and not is_value:
@@ -152,11 +215,15 @@ class Plan:
                 f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
                 "give a string as a value of its own"
             )
+        else:
+            self._check_plain(key, argument)
 
     def _computes(self, values: list[Any]) -> bool:
-        """Tell whether a list holds a key or a computation, at any depth."""
+        """Tell whether a list holds a key, a computation or a node, at any depth."""
         return any(
-            self._computes(value) if type(value) is list else _is_computation(value) or self._is_key(value)
+            self._computes(value)
+            if type(value) is list
+            else isinstance(value, self._node_types) or _is_computation(value) or self._is_key(value)
             for value in values
         )
 

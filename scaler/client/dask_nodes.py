@@ -1,0 +1,83 @@
+"""Nodes of Dask's graphs, as far as a Plan must know them. Pure.
+
+Dask is not imported: before a program has done so, no value is a node. A node has `dependencies`, the keys that it
+needs, and is called with a dict of their values. An `Alias` and a `TaskRef` stand for another key, a `DataNode` for a
+value.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from scaler.serialization import name_of
+
+_NODES = "dask._task_spec"
+_NAMES = "dask.utils"
+"""Loaded with the nodes."""
+
+
+def node_types() -> tuple[type, ...]:
+    """Return the types of nodes and references; none before Dask was imported."""
+    module = sys.modules.get(_NODES)
+    return () if module is None else (module.GraphNode, module.TaskRef)
+
+
+def target_of(node: Any) -> tuple[Hashable] | None:
+    """Return the key that an alias or reference stands for, in a tuple; None for other nodes."""
+    module = sys.modules[_NODES]
+    if isinstance(node, module.Alias):
+        return (node.target,)
+    return (node.key,) if isinstance(node, module.TaskRef) else None
+
+
+def value_of(node: Any) -> tuple[Any] | None:
+    """Return the value of a node that is one, in a tuple; None for other nodes."""
+    return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
+
+
+def find_node(value: object, types: tuple[type, ...]) -> object | None:
+    """Return a node inside a value that is a container of Python's own; None without one."""
+    if isinstance(value, types):
+        return value
+    inner: Any = ()
+    if type(value) in (list, tuple, set, frozenset):
+        inner = value
+    elif isinstance(value, Mapping) and type(value) is dict:
+        inner = value.values()
+    return next((found for each in inner if (found := find_node(each, types)) is not None), None)
+
+
+def name_of_node(key: Hashable, node: Any) -> str:
+    """Return the display name of a task: the prefix of its key, as in Dask's own monitors, or that of its function."""
+    prefix: str = sys.modules[_NAMES].key_split(key)
+    if prefix != (key[0] if isinstance(key, tuple) and key else key):
+        return prefix
+    return name_of(getattr(node, "func", type(node)))
+
+
+class NodeCall:
+    """A node, and the keys of the values that it is called with."""
+
+    __slots__ = ("keys", "node")
+
+    def __init__(self, node: Any, keys: tuple[Hashable, ...]) -> None:
+        self.node = node
+        self.keys = keys
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return NodeCall, (self.node, self.keys)
+
+    def __call__(self, *values: Any) -> Any:
+        return self.node(dict(zip(self.keys, values, strict=True)))
+
+
+class NodeFunction:
+    """What the task of a node runs. Nodes of one name share it, and their tasks a template."""
+
+    def __init__(self, name: str) -> None:
+        self.__qualname__ = name
+
+    def __call__(self, call: NodeCall, *values: Any) -> Any:
+        return call(*values)

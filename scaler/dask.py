@@ -1,0 +1,40 @@
+"""Runs Dask's graphs and collections on a cluster: `dask.compute(x, scheduler=scaler.dask.get)`. Needs Dask."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from dask._task_spec import convert_legacy_graph
+from dask.core import flatten
+
+from scaler.client.client import Client
+from scaler.client.shared import shared_client
+from scaler.errors import UsageError
+
+
+def get(dsk: Any, keys: Any, *, client: Client | None = None, address: str | None = None, **options: Any) -> Any:
+    """Compute keys of a Dask graph: a scheduler function as Dask's own ones, which `compute` takes as `scheduler`.
+
+    dsk: a dict, a HighLevelGraph, or an expression. keys: a key, or a list of keys and lists; the values come in tuples
+    of the same shape. `compute` hands its other keywords on: client, or the address of a cluster, where it runs; by
+    default, where `Client()` would, with one client for the whole program. options: those of `Client.get`, such as
+    memory and cpus, for each task.
+
+    Raises KeyError for a key that the graph does not have, and UsageError for a node that cannot be run.
+    """
+    if client is not None and address is not None:
+        raise UsageError("scaler.dask.get takes a client or an address: give one of them")
+    graph = dsk if isinstance(dsk, Mapping) else dsk.__dask_graph__()
+    graph = convert_legacy_graph(graph)
+    wanted = dict.fromkeys(flatten(keys) if isinstance(keys, list) else [keys])
+    for key in wanted:
+        if key not in graph:
+            raise KeyError(key)
+    values = (client or shared_client(address)).get(graph, list(wanted), **options)
+    return _shaped(keys, values)
+
+
+def _shaped(keys: Any, values: Mapping[Hashable, Any]) -> Any:
+    """Return the values of keys, in tuples where the keys are in lists."""
+    return tuple(_shaped(key, values) for key in keys) if isinstance(keys, list) else values[keys]
