@@ -44,7 +44,7 @@ _HOMES = {
 }
 
 
-_MODULES = frozenset({"dask"})
+_MODULES = frozenset({"dask", "joblib"})
 """Modules for other libraries: `import scaler` is enough to use them, and imports none of these libraries."""
 
 

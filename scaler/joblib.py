@@ -1,0 +1,181 @@
+"""Runs joblib, and so scikit-learn, on a cluster: `joblib.parallel_config("scaler")`. Needs joblib.
+
+joblib has no entry points: it knows the name from the import of this module on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from joblib import parallel_config, register_parallel_backend
+from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, ParallelBackendBase, SequentialBackend
+
+from scaler.client.client import Client
+from scaler.client.connect import is_inside_task
+from scaler.client.shared import shared_client
+from scaler.client.tasks import ObjectReference
+from scaler.errors import UsageError
+from scaler.serialization import name_of
+
+DEFAULT_LARGE_BYTES = 1 << 20
+"""Arguments from this size on are sent once for a whole call, when joblib's max_nbytes says nothing else."""
+
+Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
+
+
+class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[misc]
+    """The backend of joblib named "scaler". Each call of `Parallel` has one of its own."""
+
+    supports_retrieve_callback = True
+    default_n_jobs = -1
+    MIN_IDEAL_BATCH_DURATION = 0.05
+    MAX_IDEAL_BATCH_DURATION = 1.0
+
+    def __init__(
+        self,
+        nesting_level: int | None = None,
+        *,
+        client: Client | None = None,
+        address: str | None = None,
+        **options: Any,
+    ) -> None:
+        """Run on the cluster of `client` or at `address`; by default where `Client()` would, with one shared client.
+
+        options: those of `Client.submit_verbose`, for each batch of calls. Raises UsageError, and what `Client` raises.
+        """
+        super().__init__(nesting_level=nesting_level)
+        if client is not None and address is not None:
+            raise UsageError("the backend takes a client or an address: give one of them")
+        self._client = client or shared_client(address)
+        self._options = options
+        self._slots = 0
+        self._large_bytes: int | None = DEFAULT_LARGE_BYTES
+        self._futures: set[Future[Any]] = set()
+        self._shared: dict[int, tuple[Any, ObjectReference]] = {}
+        """Large arguments of the call, by their id; the object is kept, so that the id stays its own."""
+        self._callbacks: ThreadPoolExecutor | None = None
+        """Calls joblib's callbacks, which load results and submit: the client's thread must not wait for either."""
+        self.parallel: Any = None
+
+    def effective_n_jobs(self, n_jobs: int | None) -> int:
+        """Return how many batches joblib keeps on their way: `n_jobs`, or for -1 what the cluster can run at once.
+
+        It can run the slots of its workers, or what its managers may start, if that is more; at least 2, because joblib
+        runs a call with one job in this process. Other numbers below 0 leave out slots, as with joblib's own backends.
+        """
+        if n_jobs == 0:
+            raise ValueError("n_jobs == 0 in Parallel has no meaning")
+        if n_jobs is None:
+            return 1
+        if n_jobs > 0:
+            return n_jobs
+        if not self._slots:
+            self._slots = _slots_of(self._client)
+        return max(2, self._slots + 1 + n_jobs)
+
+    def configure(
+        self, n_jobs: int = 1, parallel: Any = None, max_nbytes: int | None = DEFAULT_LARGE_BYTES, **_: Any
+    ) -> int:
+        """Serve a `Parallel`. Raises FallbackToBackend with a backend of its own when this one serves another."""
+        if self.parallel is not None and self.parallel is not parallel:
+            other = ScalerBackend(self.nesting_level, client=self._client, **self._options)
+            other._slots = self._slots
+            raise FallbackToBackend(other)
+        self.parallel = parallel
+        self._large_bytes = max_nbytes
+        return self.effective_n_jobs(n_jobs)
+
+    def start_call(self) -> None:
+        """Begin a call of `Parallel`."""
+        self._callbacks = ThreadPoolExecutor(1, thread_name_prefix="scaler-joblib")
+
+    def stop_call(self) -> None:
+        """End a call of `Parallel`: let go of its large arguments."""
+        if self._callbacks is not None:
+            self._callbacks.shutdown(wait=False)
+        self._callbacks = None
+        self._shared.clear()
+
+    def submit(self, func: Any, callback: Callable[[Future[Any]], object] | None = None) -> Future[Any]:
+        """Submit a batch of calls. callback: called with the future when it has ended."""
+        calls: list[Call] = [
+            (
+                function,
+                tuple([self._sent(each) for each in args]),
+                {name: self._sent(each) for name, each in kwds.items()},
+            )
+            for function, args, kwds in func.items
+        ]
+        options = {"name": name_of(calls[0][0]), **self._options}
+        future = self._client.submit_verbose(run_batch, (calls,), **options)
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        callbacks = self._callbacks
+        if callback is not None and callbacks is not None:
+            future.add_done_callback(lambda ended: _call_in(callbacks, callback, ended))
+        return future
+
+    def retrieve_result_callback(self, out: Future[Any]) -> Any:
+        """Return the results of a batch that has ended, or raise what it has raised."""
+        return out.result()
+
+    def abort_everything(self, ensure_ready: bool = True) -> None:  # noqa: ARG002 (joblib's own: it stays ready)
+        """Cancel the batches that have not ended, also those that run."""
+        for future in list(self._futures):
+            future.cancel()
+
+    def get_nested_backend(self) -> tuple[Any, int | None]:
+        """Return what calls of `Parallel` inside a call use: its own process, one after the other."""
+        return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
+
+    def _sent(self, argument: Any) -> Any:
+        """Return an argument, or a reference to it when it is large: it is sent once for the call."""
+        if self._large_bytes is None or size_in_memory(argument) < self._large_bytes:
+            return argument
+        known = self._shared.get(id(argument))
+        if known is None:
+            known = self._shared[id(argument)] = argument, self._client.send_object(argument)
+        return known[1]
+
+
+def _slots_of(client: Client) -> int:
+    if is_inside_task():  # its client cannot ask
+        return os.cpu_count() or 1
+    cluster = client.cluster()
+    slots = sum(len(worker.processors) for worker in cluster.workers)
+    return max(slots, sum(max(0, manager.max_slots) for manager in cluster.managers))
+
+
+def _call_in(callbacks: ThreadPoolExecutor, callback: Callable[[Future[Any]], object], ended: Future[Any]) -> None:
+    try:
+        callbacks.submit(callback, ended)
+    except RuntimeError:  # the call is over, and joblib wants to know no more
+        return
+
+
+def size_in_memory(value: Any) -> int:
+    """Return about how many bytes an array, a table, a sparse matrix or text has; 0 for other values."""
+    if isinstance(value, bytes | bytearray | str):
+        return len(value)
+    size = getattr(value, "nbytes", None)
+    if isinstance(size, int):
+        return size
+    usage = getattr(value, "memory_usage", None)  # of pandas
+    if callable(usage) and not isinstance(value, type):
+        total = usage()
+        return int(total.sum() if hasattr(total, "sum") else total)
+    data = getattr(value, "data", None)  # of a sparse matrix
+    size = getattr(data, "nbytes", None) if hasattr(value, "nnz") else None
+    return size if isinstance(size, int) else 0
+
+
+def run_batch(calls: list[Call]) -> list[Any]:
+    """Return the results of calls, made here one after the other; what they hand to joblib is not split further."""
+    with parallel_config(SequentialBackend(nesting_level=1), n_jobs=1):
+        return [function(*args, **kwds) for function, args, kwds in calls]
+
+
+register_parallel_backend("scaler", ScalerBackend)

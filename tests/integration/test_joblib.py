@@ -1,0 +1,177 @@
+"""What joblib and scikit-learn give on a cluster of two workers."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import scaler.joblib
+from scaler import Client, SchedulerClusterCombo
+from scaler.errors import UsageError
+from tests.waiting import until, wait_for_file
+
+joblib: Any = importlib.import_module("joblib")
+numpy: Any = importlib.import_module("numpy")
+delayed: Any = joblib.delayed
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address()) as connected:
+        yield connected
+
+
+@pytest.fixture
+def on_scaler(client: Client) -> Iterator[None]:
+    with joblib.parallel_config("scaler", client=client, n_jobs=-1):
+        yield
+
+
+def double(number: Any) -> Any:
+    return number * 2
+
+
+def pid(_: int) -> int:
+    return os.getpid()
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_calls_run_on_the_workers_and_come_in_order() -> None:
+    assert joblib.Parallel()(delayed(double)(number) for number in range(500)) == [2 * number for number in range(500)]
+    assert os.getpid() not in joblib.Parallel()(delayed(pid)(number) for number in range(4))
+    assert joblib.effective_n_jobs(-1) == 2
+    assert joblib.Parallel(n_jobs=1)(delayed(pid)(number) for number in range(2)) == [os.getpid()] * 2
+
+
+def test_an_address_finds_the_cluster(cluster: SchedulerClusterCombo) -> None:
+    with joblib.parallel_config("scaler", address=cluster.get_address(), n_jobs=3, memory="1MB"):
+        assert joblib.Parallel()(delayed(double)(number) for number in range(3)) == [0, 2, 4]
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_small_calls_travel_in_batches() -> None:
+    parallel = joblib.Parallel(pre_dispatch="all", batch_size=50)
+    assert len(parallel(delayed(double)(number) for number in range(500))) == 500
+    assert parallel.n_dispatched_batches == 10
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_generators_give_results_as_they_come(tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    calls = [delayed(double)(1), delayed(wait_for_file)(gate)]
+    first = joblib.Parallel(return_as="generator", batch_size=1)(iter(calls))
+    other = joblib.Parallel(return_as="generator_unordered", batch_size=1)(reversed(calls))
+    assert (next(first), next(other)) == (2, 2)
+    gate.touch()
+    assert (list(first), list(other)) == ([None], [None])
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_an_exception_is_raised_and_cancels_the_rest(client: Client, tmp_path: Path) -> None:
+    calls = [delayed(divmod)(1, 0), *[delayed(wait_for_file)(tmp_path / "never")] * 3]
+    with pytest.raises(ZeroDivisionError):
+        joblib.Parallel(batch_size=1)(calls)
+    assert client.submit(double, 1).result(20) == 2, "the workers are free"
+
+
+@pytest.mark.filterwarnings("ignore:.*tasks")
+@pytest.mark.usefixtures("on_scaler")
+def test_a_generator_that_is_dropped_cancels_its_calls_and_no_others(client: Client, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    kept = joblib.Parallel(return_as="generator", batch_size=1)(delayed(wait_for_file)(gate) for _ in range(2))
+    dropped = joblib.Parallel(return_as="generator", batch_size=1)(
+        delayed(wait_for_file)(tmp_path / "never") for _ in range(4)
+    )
+    del dropped
+    gc.collect()
+    gate.touch()
+    assert list(kept) == [None, None]
+    assert until(lambda: not client._futures.unfinished())  # noqa: SLF001
+
+
+def nested(_: int) -> tuple[str, list[int]]:
+    parallel = joblib.Parallel(n_jobs=4)
+    backend = type(parallel._backend).__name__  # noqa: SLF001 (it has no other name)
+    return backend, [*parallel(delayed(pid)(number) for number in range(3)), os.getpid()]
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_calls_inside_calls_run_in_the_same_process() -> None:
+    for name, pids in joblib.Parallel()(delayed(nested)(number) for number in range(3)):
+        assert name == "SequentialBackend"
+        assert len(set(pids)) == 1
+
+
+def total(array: Any, other: Any = None) -> float:
+    return float(array.sum() + (0 if other is None else other.sum()))
+
+
+def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Any] = []
+    send_object = client.send_object
+
+    def noting(value: Any) -> Any:
+        sent.append(value)
+        return send_object(value)
+
+    monkeypatch.setattr(client, "send_object", noting)
+    array = numpy.ones(200_000)
+    with joblib.parallel_config("scaler", client=client, n_jobs=2):
+        calls = [delayed(total)(array, other=array) for _ in range(6)]
+        assert joblib.Parallel()(calls) == [400_000.0] * 6
+        assert [each is array for each in sent] == [True]
+        assert joblib.Parallel(max_nbytes=None)(calls) == [400_000.0] * 6
+        assert len(sent) == 1
+
+
+def test_a_timeout_raises(client: Client) -> None:
+    with joblib.parallel_config("scaler", client=client, n_jobs=2), pytest.raises(multiprocessing.TimeoutError):
+        joblib.Parallel(timeout=0.2)(delayed(time.sleep)(60) for _ in range(2))
+
+
+def test_sizes_of_what_is_large() -> None:
+    pandas: Any = importlib.import_module("pandas")
+    sparse: Any = importlib.import_module("scipy.sparse")
+    large = [numpy.ones(1000), pandas.DataFrame({"a": range(1000)}), sparse.eye(1000, format="csr"), b"x" * 8000]
+    assert all(scaler.joblib.size_in_memory(each) >= 8000 for each in large)
+    assert [scaler.joblib.size_in_memory(each) for each in (1, None, pandas.DataFrame, numpy.ndarray)] == [0] * 4
+
+
+def test_what_the_backend_cannot_be_made_of_is_refused(client: Client) -> None:
+    with pytest.raises(UsageError, match="give one of them"):
+        joblib.parallel_config("scaler", client=client, address="tcp://127.0.0.1:1")
+    with pytest.raises(ValueError, match="no meaning"), joblib.parallel_config("scaler", client=client):
+        joblib.Parallel(n_jobs=0)([delayed(double)(1)])
+
+
+# -- scikit-learn
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.usefixtures("on_scaler")
+def test_scikit_learn_finds_the_same_on_the_cluster_as_here() -> None:
+    datasets, ensemble, linear, selection = (
+        importlib.import_module(f"sklearn.{name}")
+        for name in ("datasets", "ensemble", "linear_model", "model_selection")
+    )
+    x, y = datasets.make_classification(200, 8, random_state=0)
+    grid = {"C": [0.01, 0.1, 1.0]}
+
+    def searched(n_jobs: int) -> Any:
+        return selection.GridSearchCV(linear.LogisticRegression(), grid, cv=3, n_jobs=n_jobs).fit(x, y)
+
+    here, there = searched(1), searched(-1)
+    assert there.best_params_ == here.best_params_
+    assert there.cv_results_["mean_test_score"].tolist() == here.cv_results_["mean_test_score"].tolist()
+    scores = [selection.cross_val_score(linear.LogisticRegression(), x, y, cv=3, n_jobs=jobs) for jobs in (1, -1)]
+    assert scores[0].tolist() == scores[1].tolist()
+    forests = [ensemble.RandomForestClassifier(8, random_state=0, n_jobs=jobs).fit(x, y) for jobs in (1, -1)]
+    assert (forests[0].predict_proba(x) == forests[1].predict_proba(x)).all()
