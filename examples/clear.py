@@ -3,14 +3,14 @@
 Prints::
 
     cancelled: True True
-    the table is void: UsageError
+    the table is void: ObjectLostError
     afresh: 6
 """
 
 import threading
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import UsageError
+from scaler.errors import ObjectLostError
 
 
 def simulate_forever():
@@ -24,7 +24,7 @@ with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_a
     client.clear()
     print("cancelled:", *(future.cancelled() for future in futures))
     try:
-        client.submit(sum, table)
-    except UsageError as error:
+        client.submit(sum, table).result()
+    except ObjectLostError as error:
         print("the table is void:", type(error).__name__)
     print("afresh:", client.submit(sum, client.send_object([1, 2, 3])).result())

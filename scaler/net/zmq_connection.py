@@ -86,6 +86,8 @@ class ZmqConnection(ZmqEnd):
         """The handshake has succeeded."""
         self._descriptor = -1
         self._compression = compression
+        self._is_to_compress = False
+        """Once the descriptor is known: a busy thread of ZeroMQ may report it after the first messages."""
         self._outgoing = Outgoing(has_checksums=keys is None)
         self._expander = Expander()
         self._is_blocked = False
@@ -114,7 +116,7 @@ class ZmqConnection(ZmqEnd):
                 if kind == _SHAKEN:
                     self._is_shaken = True
                 elif kind == zmq.EVENT_CONNECTED:
-                    self._descriptor = value
+                    self._connected(value)
                 elif kind == zmq.EVENT_DISCONNECTED and not (self._is_shaken or self._broken):
                     self._broken = "the program that listens there does not speak ZeroMQ"
                 elif not self._broken:
@@ -202,9 +204,16 @@ class ZmqConnection(ZmqEnd):
     def lift_limits(self) -> None:
         """Do nothing: a connector trusts its server."""
 
+    def _connected(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        if self._is_to_compress:
+            self.compress()
+
     def compress(self) -> None:
         """See `Transport`. What a server compresses may come before this side has read the Welcome: it is expanded."""
-        self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
+        self._is_to_compress = self._descriptor < 0
+        if not self._is_to_compress:
+            self._outgoing.packer = packer_of(self._descriptor, self._compression, PackingLoad())
 
     def cut(self) -> None:
         self._close_probe()

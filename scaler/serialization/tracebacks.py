@@ -16,8 +16,20 @@ MAX_CAUSES = 10
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _EXPECTED = (ScalerError, TimeoutError, KeyboardInterrupt)
-_CALLERS = ("chunks", "executor", "future", "graph", "item_limits", "map", "job", "calling", "main", "tracebacks")
-"""Modules that call users' functions, or raise what these raised: an error that begins there is no bug of Scaler."""
+_CALLERS = (
+    "arity",
+    "chunks",
+    "executor",
+    "future",
+    "graph",
+    "item_limits",
+    "map",
+    "job",
+    "calling",
+    "main",
+    "tracebacks",
+)
+"""Modules that call users' functions, or raise what a call raises: an error that begins there is no bug of Scaler."""
 
 
 def causes(exception: BaseException) -> Iterator[BaseException]:

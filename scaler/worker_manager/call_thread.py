@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 FIRST_ANSWER_SECONDS = 0.75
 """How long a process that ends waits for a service that has not answered yet. A manager may wait twice: for its backend
@@ -15,6 +16,7 @@ to be made, and to list.
 """
 
 _Result = TypeVar("_Result")
+_threads: WeakSet[CallThread] = WeakSet()
 
 
 class CallThread:
@@ -23,6 +25,7 @@ class CallThread:
     def __init__(self) -> None:
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._unfinished: list[Future[object]] = []
+        _threads.add(self)
         threading.Thread(target=self._run, name="backend", daemon=True).start()
 
     def call(self, function: Callable[..., _Result], *arguments: object) -> asyncio.Future[_Result]:
@@ -52,6 +55,11 @@ class CallThread:
     def _run(self) -> None:
         while (make := self._calls.get()) is not None:
             make()
+
+
+def has_calls_left() -> bool:
+    """Return whether a call of this process has not returned: at its end, one that nothing waits for."""
+    return any(thread.is_busy for thread in list(_threads))
 
 
 async def answered_before(call: asyncio.Future[Any], ending: asyncio.Future[Any]) -> bool:

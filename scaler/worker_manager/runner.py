@@ -48,7 +48,7 @@ from scaler.protocol.messages import (
 from scaler.texts import escaped
 from scaler.worker_manager.awaited import AwaitedBackend
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
-from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before
+from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before, has_calls_left
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 if TYPE_CHECKING:
@@ -114,10 +114,11 @@ def run(request: WorkerManagerConfig | ClusterConfig | Provision) -> int:
     try:
         return run_component("worker_manager", config, main, config.event_loop)
     finally:
-        # A call that was given up may wait for a command, whose end it would report.
-        logging.disable()
-        adopt_orphans()
-        end_descendants()
+        if has_calls_left():
+            # It may wait for a command, whose end it would report.
+            logging.disable()
+            adopt_orphans()
+            end_descendants()
 
 
 async def _made(config: WorkerManagerConfig, stop: asyncio.Event) -> Backend | None:

@@ -166,7 +166,7 @@ def test_an_address_to_listen_on_is_none_to_connect_to(
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({"n_workers": 0}, "at least 1"),
+        ({"n_workers": -1}, "at least 0"),
         ({"n_workers": "2"}, "whole number"),
         ({"address": "localhost"}, "write tcp://host:port"),
         ({"policy_engine_type": "simpel"}, "did you mean 'simple'"),

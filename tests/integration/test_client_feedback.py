@@ -267,9 +267,14 @@ def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClu
         ),
         ("Client('', retries=1)", "", "TypeError: Client.__init__() got an unexpected keyword argument 'retries'\n"),
         (
-            "client.submit(abs).result()",
-            "scaler.errors.RemoteTraceback: \n\nTypeError: abs() takes exactly one argument (0 given)\n",
-            "TypeError: abs() takes exactly one argument (0 given)\n",
+            "client.submit(len, 5).result()",
+            "scaler.errors.RemoteTraceback: \n\nTypeError: object of type 'int' has no len()\n",
+            "TypeError: object of type 'int' has no len()\n",
+        ),
+        (
+            "client.submit(abs)",
+            "",
+            "TypeError: abs() does not take these arguments: missing a required argument: 'x'\n",
         ),
         (
             "client.submit(work, threading.Lock())",

@@ -47,8 +47,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     "a task is tried once more often than its retries allow": (
         Tasks,
         "_retry",
-        "if errors.failures >= limit:",
-        "if errors.failures > limit:",
+        "if errors.losses >= limit:",
+        "if errors.losses > limit:",
         "may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (
