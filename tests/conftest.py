@@ -149,3 +149,7 @@ def cluster() -> Iterator[SchedulerClusterCombo]:
 
     with SchedulerClusterCombo(n_workers=2) as combo:
         yield combo
+        # Those that libraries share live as long as the process, and would look for this cluster from then on.
+        if shared := sys.modules.get("scaler.client.shared"):
+            for client in vars(shared)["_clients"].values():
+                client.disconnect()
