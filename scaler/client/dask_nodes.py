@@ -8,7 +8,8 @@ value.
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Mapping
+from collections import deque
+from collections.abc import Hashable
 from typing import Any
 
 from scaler.serialization import name_of
@@ -16,6 +17,7 @@ from scaler.serialization import name_of
 _NODES = "dask._task_spec"
 _NAMES = "dask.utils"
 """Loaded with the nodes."""
+_CONTAINERS: tuple[Any, ...] = (list, tuple, dict, set, frozenset, deque)
 
 
 def node_types() -> tuple[type, ...]:
@@ -37,16 +39,34 @@ def value_of(node: Any) -> tuple[Any] | None:
     return (node.value,) if isinstance(node, sys.modules[_NODES].DataNode) else None
 
 
+def is_call(node: Any) -> bool:
+    """Tell whether a node computes, rather than stand for a key or a value."""
+    return target_of(node) is None and value_of(node) is None
+
+
 def find_node(value: object, types: tuple[type, ...]) -> object | None:
-    """Return a node inside a value that is a container of Python's own; None without one."""
-    if isinstance(value, types):
-        return value
-    inner: Any = ()
-    if type(value) in (list, tuple, set, frozenset):
-        inner = value
-    elif isinstance(value, Mapping) and type(value) is dict:
-        inner = value.values()
-    return next((found for each in inner if (found := find_node(each, types)) is not None), None)
+    """Return a node inside a value that is a container of Python's own, or of a subclass; None without one.
+
+    It visits each container once, since one may hold itself, and looks at each other type once, since lists are long.
+    """
+    waiting = [value]
+    seen: set[int] = set()
+    plain: set[type] = set()
+    while waiting:
+        each = waiting.pop()
+        if type(each) in plain:
+            continue
+        if isinstance(each, types):
+            return each
+        container = next((kind for kind in _CONTAINERS if isinstance(each, kind)), None)
+        if container is None:
+            plain.add(type(each))
+        elif id(each) not in seen:
+            seen.add(id(each))
+            waiting.extend(container.__iter__(each))
+            if isinstance(each, dict):
+                waiting.extend(dict.values(each))
+    return None
 
 
 def name_of_node(key: Hashable, node: Any) -> str:

@@ -14,7 +14,16 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from scaler.client.dask_nodes import NodeCall, NodeFunction, find_node, name_of_node, node_types, target_of, value_of
+from scaler.client.dask_nodes import (
+    NodeCall,
+    NodeFunction,
+    find_node,
+    is_call,
+    name_of_node,
+    node_types,
+    target_of,
+    value_of,
+)
 from scaler.client.futures import FutureTable
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import TaskFuture
@@ -238,6 +247,10 @@ def _is_computation(value: object) -> bool:
     return type(value) is tuple and bool(value) and callable(value[0])
 
 
+def _is_call_node(value: object, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and is_call(value)
+
+
 def _cycle(path: list[Key], again: Key) -> UsageError:
     cycle = [repr(key) for key in path[path.index(again) :]] + [repr(again)]
     if len(cycle) > 12:
@@ -267,10 +280,11 @@ def nodes_with_options(
     if not isinstance(given, Mapping):
         raise UsageError(f"node_options is {given!r}, and must be a dict of keys to dicts of options")
     found: dict[Key, Options] = {}
+    types = node_types()
     for key, own in given.items():
         if not isinstance(own, Mapping):
             raise UsageError(f"node_options of key {key!r} is {own!r}, and must be a dict such as {{'priority': 5}}")
-        if key not in graph or not _is_computation(graph[key]):
+        if key not in graph or not (_is_computation(graph[key]) or _is_call_node(graph[key], types)):
             raise UsageError(f"node_options names key {key!r}, and the graph has no computation with this key")
         try:
             found[key] = checked({**common, **own})

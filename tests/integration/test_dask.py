@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from functools import partial
 from operator import add
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -154,10 +156,19 @@ def test_a_client_runs_the_nodes_of_dask(client: Client) -> None:
     }
 
 
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
 @pytest.mark.parametrize(
     ("graph", "text"),
     [
         ({"a": {"x": nodes.Task(None, abs, -1)}}, "holds <Task .* in its dict"),
+        ({"a": {nodes.Task("t", abs, -1): 1}}, "holds <Task .* in its dict"),
+        ({"a": OrderedDict(x=nodes.Task(None, abs, -1))}, "holds <Task .* in its OrderedDict"),
+        ({"a": Pair(1, nodes.Task(None, abs, -1))}, "holds <Task .* in its Pair"),
+        ({"a": deque([nodes.Task(None, abs, -1)])}, "holds <Task .* in its deque"),
         ({"a": nodes.DataNode("a", [{1: nodes.Task(None, abs, -1)}])}, "holds <Task .* in its list"),
         ({"a": (len, (1, nodes.TaskRef("a")))}, "holds .* in its tuple"),
         ({"a": (nodes.Task(None, abs, -1), 1)}, "holds <Task"),
@@ -169,6 +180,31 @@ def test_a_client_runs_the_nodes_of_dask(client: Client) -> None:
 def test_a_node_that_cannot_run_is_refused(client: Client, graph: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
         client.get(graph, ["a"])
+
+
+def test_a_value_that_holds_itself_is_a_value(client: Client) -> None:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    found = client.get({"a": value}, ["a"])["a"]
+    assert found["self"] is found
+
+
+def fails_once(folder: str, value: int) -> int:
+    marker = Path(folder, str(value))
+    if not marker.exists():
+        marker.touch()
+        raise ValueError(value)
+    return value
+
+
+def test_a_node_may_have_options_of_its_own(client: Client, get: Callable[..., Any], tmp_path: Path) -> None:
+    options: Any = {"retry_on": ValueError, "retry_delay": 0.0}
+    folder = str(tmp_path)
+    graph = {"one": nodes.DataNode("one", 1), "once": nodes.Task("once", fails_once, folder, nodes.TaskRef("one"))}
+    assert client.get(graph, ["once"], node_options={"once": options}) == {"once": 1}
+    assert get({"once": (fails_once, folder, 2)}, "once", node_options={"once": options}) == 2
+    with pytest.raises(UsageError, match="no computation with this key"):
+        client.get(graph, ["once"], node_options={"one": options})
 
 
 def test_a_node_of_a_kind_that_cannot_be_called_is_an_error(get: Callable[..., Any]) -> None:
