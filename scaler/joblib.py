@@ -137,7 +137,8 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             return argument
         known = self._shared.get(id(argument))
         if known is None:
-            known = self._shared[id(argument)] = argument, self._client.send_object(argument)
+            reference = self._client._send_object(argument)  # noqa: SLF001 (goes when the call ends, not with the client)
+            known = self._shared[id(argument)] = argument, reference
         return known[1]
 
 

@@ -419,16 +419,20 @@ class Client(ArgumentOnly):
         It stays in the cluster until `clear` or `disconnect`. Raises SerializationError, or LimitError when the
         object storage has no room.
         """
+        reference = self._send_object(obj, name)
+        with self._futures.condition:
+            self._futures.put(ObjectPinned(reference._upload))
+        self._references.add(reference)
+        return reference
+
+    def _send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
+        """Send an object once; it stays while its reference is in use, here or by tasks."""
         self._check_open()
         what = f"object {name!r}" if name else "the object"
         parts = dump_value(obj, self._serializer, what)
         upload = self._loop.upload(parts)
         self._loop.wait_uploaded(upload)
-        with self._futures.condition:
-            self._futures.put(ObjectPinned(upload))
-        reference = ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
-        self._references.add(reference)
-        return reference
+        return ObjectReference(self._futures, upload, name or type(obj).__name__, size_of(parts))
 
     def upload(self, path: str | Path) -> None:
         """Have the tasks of this client import a module, a package or a wheel that workers do not have.

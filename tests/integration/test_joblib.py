@@ -65,13 +65,13 @@ def test_small_calls_travel_in_batches() -> None:
 
 @pytest.mark.usefixtures("on_scaler")
 def test_generators_give_results_as_they_come(tmp_path: Path) -> None:
-    gate = tmp_path / "gate"
-    calls = [delayed(double)(1), delayed(wait_for_file)(gate)]
-    first = joblib.Parallel(return_as="generator", batch_size=1)(iter(calls))
-    other = joblib.Parallel(return_as="generator_unordered", batch_size=1)(reversed(calls))
-    assert (next(first), next(other)) == (2, 2)
-    gate.touch()
-    assert (list(first), list(other)) == ([None], [None])
+    for return_as, in_order in (("generator", True), ("generator_unordered", False)):
+        gate = tmp_path / return_as
+        calls = [delayed(double)(1), delayed(wait_for_file)(gate)]
+        results = joblib.Parallel(return_as=return_as, batch_size=1)(iter(calls if in_order else reversed(calls)))
+        assert next(results) == 2
+        gate.touch()  # one worker waits for it: the other one must be free
+        assert list(results) == [None]
 
 
 @pytest.mark.usefixtures("on_scaler")
@@ -116,13 +116,13 @@ def total(array: Any, other: Any = None) -> float:
 
 def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[Any] = []
-    send_object = client.send_object
+    send_object = client._send_object  # noqa: SLF001
 
     def noting(value: Any) -> Any:
         sent.append(value)
         return send_object(value)
 
-    monkeypatch.setattr(client, "send_object", noting)
+    monkeypatch.setattr(client, "_send_object", noting)
     array = numpy.ones(200_000)
     with joblib.parallel_config("scaler", client=client, n_jobs=2):
         calls = [delayed(total)(array, other=array) for _ in range(6)]
@@ -130,6 +130,25 @@ def test_large_arrays_are_sent_once(client: Client, monkeypatch: pytest.MonkeyPa
         assert [each is array for each in sent] == [True]
         assert joblib.Parallel(max_nbytes=None)(calls) == [400_000.0] * 6
         assert len(sent) == 1
+
+
+def total_at(gate: Path, array: Any) -> float:
+    wait_for_file(gate)
+    return total(array)
+
+
+@pytest.mark.usefixtures("on_scaler")
+def test_large_arrays_leave_the_storage_when_their_call_has_ended(client: Client, tmp_path: Path) -> None:
+    def stored() -> int:
+        return client.cluster().storage.bytes
+
+    array = numpy.full(4_000_000, 3.0)
+    gate = tmp_path / "gate"
+    results = joblib.Parallel(return_as="generator", batch_size=1)(delayed(total_at)(gate, array) for _ in range(4))
+    assert until(lambda: stored() >= array.nbytes)
+    gate.touch()
+    assert list(results) == [12_000_000.0] * 4
+    assert until(lambda: stored() < array.nbytes)
 
 
 def test_a_timeout_raises(client: Client) -> None:
