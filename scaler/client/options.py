@@ -12,7 +12,7 @@ from typing import NamedTuple, TypedDict
 
 from scaler.errors import UsageError
 from scaler.needs import task_needs
-from scaler.protocol.messages import MAX_REPLICAS
+from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_REPLICAS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
 
 MAX_SECONDS = 1e9
@@ -22,11 +22,8 @@ MAX_RETRIES = 10_000
 MAX_DELAYS = 64
 """Delays that a task carries: a `retry_delay` that is a function is called for as many attempts, and the last one
 counts for all that follow."""
-MAX_TAGS = 16
 CHUNK_GRACE_SECONDS = 1.0
 """A chunk whose item cannot be interrupted is ended this long after its time is over."""
-MAX_LABEL_CHARACTERS = 200
-"""Of a tag, and of the name of a session and the key of a task."""
 
 RetryOn = type[BaseException] | Sequence[type[BaseException]] | Callable[[BaseException], object]
 """Exception types, or a predicate of the exception, which runs on the worker."""

@@ -35,6 +35,10 @@ GROUP_BYTES = 2048
 """The same of a group, and of a function, in a Submit: so none that is split has more than `fields.MAX_ROWS`."""
 MAX_REFERENCES = 100_000
 """Most futures and objects among the arguments of one task."""
+MAX_TAGS = 16
+"""Of one task."""
+MAX_LABEL_CHARACTERS = 200
+"""Of a tag, of the name of a session, and of the key of a task."""
 MAX_REPLICAS = 16
 """Most stores that are to have a copy of one result."""
 MAX_ATTACHED_BYTES = 64 * 1024 * 1024

@@ -9,21 +9,20 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 from scaler.errors import ConfigError
+from scaler.extras import DISTRIBUTION
+from scaler.pins import EXTRA, locked
 
 INSTALL_SECONDS = 1800.0
 MAX_ERROR_CHARACTERS = 400
 ERROR_LINES = 3
-_DISTRIBUTION = "scaler-compute"
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 """Where the installer of uv puts it."""
 
@@ -31,7 +30,7 @@ _UV_FOLDERS = ("~/.local/bin", "~/.cargo/bin")
 def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
     """Return the folder with these packages, after installing them where no other worker has.
 
-    say: is told what it waits for. Raises ConfigError with the text of the installer.
+    say: takes a line about each step that takes long. Raises ConfigError with the text of the installer.
     """
     constraints = _own_versions()
     digest = _digest(requirements, constraints)
@@ -97,16 +96,10 @@ def _installer() -> list[str]:
 def _own_versions() -> list[str]:
     """Return what Scaler needs, each in the version that is installed here."""
     try:
-        declared = [each for each in requires(_DISTRIBUTION) or () if "extra ==" not in each]
+        declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         declared = []
-    pins = []
-    for name in sorted({match[0] for each in declared if (match := _NAME.match(each))}):
-        try:
-            pins.append(f"{name}=={version(name)}")
-        except PackageNotFoundError:  # for another version of Python
-            continue
-    return pins
+    return locked(each for each in declared if not EXTRA.search(each))
 
 
 def _digest(requirements: Sequence[str], constraints: Sequence[str]) -> str:

@@ -16,9 +16,8 @@ from pathlib import Path
 
 import scaler
 from scaler.errors import UsageError
+from scaler.extras import DISTRIBUTION
 
-DISTRIBUTION = "scaler-compute"
-"""The name of the package on the index, where `scaler` is another project."""
 _ESCAPED = DISTRIBUTION.replace("-", "_")
 """As file names of wheels have it."""
 _TAG = "py3-none-any"

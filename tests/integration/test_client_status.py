@@ -150,8 +150,8 @@ def test_a_function_runs_once_on_every_worker() -> None:
         assert isinstance(client.run(divided, MISSING, 3, workers=[local])[local], ZeroDivisionError)
         late = client.run(process_id, path=MISSING, timeout=0.1)
         assert [type(each) for each in late.values()] == [TimeoutError] * 2
-        with pytest.raises(UsageError, match="no worker 'nobody' is connected"):
-            client.run(process_id, workers=["nobody"])
+        with pytest.raises(UsageError, match="no worker 'missing' is connected"):
+            client.run(process_id, workers=["missing"])
 
 
 @pytest.mark.parametrize("graceful", [True, False])

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from scaler.cluster.ports import ReservedPorts
-from scaler.worker_manager.wheel import DISTRIBUTION
+from scaler.extras import DISTRIBUTION
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 import scaler
-from scaler.worker_manager.wheel import DISTRIBUTION, build_wheel
+from scaler.extras import DISTRIBUTION
+from scaler.worker_manager.wheel import build_wheel
 
 PACKAGE = Path(scaler.__file__).parent
 

@@ -74,7 +74,7 @@ def steps(size: float, every: int) -> Growth:
 
 
 def sawtooth(size: float, every: int) -> Growth:
-    """Return the growth by garbage in cycles, which each so many tasks is collected."""
+    """Return the growth by garbage in cycles, which is collected after a number of tasks."""
     return lambda number, _chance: -size * (every - 1) if number % every == every - 1 else size
 
 

@@ -49,7 +49,7 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
         "_retry",
         "if errors.losses >= limit:",
         "if errors.losses > limit:",
-        "may start once",
+        "more losses than it may have|may start once",
     ),
     "a worker's load is not reduced when a task leaves it": (
         Worker,

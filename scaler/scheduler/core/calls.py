@@ -8,16 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scaler.protocol.messages import CallReport, Spec
+from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, Spec
 from scaler.scheduler.core.durations import Timing
 
 MAX_CALLS_KEPT = 200
 """Calls without living tasks that are remembered: the last ones."""
 MAX_TAGS_KEPT = 256
 """Tags without living tasks that are remembered: the last ones."""
-MAX_TAG = 200
-"""Characters of a tag that count."""
-MAX_TAGS_OF_TASK = 16
 MAX_TIMINGS_OF_CALL = 4
 """Functions of a graph whose durations are shown together."""
 
@@ -74,7 +71,7 @@ class Calls:
 
     def of_tags(self, client: bytes, title: str, spec: Spec, now: float) -> tuple[CallRecord, ...]:
         """Return the records of the tags of a group that is made, as `of` does."""
-        keys = [(client, tag[:MAX_TAG]) for tag in spec.tags[:MAX_TAGS_OF_TASK]]
+        keys = [(client, tag[:MAX_LABEL_CHARACTERS]) for tag in spec.tags[:MAX_TAGS]]
         return tuple(
             self.live.get(key) or self.kept.get(key) or CallRecord(key, title, key[1], now, is_tag=True) for key in keys
         )

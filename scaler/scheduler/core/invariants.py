@@ -89,6 +89,10 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
             assert task.id == identifier, "a task is filed under its id"
             assert group.client is client, "a task's group is its client's"
             live[group] += 1
+            if (errors := task.errors) is not None:
+                spec = group.spec
+                assert errors.failures <= max(spec.retries, spec.failed), f"{name} has more retries than it may have"
+                assert errors.losses <= spec.max_losses, f"{name} is tried again after more losses than it may have"
             match task.state:
                 case Ready():
                     assert queued.pop(identifier, 0) == 1, f"ready {name} is not once in its queue"

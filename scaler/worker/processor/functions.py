@@ -177,7 +177,7 @@ class FunctionCache:
     """The specs and definitions that the agent has announced, with what was loaded from them."""
 
     def __init__(self, objects: StoredObjects, report_differences: Callable[[str, str], None]) -> None:
-        """report_differences: is told a function's name, and how packages differ that it imports."""
+        """report_differences: takes a function's name, and how the packages differ that it imports."""
         self._objects = objects
         self._report_differences = report_differences
         self._loaded: dict[tuple[bytes, ...], Any] = {}

@@ -30,8 +30,6 @@ class TypeGroup:
     spot: str = ""
 
 
-QUOTAS_OF = "2026-07"
-"""Year and month of the codes below."""
 TYPE_GROUPS = (
     TypeGroup("Standard", r"optimal|(?:[acdmrtz]|i[ms]?|h)\d.*", "L-1216C47A", "L-34B43A08"),
     TypeGroup("G and VT", r"(?:gr?|vt)\d.*", "L-DB2E81BA", "L-3819A6DF"),
@@ -44,7 +42,7 @@ TYPE_GROUPS = (
     TypeGroup("HPC", r"hpc\d.*", "L-F7808C92"),
     TypeGroup("High Memory", r"u(?:-|\d).*", "L-43DA4232"),
 )
-"""Sources: public listings of `aws service-quotas list-service-quotas --service-code ec2`, which agree."""
+"""Codes of 2026-07, from public listings of `aws service-quotas list-service-quotas --service-code ec2`."""
 _ECR = re.compile(r"\d{12}\.dkr\.ecr\.[a-z0-9-]+\.amazonaws\.com(?:\.cn)?/([^:@]+)(?::([^@]+))?(?:@(.+))?")
 
 

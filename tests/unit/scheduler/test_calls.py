@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scaler.protocol.messages import CallReport, CallsReported, Outcome
-from scaler.scheduler.core.calls import MAX_CALLS_KEPT, MAX_TAG, MAX_TAGS_KEPT, MAX_TAGS_OF_TASK
+from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_TAGS, CallReport, CallsReported, Outcome
+from scaler.scheduler.core.calls import MAX_CALLS_KEPT, MAX_TAGS_KEPT
 from tests.unit.scheduler.driver import Cluster
 from tests.unit.scheduler.test_status import document
 
@@ -72,9 +72,11 @@ def test_the_tags_whose_tasks_ended_last_are_remembered_and_long_ones_are_cut() 
         cluster.finish(worker, *cluster.submit(client, 1, tags=(f"{number}",)))
     assert len(cluster.state.tags) == MAX_TAGS_KEPT
     assert next(row["name"] for row in rows(cluster) if row["call"] == "tag") == f"{MAX_TAGS_KEPT + 4}"
-    cluster.submit(client, 1, tags=("x" * 2 * MAX_TAG, *map(str, range(2 * MAX_TAGS_OF_TASK))))
-    assert {len(str(name)) for _, name in cluster.state.tags.live if str(name).startswith("x")} == {MAX_TAG}
-    assert len(cluster.state.tags.live) == MAX_TAGS_OF_TASK
+    cluster.submit(client, 1, tags=("x" * 2 * MAX_LABEL_CHARACTERS, *map(str, range(2 * MAX_TAGS))))
+    assert {len(str(name)) for _, name in cluster.state.tags.live if str(name).startswith("x")} == {
+        MAX_LABEL_CHARACTERS
+    }
+    assert len(cluster.state.tags.live) == MAX_TAGS
 
 
 def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:

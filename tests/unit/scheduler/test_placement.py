@@ -414,7 +414,7 @@ def test_a_task_ends_when_the_one_worker_that_it_needs_is_gone() -> None:
     (waiting,) = cluster.submit(client, **needs_of(worker))
     assert cluster.on(worker) == [busy]
     cluster.leave(worker)
-    (never,) = cluster.submit(client, **needs_of("nobody"))
+    (never,) = cluster.submit(client, **needs_of("missing"))
     (odd,) = cluster.submit(client, needs=(("worker:no id", 0.0),))
     assert [cluster.outcome(client, task) for task in (waiting, never, odd)] == [Outcome.WORKER_LOST] * 3
     assert cluster.outcome(client, busy) is None

@@ -4,7 +4,7 @@ import { ask, h, href } from "./dom.js";
 import { clock, count, stateName } from "./format.js";
 
 const DAY = 86_400;
-const NEAR_SECONDS = 5;  // a point that ends so much before the next one is followed by it
+const NEAR_SECONDS = 5;  // a shorter time between two points is no gap
 const TIME = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 export const WHAT = { started: "scheduler started", ended: "scheduler ended", scaling: "decision" };
