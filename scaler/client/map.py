@@ -308,9 +308,9 @@ class ChunkRunner:
             return chunk
         if not is_stored(future.payload):
             chunk.payload, chunk.references = future.payload, future.references
-        if chunk.count == 1 or not (
-            self.call.has_limits or future.done()
-        ):  # otherwise a future among them has failed, and nothing was sent
+        # The chunk may leave some to be sent again, or a future among them has failed and nothing was sent.
+        is_taken_apart = chunk.count > 1 and (self.call.has_limits or future.done())
+        if not is_taken_apart:
             chunk.items = []
         future.add_done_callback(lambda _: self._note_end(chunk))
         if self._is_cancelled:
