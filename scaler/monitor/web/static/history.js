@@ -13,8 +13,8 @@ const POINTS = 1500;  // of an answer: a newer one has nothing new before one of
 const NEWEST = 50;
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
 const DEFAULT_RANGE = 86_400;  // or less, while there is less
-const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
-const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
+export const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
+export const TIMES = columns("times", { function: { class: "name" }, failed: { show: (row) => ({ text: count(row.failed), class: row.failed ? "bad" : "" }) } });
 export const FIGURES = [
   ["Throughput", [{ name: "tasks_per_second", title: "tasks/s", colour: "blue", fill: true }, { name: "tasks_per_second_least", title: "least", colour: "blue", dash: true, least: true }], short],
   ["Failed tasks", [{ name: "failed_per_second", title: "failed/s", colour: "bad", fill: true }], short],

@@ -2,7 +2,7 @@
 
 import { fill, h, href, panel, setText } from "./dom.js";
 import { bytes, count, counted, money, short, span } from "./format.js";
-import { historyCharts } from "./history.js";
+import { FAILURES, historyCharts, TIMES } from "./history.js";
 import { nothing } from "./notices.js";
 import { absence, eventLine, history, isDecision, moment, pointAt } from "./past.js";
 import { columns, table } from "./table.js";
@@ -11,8 +11,6 @@ const HOUR = 3600;
 const STEP = 600;
 const AROUND = 2 * HOUR;
 const MAX_LINES = 20;
-const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
-const TIMES = columns("times", { function: { class: "name" } });
 
 /** The same place at another time; null: now. */
 export function placeAt(hash, at) {
