@@ -12,11 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 from scaler.client.client import Client
 from scaler.client.map import UNBOUNDED, ResultIterator
-from scaler.client.options import check_integer
+from scaler.client.options import OptionKeywords, check_integer, options_of
 from scaler.cluster.combo import SchedulerClusterCombo
 from scaler.errors import UsageError
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -103,6 +103,7 @@ class Pool:
         *,
         client: Client | None = None,
         address: str | None = None,
+        **options: Unpack[OptionKeywords],
     ) -> None:
         """Use `client`, which stays open, connect to the cluster at `address`, or find one as `Client()` does.
 
@@ -110,9 +111,10 @@ class Pool:
         one whose processes are replaced after this number of tasks. A cluster that runs has its own number and
         settings, so neither goes together with `client` or `address`. initializer: called with `initargs` in each
         process before the pool's first call there; one of `__main__` for each function of `__main__` and its globals.
-        Raises UsageError, and what `Client` raises.
+        options: of each call, as in `Client.options`. Raises UsageError, and what `Client` raises.
         """
         self._state = _CLOSE  # until all is made: see `__del__`
+        checked = options_of(options, "Pool")
         self._cluster: SchedulerClusterCombo | None = None
         if client is not None and address is not None:
             raise UsageError("a pool takes a client or an address: give one of them")
@@ -133,6 +135,7 @@ class Pool:
             address = self._cluster.get_address()
         self._owns_client = client is None
         self._client = client or Client(address)
+        self._options = checked.over(self._client._options)
         self._unfinished: dict[Future[Any], Callable[[], object]] = {}
         """Futures of calls, with what cancels each."""
         self._initializer = initializer
@@ -175,7 +178,7 @@ class Pool:
         arguments = tuple(args)
         if self._initializer is not None:
             func, arguments = Prepared(func, self._initializer, spread=True), ((self._setup, arguments),)
-        future = self._client._submit(func, arguments, dict(kwds or {}), self._client._options)
+        future = self._client._submit(func, arguments, dict(kwds or {}), self._options)
         return self._result(future, future.cancel, callback, error_callback)
 
     # -- many calls
@@ -288,7 +291,7 @@ class Pool:
             setup, func = self._setup, Prepared(func, self._initializer, spread=verb == "starmap")
             items = ((setup, item) for item in items)
             verb = "map" if verb == "starmap" else verb
-        return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED)
+        return self._client._iterate(verb, func, (items,), chunksize, UNBOUNDED, options=self._options)
 
     def _collect(
         self,

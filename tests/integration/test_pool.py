@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from scaler import Client, Pool, SchedulerClusterCombo
-from scaler.errors import UsageError
+from scaler.errors import TaskTimeoutError, UsageError
+from scaler.worker.processor import context
 from tests.waiting import until, wait_for_file
 
 SECONDS = 20
@@ -57,6 +58,46 @@ def begin_and_wait(began: Path, gate: Path) -> str:
     began.touch()
     wait_for_file(gate)
     return "done"
+
+
+def name_of_task(_: int = 0) -> str:
+    current = context.current()
+    assert current is not None
+    return current.function
+
+
+def fail_at_first(path: Path) -> str:
+    if not path.exists():
+        path.touch()
+        raise OSError("busy")
+    return path.name
+
+
+# -- options
+
+
+def test_its_calls_have_the_options_of_the_pool(client: Client, tmp_path: Path) -> None:
+    with Pool(client=client, name="of the pool", retries=1, retry_on=OSError, priority=3) as pool:
+        assert pool.apply(name_of_task) == "of the pool"
+        assert pool.map(name_of_task, range(2)) == ["of the pool"] * 2
+        assert list(pool.imap(name_of_task, range(2))) == ["of the pool"] * 2
+        assert pool.apply(fail_at_first, (tmp_path / "a",)) == "a"
+        assert pool.map(fail_at_first, [tmp_path / "b", tmp_path / "c"]) == ["b", "c"]
+        assert list(pool.imap_unordered(fail_at_first, [tmp_path / "d"])) == ["d"]
+    with Pool(client=client) as pool, pytest.raises(OSError, match="busy"):
+        pool.map(fail_at_first, [tmp_path / "e"])
+
+
+def test_a_call_of_a_pool_ends_when_its_time_is_over(client: Client, tmp_path: Path) -> None:
+    with Pool(client=client, timeout_seconds=0.2) as pool, pytest.raises(TaskTimeoutError):
+        pool.starmap(wait_for_file, [(tmp_path / "never",)])
+
+
+def test_options_that_cannot_be_are_refused_before_anything_starts() -> None:
+    with pytest.raises(UsageError, match="retries is -1"):
+        Pool(2, retries=-1)
+    with pytest.raises(TypeError, match="Pool got an unexpected keyword argument 'workers'"):
+        Pool(workers=4)  # type: ignore[call-arg]
 
 
 # -- calls
