@@ -27,7 +27,10 @@ _LANGUAGES = {".py": "python", ".toml": "toml", ".Dockerfile": "dockerfile"}
 HELP_COLUMNS = "88"
 
 API = {
-    "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.ScalerExecutor", "scaler.SchedulerClusterCombo"),
+    "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.SchedulerClusterCombo"),
+    "asyncio": ("scaler.AsyncClient", "scaler.client.asynchronous.AsyncCalls"),
+    "Executors and pools": ("scaler.ScalerExecutor", "scaler.Pool"),
+    "Other libraries": ("scaler.dask.get", "scaler.joblib.ScalerBackend"),
     "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.view.ClientView"),
     "Serializers": ("scaler.Serializer",),
     "Errors": ("scaler.errors",),
