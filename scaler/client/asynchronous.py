@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from functools import partial
 from operator import length_hint
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 
-from scaler.client.client import Client
+from scaler.client.client import Client, bar_of
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import futures_in, gather
-from scaler.client.graph import Key
+from scaler.client.graph import GraphRun, Key
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.options import OptionKeywords, options_of
 from scaler.client.tasks import ObjectReference
@@ -31,6 +32,21 @@ from scaler.grammar import counted
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def asked(
+    method: Callable[Concatenate[Client, P], T], late: Callable[[T], object] = lambda _: None
+) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
+    """Return a method of `Client` as a coroutine function of `AsyncClient`, which calls it in a thread.
+
+    late: takes what it returns when the coroutine was cancelled meanwhile.
+    """
+
+    @functools.wraps(method)
+    async def call(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return await _in_thread(client._asking, partial(method, client._open, *args, **kwargs), late)
+
+    return call
 
 
 class AsyncCalls(ABC):
@@ -60,6 +76,10 @@ class AsyncCalls(ABC):
         """
         return self.imap(fn, *iterables, window=UNBOUNDED, **options)
 
+    def starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **options: Any) -> AsyncResults:
+        """Call `fn(*item)` for each item; the rest is as in `map`. options: those of `Client.starmap`."""
+        return AsyncResults(partial(self._open._starmap, fn, iterable, **options))
+
     def imap(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
         """Call `fn` with the items of the iterables side by side, a window of them ahead of the results that are taken.
 
@@ -71,15 +91,30 @@ class AsyncCalls(ABC):
         """As `imap`, with each result as soon as it is there."""
         return AsyncResults(partial(self._open.imap_unordered, fn, *iterables, **options))
 
-    async def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], **options: Any) -> dict[Key, Any]:
-        """Compute these keys of a graph, as `Client.get`; return them with their values."""
-        call = partial(self._open.get, graph, keys, block=False, **options)
-        futures = await _in_thread(self._thread, call, late=_cancel_all)
-        try:
-            return {key: await future for key, future in futures.items()}
-        except BaseException:
-            _cancel_all(futures)
-            raise
+    async def get(
+        self,
+        graph: Mapping[Any, Any],
+        keys: Sequence[Any],
+        block: bool = True,
+        *,
+        progress: bool = False,
+        **options: Any,
+    ) -> dict[Key, Any]:
+        """Compute these keys of a graph, as `Client.get`; return them with their values, or futures."""
+        call = partial(self._open._graph, graph, keys, **options)
+        run = await _in_thread(self._thread, call, late=GraphRun.cancel)
+        if not block:
+            return run.futures
+        with run.shown(bar_of(run) if progress else None):
+            return {key: await future for key, future in run.futures.items()}
+
+    async def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Return the future of a call that may be cached, as `Client.cache`."""
+        return await self._submitted(partial(self._open.cache, fn, *args, **kwargs))
+
+    def executor(self, **options: Any) -> Executor:
+        """Return an executor for `run_in_executor`, as `Client.executor`."""
+        return self._open.executor(**options)
 
     async def _submitted(self, call: Callable[[], ScalerFuture]) -> ScalerFuture:
         return await _in_thread(self._thread, call, late=ScalerFuture.cancel)
@@ -88,7 +123,7 @@ class AsyncCalls(ABC):
 class AsyncClient(AsyncCalls):
     """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
 
-    Its calls are those of `Client`, as coroutines. The futures are awaited: `await future`.
+    Its calls are those of `Client`, with the same arguments, as coroutines. The futures are awaited: `await future`.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
@@ -96,6 +131,7 @@ class AsyncClient(AsyncCalls):
         self._make = partial(Client, address, **options)
         self._client: Client | None = None
         self._thread = ThreadPoolExecutor(1, "scaler-submit")
+        self._asking = ThreadPoolExecutor(thread_name_prefix="scaler-ask")
 
     def __repr__(self) -> str:
         return f"<AsyncClient {'not connected' if self._client is None else self._client!r}>"
@@ -132,9 +168,46 @@ class AsyncClient(AsyncCalls):
                 await future
         return gather(futures, return_exceptions=return_exceptions)
 
+    upload = asked(Client.upload)
+    persist = asked(Client.persist)
+    futures = asked(Client.futures)
+    explain = asked(Client.explain)
+    logs = asked(Client.logs)
+    who_has = asked(Client.who_has)
+    objects = asked(Client.objects)
+    profile = asked(Client.profile)
+    costs = asked(Client.costs)
+    run_again = asked(Client.run_again, late=ScalerFuture.cancel)
+    bundle = asked(Client.bundle)
+    replay = asked(Client.replay)
+    cluster = asked(Client.cluster)
+    history = asked(Client.history)
+    tasks = asked(Client.tasks)
+    cancel = asked(Client.cancel)
+    retry = asked(Client.retry, late=lambda futures: [each.cancel() for each in futures])
+    report = asked(Client.report)
+    run = asked(Client.run)
+    restart_workers = asked(Client.restart_workers)
+    progress = asked(Client.progress)
+    clear = asked(Client.clear)
+
+    @property
+    def identity(self) -> bytes:
+        """The id of this client, with which the ids of its tasks begin."""
+        return self._open.identity
+
+    async def wait_for_workers(self, count: int, timeout: float | None = None) -> None:  # noqa: ASYNC109 (Client's)
+        """Return once this many workers are connected, as `Client.wait_for_workers`."""
+        await asyncio.wrap_future(self._open._workers(count, timeout))
+
     async def ask(self, method: Callable[Concatenate[Client, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call another method of `Client` in a thread: `await client.ask(Client.explain, future)`."""
-        return await asyncio.to_thread(method, self._open, *args, **kwargs)
+        """Call something with the `Client` in a thread: `await client.ask(Client.map, fn, items, cache=True)`."""
+        return await _in_thread(self._asking, partial(method, self._open, *args, **kwargs))
+
+    async def shutdown(self) -> None:
+        """End the cluster, then this client, as `Client.shutdown`."""
+        await self.ask(Client.shutdown)
+        await self.disconnect()
 
     async def disconnect(self) -> None:
         """End this client, as `Client.disconnect`. Harmless when repeated."""
@@ -142,6 +215,7 @@ class AsyncClient(AsyncCalls):
         if client is not None:
             await asyncio.to_thread(client.disconnect)
             self._thread.shutdown(wait=False)
+            self._asking.shutdown(wait=False)
 
     @property
     def _open(self) -> Client:
@@ -301,8 +375,3 @@ def _take_late(late: Callable[[T], object], ended: Future[T]) -> None:
 def _close_results(made: Future[ResultIterator]) -> None:
     if not made.cancelled() and made.exception() is None:
         made.result().close()
-
-
-def _cancel_all(futures: Mapping[Key, ScalerFuture]) -> None:
-    for future in futures.values():
-        future.cancel()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -23,7 +23,7 @@ from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTabl
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor, uploaded_code
 from scaler.client.durable import NamedSession
-from scaler.client.functions import TemplateTable, check_call
+from scaler.client.functions import Submitter, TemplateTable, check_call
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, Key, nodes_with_options
@@ -58,8 +58,8 @@ from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
-from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.arguments import Collection, Reduced
+from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class TaskOutput:
         return f"{before}--- stderr ---\n{self.stderr}"
 
 
-class Client(ArgumentOnly):
+class Client(Submitter):
     """A connection to a scheduler. Safe to share between threads; not between processes.
 
     Given to a task as an argument, it arrives there as a client of its own, whose tasks are that task's children.
@@ -189,29 +189,6 @@ class Client(ArgumentOnly):
         return self._futures.ids.owner
 
     # -- tasks
-
-    def submit(
-        self, fn: Callable[..., Any], /, *args: Any, profiling: bool | None = None, **kwargs: Any
-    ) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future at once.
-
-        Futures and object references in the arguments, at any depth, become their values. All keywords go to the
-        function; options are given by `options`: `client.options(retries=5).submit(fn, 1)`. A keyword argument of the
-        function that is named `profiling` needs that, or `submit_verbose`.
-
-        With a durable session, `key` names the task: when the session has a task with this key that has not failed,
-        its future is returned and nothing runs. There, a keyword argument `key` of the function needs
-        `submit_verbose`, too.
-        """
-        key = kwargs.pop("key", None) if self._session is not None else None
-        options = self._options
-        if profiling is not None and profiling is not options.profiling:
-            options = options._replace(profiling=profiling)
-        try:
-            return self._submit(fn, args, kwargs, options, key)
-        except BaseException as error:
-            hide_frames(error)
-            raise
 
     @hiding_frames
     def submit_verbose(
@@ -324,9 +301,7 @@ class Client(ArgumentOnly):
         **options: Unpack[OptionKeywords],
     ) -> list[Any]:
         """Call `fn(*item)` for each item, and return the results in order. The rest is as in `map`."""
-        carried = self._options_of(options, "starmap")
-        results = self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, carried)
-        return results._take_all()
+        return self._starmap(fn, iterable, chunk_size, return_exceptions, progress, **options)._take_all()
 
     @hiding_frames
     def imap(
@@ -398,19 +373,8 @@ class Client(ArgumentOnly):
         `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent, for missing keys and
         cycles.
         """
-        self._check_open()
-        parent = self._parent()
-        carried = self._options_of(options, "get")
-        own = nodes_with_options(graph, node_options or {}, options, lambda given: self._options_of(given, "get"))
-        call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
-
-        def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
-            return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
-
-        run = GraphRun(graph, keys, self._futures, template, own)
-        if not block:
-            return run.futures
-        return run.values(Progress("get", (range(run.size),)) if progress else None)
+        run = self._graph(graph, keys, node_options, **options)
+        return run.values(bar_of(run) if progress else None) if block else run.futures
 
     @hiding_frames
     def send_object(self, obj: Any, name: str | None = None) -> ObjectReference:
@@ -696,8 +660,9 @@ class Client(ArgumentOnly):
 
         With `processes=False` none is needed.
         """
-        if not self._is_in_process:
-            self._status().wait_for_workers(count, timeout)
+        from scaler.client.status import waited  # noqa: PLC0415 (processors import this module)
+
+        waited(self._workers(count, timeout))
 
     # -- many futures
 
@@ -792,6 +757,36 @@ class Client(ArgumentOnly):
             return self._futures.submit(template, args, kwargs)
         return self._durable("keys").submit(template, args, kwargs, key, tag)
 
+    def _starmap(
+        self,
+        fn: Callable[..., Any],
+        iterable: Iterable[Iterable[Any]],
+        chunk_size: int | None = None,
+        return_exceptions: bool = False,
+        progress: bool = False,
+        **options: Unpack[OptionKeywords],
+    ) -> ResultIterator:
+        carried = self._options_of(options, "starmap")
+        return self._iterate("starmap", fn, (iterable,), chunk_size, UNBOUNDED, return_exceptions, progress, carried)
+
+    def _graph(
+        self,
+        graph: Mapping[Any, Any],
+        keys: Sequence[Any],
+        node_options: Mapping[Any, OptionKeywords] | None = None,
+        **options: Unpack[OptionKeywords],
+    ) -> GraphRun:
+        self._check_open()
+        parent = self._parent()
+        carried = self._options_of(options, "get")
+        own = nodes_with_options(graph, node_options or {}, options, lambda given: self._options_of(given, "get"))
+        call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
+
+        def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
+            return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
+
+        return GraphRun(graph, keys, self._futures, template, own)
+
     def _status(self) -> ClusterStatus:
         from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)
 
@@ -801,6 +796,13 @@ class Client(ArgumentOnly):
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster to ask")
         return ClusterStatus(self._loop.address, self._access, self._futures.timeout_seconds)
+
+    def _workers(self, count: int, timeout: float | None) -> Future[None]:
+        if self._is_in_process:
+            none_needed: Future[None] = Future()
+            none_needed.set_result(None)
+            return none_needed
+        return self._status().workers(count, timeout)
 
     def _durable(self, what: str) -> NamedSession:
         if self._session is None:
@@ -897,6 +899,11 @@ class Client(ArgumentOnly):
         if self._is_closed:
             raise ClientClosedError(_DISCONNECTED)
         self._futures.check_open()
+
+
+def bar_of(run: GraphRun) -> Progress:
+    """Return a bar for the computations of a graph."""
+    return Progress("get", (range(run.size),))
 
 
 def _check(timeout_seconds: object, name: object) -> None:

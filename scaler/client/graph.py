@@ -11,6 +11,7 @@ from __future__ import annotations
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -323,31 +324,36 @@ class GraphRun:
                 # A future among the graph's values has ended meanwhile: its value must be embedded.
                 self._prepare()
         except BaseException:
-            self._cancel()
+            self.cancel()
             raise
 
     def values(self, bar: NodeBar | None = None) -> dict[Key, Any]:
-        """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks.
+        """Wait for the wanted keys. Raises the exception of the first that fails, and cancels all unfinished tasks."""
+        with self.shown(bar):
+            return {key: future.result() for key, future in self.futures.items()}
+
+    @contextmanager
+    def shown(self, bar: NodeBar | None) -> Iterator[None]:
+        """Show the run while its values are awaited. An exception cancels all unfinished tasks.
 
         bar: counts the computations that have ended, and is closed.
         """
         try:
-            if bar is not None:
-                for task in self._tasks:
-                    task.add_done_callback(bar.count_future)
-            return {key: future.result() for key, future in self.futures.items()}
+            with nullcontext() if bar is None else self._counted(bar):
+                yield
         except BaseException:
-            self._close(bar)
-            self._cancel()
+            self.cancel()
             raise
-        finally:
-            self._close(bar)
 
-    def _close(self, bar: NodeBar | None) -> None:
-        """Close a bar, with what has ended though its callback was not called yet."""
-        if bar is not None:
+    @contextmanager
+    def _counted(self, bar: NodeBar) -> Iterator[None]:
+        for task in self._tasks:
+            task.add_done_callback(bar.count_future)
+        try:
+            yield
+        finally:
             for task in self._tasks:
-                if task.done():
+                if task.done():  # though its callback was not called yet
                     bar.count_future(task)
             bar.close()
 
@@ -356,7 +362,8 @@ class GraphRun:
         """The number of computations."""
         return len(self._tasks)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
+        """Cancel all unfinished tasks."""
         for task in self._tasks:
             task.cancel()
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
-from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
 from scaler.config.addresses import monitor_address_beside
@@ -23,6 +25,7 @@ MAX_TASKS = 10_000
 MAX_LINES = 1_000
 DAY_SECONDS = 86_400.0
 _T = TypeVar("_T")
+_Question = Callable[[MonitorConnection, asyncio.Event], Awaitable[_T]]
 
 
 class ClusterStatus:
@@ -114,8 +117,11 @@ class ClusterStatus:
             raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
         return Path(path)
 
-    def wait_for_workers(self, count: int, timeout: float | None) -> None:
-        """Return once this many workers are connected. Raises TimeoutError that says how many are, and UsageError."""
+    def workers(self, count: int, timeout: float | None) -> Future[None]:
+        """Return a future that ends once this many workers are connected. Raises UsageError.
+
+        After the timeout it has a TimeoutError that says how many are.
+        """
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise UsageError(f"the number of workers is {count!r}, and must be an integer from 0 on")
 
@@ -130,9 +136,12 @@ class ClusterStatus:
                 text = f"waited {timeout:g} s for {counted(count, 'worker')}, and {len(status.workers):,} are connected"
                 raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
 
-        self._ask(ask)
+        return self._asked(ask)
 
-    def _ask(self, question: Callable[[MonitorConnection, asyncio.Event], Awaitable[_T]]) -> _T:
+    def _ask(self, question: _Question[_T]) -> _T:
+        return waited(self._asked(question))
+
+    def _asked(self, question: _Question[_T]) -> Future[_T]:
         async def ask() -> _T:
             changed = asyncio.Event()
             address = _monitor_address_of(self._address)
@@ -144,8 +153,46 @@ class ClusterStatus:
             finally:
                 monitor.close()
 
-        with ThreadPoolExecutor(1, "cluster-status") as thread:  # the caller's may have a loop that runs, in notebooks
-            return thread.submit(lambda: asyncio.run(ask())).result()
+        return in_a_loop(ask)
+
+
+def waited(future: Future[_T]) -> _T:
+    """Return a future's value; what interrupts the wait, such as Ctrl-C, cancels it."""
+    try:
+        return future.result()
+    except BaseException:
+        future.cancel()
+        raise
+
+
+def in_a_loop(work: Callable[[], Coroutine[Any, Any, _T]]) -> Future[_T]:
+    """Run a coroutine in a thread and loop of its own: the caller's may have one that runs, as in notebooks.
+
+    To cancel the future cancels the coroutine.
+    """
+    future: Future[_T] = Future()
+
+    async def run() -> None:
+        task = asyncio.ensure_future(work())
+        loop = asyncio.get_running_loop()
+
+        def cancel(ended: Future[_T]) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                if ended.cancelled():
+                    loop.call_soon_threadsafe(task.cancel)
+
+        future.add_done_callback(cancel)
+        await asyncio.wait([task])
+        with suppress(InvalidStateError):  # it was cancelled
+            if task.cancelled():
+                future.cancel()
+            elif error := task.exception():
+                future.set_exception(error)
+            else:
+                future.set_result(task.result())
+
+    threading.Thread(target=lambda: asyncio.run(run()), name="cluster-status").start()
+    return future
 
 
 def _unix_seconds(name: str, at: datetime | float) -> float:

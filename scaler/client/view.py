@@ -1,4 +1,4 @@
-"""A view of a client that submits with options: `client.options(priority=5).map(f, items)`."""
+"""A view of a client that submits with options: `client.options(priority=5).map(f, items)`"""
 
 from __future__ import annotations
 
@@ -6,27 +6,31 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Unpack
 
+from scaler.client.functions import Submitter
 from scaler.client.future import ScalerFuture
-from scaler.client.graph import Key
+from scaler.client.graph import GraphRun, Key
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, options_of
-from scaler.serialization.arguments import ArgumentOnly, Collection, Reduced
-from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.serialization.arguments import Collection, Reduced
+from scaler.serialization.tracebacks import hiding_frames
 
 if TYPE_CHECKING:
     from scaler import Client
 
 
-class ClientView(ArgumentOnly):
+class ClientView(Submitter):
     """Submits tasks of a client with options. Given to a task as an argument, it arrives there as such a view."""
 
     _how_to_send = "give it to submit as an argument, alone or inside one, and the task gets such a view of its own"
+    _takes_profiling = False
 
     def __init__(self, client: Client, given: OptionKeywords) -> None:
         """Raises UsageError for options that cannot be."""
         self._client = client
         self._given = given
         self._options = options_of(given, "options").over(client._options)
+        self._session = client._session
+        self._submit = client._submit
 
     def __repr__(self) -> str:
         given = ", ".join(f"{name}={value!r}" for name, value in self._given.items())
@@ -35,15 +39,6 @@ class ClientView(ArgumentOnly):
     def options(self, **options: Unpack[OptionKeywords]) -> ClientView:
         """Return a view with these options over those of this one."""
         return ClientView(self._client, {**self._given, **options})
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)`, as `Client.submit`; all keywords go to the function, but `key` in a session."""
-        key = kwargs.pop("key", None) if self._client._session is not None else None
-        try:
-            return self._client._submit(fn, args, kwargs, self._options, key)
-        except BaseException as error:
-            hide_frames(error)
-            raise
 
     @hiding_frames
     def submit_verbose(
@@ -69,7 +64,7 @@ class ClientView(ArgumentOnly):
     @hiding_frames
     def starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **keywords: Any) -> list[Any]:
         """Call `fn(*item)` for each item, as `Client.starmap`."""
-        return self._client.starmap(fn, iterable, **{**self._given, **keywords})
+        return self._starmap(fn, iterable, **keywords)._take_all()
 
     @hiding_frames
     def imap(self, fn: Callable[..., Any], *iterables: Iterable[Any], **keywords: Any) -> ResultIterator:
@@ -85,6 +80,12 @@ class ClientView(ArgumentOnly):
     def get(self, graph: Mapping[Any, Any], keys: Sequence[Any], block: bool = True, **keywords: Any) -> dict[Key, Any]:
         """Compute keys of a graph, as `Client.get`."""
         return self._client.get(graph, keys, block, **{**self._given, **keywords})
+
+    def _starmap(self, fn: Callable[..., Any], iterable: Iterable[Iterable[Any]], **keywords: Any) -> ResultIterator:
+        return self._client._starmap(fn, iterable, **{**self._given, **keywords})
+
+    def _graph(self, graph: Mapping[Any, Any], keys: Sequence[Any], **keywords: Any) -> GraphRun:
+        return self._client._graph(graph, keys, **{**self._given, **keywords})
 
     @hiding_frames
     def executor(self, **keywords: Any) -> Executor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
@@ -55,7 +56,10 @@ async def test_futures_are_awaited_alone_and_together(address: str) -> None:
         assert await client.gather({"a": [named], "b": 3}) == {"a": [16], "b": 3}
         reference = await client.send_object([1, 2, 3])
         assert await client.get({"r": reference, "n": (len, "r"), "m": (double, "n")}, ["m", "n"]) == {"m": 6, "n": 3}
-        assert "ended" in await client.ask(Client.explain, named)
+        futures = await client.get({"n": (double, 4)}, ["n"], block=False)
+        assert await futures["n"] == 8
+        assert "ended" in await client.explain(named)
+        assert await client.ask(Client.map, double, [1, 2], cache=True) == [2, 4]
         bad = await client.submit(inverse, 0)
         with pytest.raises(ZeroDivisionError):
             await client.gather([bad])
@@ -75,6 +79,8 @@ async def test_results_are_taken_one_after_the_other_and_all_at_once(address: st
         assert [result async for result in client.imap(double, range(100))] == [2 * number for number in range(100)]
         assert sorted([result async for result in client.imap_unordered(double, range(9))]) == list(range(0, 18, 2))
         assert await client.map(double, []) == []
+        assert await client.starmap(pow, [(2, 3), (3, 2)]) == [8, 9]
+        assert [result async for result in client.starmap(divmod, [(7, 2)], name="pairs")] == [(3, 1)]
         results = client.imap(inverse, [1, 0, 2])
         assert await anext(results) == 1.0
         with pytest.raises(ZeroDivisionError):
@@ -172,6 +178,10 @@ async def test_a_view_submits_with_its_options(address: str) -> None:
         assert await (await view.submit(named_here, 1)) == "of the view"
         assert await (await inner.submit_verbose(named_here, (1,))) == "of the inner one"
         assert await view.map(named_here, [1, 2]) == ["of the view"] * 2
+        assert await view.starmap(named_here, [(1,)]) == ["of the view"]
+        assert await (await view.cache(named_here, 7)) == "of the view"
+        with view.executor() as executor:
+            assert await asyncio.get_running_loop().run_in_executor(executor, named_here, 1) == "of the view"
         assert [each async for each in inner.imap(named_here, [1])] == ["of the inner one"]
         assert [each async for each in view.imap_unordered(named_here, [1], name="of the call")] == ["of the call"]
         assert await view.get({"n": 1, "m": (named_here, "n")}, ["m"]) == {"m": "of the view"}
@@ -179,3 +189,47 @@ async def test_a_view_submits_with_its_options(address: str) -> None:
             client.options(retries=-1)
     with pytest.raises(ClientClosedError):
         await view.submit(named_here, 1)
+
+
+def prefixed(number: int) -> str:
+    return f"{number} {os.environ['SCALER_TEST_PREFIX']}"
+
+
+@on_a_loop
+async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: Path) -> None:
+    async with AsyncClient(address, name="telling") as client:
+        await client.wait_for_workers(1)
+        (worker,) = (await client.cluster()).workers
+        assert list(await client.run(double, 4)) == [worker.id]
+        failed = await client.submit_verbose(prefixed, (1,), name="telling", tags="prefix")
+        with pytest.raises(KeyError):
+            await failed
+        assert [row.name for row in (await client.cluster()).clients if row.id == client.identity.hex()] == ["telling"]
+        assert [row.state for row in await client.tasks(tag="prefix")] == ["exception"]
+        assert str(await client.logs(failed)) == ""
+        with pytest.raises(KeyError):
+            await (await client.run_again(failed))
+        assert [future.task_id != failed.task_id for future in await client.retry("telling")] == [True, True]
+        assert (await client.bundle(failed, tmp_path / "bundle")).is_file()
+        with pytest.raises(KeyError):
+            await client.replay(failed)
+        large = await client.send_object(bytes(2 << 20))
+        assert len(await client.who_has(large)) == 1
+        waiting = [await client.submit(gated, tmp_path / "never", number) for number in range(3)]
+        assert await client.cancel("gated") == 3
+        assert all(future.cancelled() for future in waiting)
+        waiting = [await client.submit(gated, tmp_path / "never", number) for number in range(3)]
+        await client.clear()
+        assert all(future.cancelled() for future in waiting)
+
+
+@on_a_loop
+async def test_a_wait_for_workers_ends_when_it_is_cancelled_or_late(address: str) -> None:
+    async with AsyncClient(address) as client:
+        waiting = asyncio.create_task(client.wait_for_workers(1000))
+        assert await (await client.submit(double, 1)) == 2
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        with pytest.raises(TimeoutError, match="for 1,000 workers, and 1 are connected"):
+            await client.wait_for_workers(1000, timeout=0.1)

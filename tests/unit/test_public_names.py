@@ -47,11 +47,6 @@ SHOWN: dict[type, set[str]] = {
         *("gather", "as_completed", "progress", "options", "executor", "upload"),
         *("run_again", "identity", "clear", "disconnect", "shutdown"),
     },
-    scaler.AsyncClient: {
-        *("submit", "submit_verbose", "map", "imap", "imap_unordered", "get", "send_object"),
-        *("as_completed", "gather", "ask", "disconnect", "options"),
-    },
-    AsyncView: {"submit", "submit_verbose", "map", "imap", "imap_unordered", "get", "options"},
     AsyncResults: {"aclose", "close"},
     AsyncCompleted: {"add"},
     scaler.ScalerExecutor: {"submit", "map", "shutdown"},
@@ -85,6 +80,8 @@ SHOWN: dict[type, set[str]] = {
     ProfilingInfo: {"duration_us", "cpu_time_us", "peak_memory", "duration_s", "cpu_time_s"},
 }
 """Every public name of the classes whose objects users have."""
+SHOWN[scaler.AsyncClient] = {*SHOWN[scaler.Client], "ask"}
+SHOWN[AsyncView] = SHOWN[ClientView]
 COMBO = dict.fromkeys(
     ("address", "n_workers", "monitor_address", "name", "web_port", "per_worker_queue_size"), None
 ) | {
@@ -158,6 +155,15 @@ def test_an_executor_takes_what_the_client_that_it_makes_takes() -> None:
     assert executor.keys() == {"client", "max_workers", "task_options", "options", *client}
     for name, parameter in client.items():
         assert (executor[name].annotation, executor[name].default) == (parameter.annotation, parameter.default)
+
+
+def test_a_coroutine_takes_what_the_method_of_the_client_takes() -> None:
+    methods = [name for name in SHOWN[scaler.Client] if inspect.isfunction(getattr(scaler.Client, name))]
+    for name in methods:
+        ours = [*inspect.signature(getattr(scaler.AsyncClient, name)).parameters.values()]
+        theirs = [*inspect.signature(getattr(scaler.Client, name)).parameters.values()]
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours):  # which it hands on
+            assert [*map(str, ours)] == [*map(str, theirs)], name
 
 
 def test_a_combo_takes_the_settings_of_its_models_with_their_types_and_defaults() -> None:
