@@ -686,6 +686,10 @@ class WorkerHeartbeat(Message):
     rss_mean_bytes: f.Count64 = 0  # resident memory of its processors together, since its start
     rss_peak_bytes: f.Count64 = 0
     functions: list[FunctionUse] = field(default_factory=list)  # those that were used since the one before
+    memory_percent: f.Percent = 0.0  # used of its container or machine; 0: not known
+    cpu_granted_percent: f.Percent = 0.0  # of the time, by the quota of its container and its hypervisor; 0: not known
+    disk_free_bytes: f.Count64 = 0  # on the disk of its temporary files
+    disk_bytes: f.Count64 = 0  # 0: not known
 
 
 @message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time", "money"]
+Unit = Literal["text", "flags", "count", "bytes", "percent", "seconds", "micros", "time", "money", "heat"]
 """What a value is: views derive its format from this. percent: 100 is one CPU. time: unix seconds. money: in
-the currency of unit_price."""
+the currency of unit_price. heat: how bad it is, from 0 to 100."""
 
 
 @dataclass(frozen=True, slots=True)

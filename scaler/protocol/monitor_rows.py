@@ -163,6 +163,17 @@ _RUNS = Column(help="What it runs for longest; +2: and two more tasks", top=Top(
 _RUNS_FOR = Column("", "seconds", 1, "For how long", Top(18, "seconds", 7, 7), whole=True, zero_is_none=True)
 
 
+_HEAT_HELP = "How bad its worst figure is, from 0 to 100"
+_HEAT = Column("Heat", "heat", 2, _HEAT_HELP, Top(19, "heat", 4, 16, "h"), after="queued")
+_FAILURES_HEAT = Column("Failing", "heat", 3, "Share of its tasks that fails, beyond that of other workers")
+_SLOWNESS_HEAT = Column("Slow", "heat", 3, "Duration of its tasks, by that of the same functions on other workers")
+_LAG_HEAT = Column("Late", "heat", 3, "Its round trip, by those of other workers")
+_MEMORY_HEAT = Column("Memory full", "heat", 3, "How full the memory of its machine or container is")
+_CPU_HEAT = Column("CPU denied", "heat", 3, "For how much of the time it is denied a CPU, by a quota or its hypervisor")
+_DISK_HEAT = Column("Disk full", "heat", 3, "How little of its disk is free")
+_FAULT = Column("What is wrong", "text", 1, "The worst of them, with its figures", Top(20, "wrong", 12, 19))
+
+
 class WorkerRow(NamedTuple):
     id: str = ""
     name: Annotated[str, Column("Worker", help="Manager and number", top=Top(0, "worker", 14, 0, "n"))] = ""
@@ -189,7 +200,19 @@ class WorkerRow(NamedTuple):
     connected: bool = True
     memory_peak_bytes: Annotated[int, _WORKER_PEAK] = 0
     memory_mean_bytes: Annotated[int, _WORKER_MEAN] = 0
+    failures_heat: Annotated[int | None, _FAILURES_HEAT] = None
+    slowness_heat: Annotated[int | None, _SLOWNESS_HEAT] = None
+    lag_heat: Annotated[int | None, _LAG_HEAT] = None
+    memory_heat: Annotated[int | None, _MEMORY_HEAT] = None
+    cpu_heat: Annotated[int | None, _CPU_HEAT] = None
+    disk_heat: Annotated[int | None, _DISK_HEAT] = None
+    fault: Annotated[str, _FAULT] = ""
     processors: tuple[ProcessorRow, ...] = ()
+
+    @property
+    def heat(self) -> Annotated[int, _HEAT]:
+        heats = self.failures_heat, self.slowness_heat, self.lag_heat, self.memory_heat, self.cpu_heat, self.disk_heat
+        return max((each for each in heats if each is not None), default=0)
 
     @property
     def cpu_percent(self) -> Annotated[float, _CPU]:

@@ -566,6 +566,10 @@ struct WorkerHeartbeat {
   rssMeanBytes @15 :UInt64;      # resident memory of its processors together, since its start
   rssPeakBytes @16 :UInt64;
   functions @17 :List(FunctionUse);  # those that were used since the one before
+  memoryPercent @18 :Float64;    # used of its container or machine; 0: not known
+  cpuGrantedPercent @19 :Float64;  # of the time, by the quota of its container and its hypervisor; 0: not known
+  diskFreeBytes @20 :UInt64;     # on the disk of its temporary files
+  diskBytes @21 :UInt64;         # 0: not known
 }
 
 struct Heartbeat {

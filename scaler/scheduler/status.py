@@ -2,9 +2,9 @@
 
 `scaler.protocol.monitor_rows` declares its rows and columns. Of `tasks`, `assigned` are those on workers that are not
 suspended; as many of them as the workers have slots are `running`. The tables of workers, clients, managers and
-functions have at most `MAX_ROWS` rows each, and at most the table's share of bytes: degraded workers first, then the
-rows with the most tasks. In the rows of clients and functions, a suspended task counts as running. So the document fits
-in a control message however large the cluster is. Waiting tasks are counted by group, never one by one.
+functions have at most `MAX_ROWS` rows each, and at most the table's share of bytes: degraded and bad workers first,
+then the rows with the most tasks. In the rows of clients and functions, a suspended task counts as running. So the
+document fits in a control message however large the cluster is. Waiting tasks are counted by group, never one by one.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from scaler.protocol.monitor_rows import (
 )
 from scaler.scheduler.call_status import call_rows
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.core import QUARANTINE_FAILURES
 from scaler.scheduler.core.data.finding import largest_rows
 from scaler.scheduler.core.durations import spread
 from scaler.scheduler.core.explain import explain
@@ -49,6 +50,7 @@ from scaler.scheduler.core.outlook import outlook, without_workers
 from scaler.scheduler.core.state import ClientRecord, Function, Group, ManagerRecord, Ready, Task, Worker
 from scaler.scheduler.cost_status import cost_rows, count_costs, scaling_rows
 from scaler.scheduler.data_status import pair_rows, store_rows
+from scaler.scheduler.health import Health, WorkerFigures, judge
 from scaler.scheduler.link_status import link_rows, linked
 
 VERSION = 1
@@ -111,11 +113,13 @@ class ServerStatus:
 def status(state: ClusterState, server: ServerStatus) -> bytes:
     """Return the document, smaller than `MAX_CONTROL_BYTES`."""
     census = _Census(state)
+    health = _health(state, census.functions)
     workers = nlargest(
         MAX_ROWS,
         state.workers.values(),
         key=lambda worker: (
             worker.broken_at is not None or worker.draining or worker.stalled,
+            health[worker].worst,
             worker.failures_in_row,
             len(worker.tasks),
         ),
@@ -141,7 +145,9 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
     }
     tables = {
         "workers": table(
-            WORKER_COLUMNS, (_worker(state, worker, server.unix_at_zero) for worker in workers), WORKERS_BYTES
+            WORKER_COLUMNS,
+            (_worker(state, worker, health[worker], server.unix_at_zero) for worker in workers),
+            WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
         "managers": table(ManagerRow._fields, map(partial(_manager, state), managers), ROWS_BYTES),
@@ -292,7 +298,22 @@ class _Census:
         }
 
 
-def _worker(state: ClusterState, worker: Worker, unix_at_zero: float) -> WorkerRow:
+def _health(state: ClusterState, functions: Iterable[Function]) -> dict[Worker, Health]:
+    names = {timing: function.name for function in functions for timing in function.timings}
+    workers = list(state.workers.values())
+    return dict(zip(workers, judge([_figures(worker) for worker in workers], names), strict=True))
+
+
+def _figures(worker: Worker) -> WorkerFigures:
+    in_row = worker.failures_in_row / QUARANTINE_FAILURES
+    beat = worker.heartbeat
+    if beat is None:
+        return WorkerFigures(worker.paces, in_row)
+    machine = beat.memory_percent, beat.cpu_granted_percent, beat.disk_free_bytes, beat.disk_bytes
+    return WorkerFigures(worker.paces, in_row, worker.round_trips, *machine)
+
+
+def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: float) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -310,6 +331,13 @@ def _worker(state: ClusterState, worker: Worker, unix_at_zero: float) -> WorkerR
         draining=worker.draining,
         quarantined=worker.quarantined,
         connected=worker.broken_at is None,
+        failures_heat=health.failures,
+        slowness_heat=health.slowness,
+        lag_heat=health.lag,
+        memory_heat=health.memory,
+        cpu_heat=health.cpu,
+        disk_heat=health.disk,
+        fault=health.text[:MAX_TEXT],
     )
     heartbeat = worker.heartbeat
     if heartbeat is None:

@@ -297,6 +297,7 @@ class FakeCluster:
             "agent_cpu_percent": 0.8,
             "agent_rss_bytes": 44 * 1024**2,
             "latency_seconds": 0.0009,
+            **self._heats(worker),
             "processors": [
                 {
                     "pid": 4000 + worker,
@@ -310,6 +311,24 @@ class FakeCluster:
                 }
             ],
         }
+
+    def _heats(self, worker: int) -> Document:
+        """Every tenth worker is slow, on one rack the disk fills up, and one worker is alone with its function."""
+        slow, full = worker % 10 == 9, worker // 4 == 2
+        heats = {
+            "failures": 0,
+            "slowness": 84 if slow else 0,
+            "lag": 0,
+            "memory": 12 if full else 0,
+            "cpu": None,
+            "disk": 43 if full else 0,
+        }
+        if worker == 5:
+            heats |= {"failures": None, "slowness": None}
+        fault = "0.6 GiB of 10 GiB are free on the disk of its temporary files" if full else ""
+        if slow:
+            fault = f"tasks of {self.functions[0]}() take 2.3 times as long as on {self.workers - 1} other workers"
+        return {**{f"{name}_heat": heat for name, heat in heats.items()}, "fault": fault}
 
     def _store(self, host: int) -> Document:
         return {

@@ -172,7 +172,7 @@ def test_the_scaling_page_says_what_it_costs_who_causes_it_and_what_one_more_uni
 
 def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/workers"))
-    workers = page.get_by_role("table", name="Workers")
+    workers = page.get_by_role("table", name="Workers", exact=True)
     memory = workers.get_by_role("columnheader", name="Memory")
     assert workers.locator("tbody tr").first.get_by_role("rowheader").inner_text() == "node-000"
     memory.get_by_role("button").click()

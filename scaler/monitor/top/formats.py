@@ -112,5 +112,6 @@ FORMATS: Mapping[Unit, Callable[[Any], str]] = {
     "percent": percent,
     "seconds": duration,
     "money": money,
+    "heat": lambda heat: str(heat or ""),
 }
 """How the table of workers shows a value of this unit."""

@@ -1,12 +1,14 @@
 """Measured durations of tasks: a histogram with buckets that double, so that it is bounded and says what tails there
-are. Pure.
+are. And the pace of each function on one worker, beside that of all workers. Pure.
 
 Laws: an update costs O(1); old durations lose weight, so that a function which changes is known by its present.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left
+from collections import OrderedDict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -20,6 +22,12 @@ BUCKETS = 65
 MOST_TASKS = 100_000
 MOST_WEIGHT = 512
 """Tasks that a histogram holds at most; then all that it holds count half."""
+MOST_PACED = 128
+"""Tasks that a pace holds at most; then all that it holds count half."""
+MAX_PACES = 32
+"""Functions of which a worker's pace is known: those that it ran last."""
+WITHIN_BUCKET = 28 / 27
+"""Mean of the squares of durations that are equally distributed in a bucket, by the square of their mean."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +49,9 @@ class Timing:
     """The longest of all, however long ago."""
     halved: int = 0
     """How often all counts were halved."""
+    taken: float = 0
+    taken_us: float = 0
+    """The sums of tasks and microseconds when the last batch had been taken in."""
 
     def add(self, microseconds: int) -> Timing:
         """Add a duration, and return this."""
@@ -53,7 +64,16 @@ class Timing:
             self.longest_us = microseconds
         return self
 
-    def refresh(self) -> None:
+    def refresh(self, paces: Paces) -> None:
+        """Take in a batch. paces: of the worker that ran it."""
+        tasks, batch_us = self.measured - self.taken, self.total_us - self.taken_us
+        pace = paces.get(self) or paces.begin(self)
+        pace.tasks += tasks
+        pace.ran_us += batch_us
+        # By the mean before the batch, which is not the worker's own; the first batch of all has no other one.
+        pace.usual_us += tasks * self.seconds * 1e6 if self.taken else batch_us
+        if pace.tasks >= MOST_PACED:
+            pace.halve()
         self.seconds = self.total_us * 1e-6 / self.measured
         if self.measured >= MOST_WEIGHT:
             self.counts = [count / 2 for count in self.counts]
@@ -61,6 +81,19 @@ class Timing:
             self.total_us /= 2
             self.measured /= 2
             self.halved += 1
+        self.taken, self.taken_us = self.measured, self.total_us
+
+    @property
+    def variation(self) -> float:
+        """The standard deviation of durations, by their mean; 0 before the first has ended."""
+        if self.total_us <= 0:
+            return 0.0
+        squares = sum(
+            microseconds * microseconds / count
+            for count, microseconds in zip(self.counts, self.sums_us, strict=True)
+            if count
+        )
+        return math.sqrt(max(0.0, WITHIN_BUCKET * squares * self.measured / self.total_us**2 - 1))
 
     def remaining_seconds(self, elapsed: Iterable[float]) -> list[float]:
         """Return how long tasks will run on that have run this long, in seconds.
@@ -77,6 +110,49 @@ class Timing:
             mean = longer_seconds[above] / longer[above] if longer[above] > 0 else 2 * seconds
             found.append(max(mean - seconds, 0.0))
         return found
+
+
+@dataclass(slots=True)
+class Pace:
+    """The last tasks of one function on one worker: what they took, and what they take elsewhere.
+
+    Inputs change from hour to hour. So what each batch took is compared with the mean of all workers at its time.
+    """
+
+    tasks: float = 0
+    """Attempts that ended there."""
+    failed: float = 0
+    ran_us: float = 0
+    usual_us: float = 0
+    """What those that came to their end would have taken by the means of all workers."""
+
+    @property
+    def ratio(self) -> float:
+        """What they took, by what they usually take; 0 when none has come to its end."""
+        return self.ran_us / self.usual_us if self.usual_us > 0 else 0.0
+
+    def halve(self) -> None:
+        self.tasks /= 2
+        self.failed /= 2
+        self.ran_us /= 2
+        self.usual_us /= 2
+
+
+class Paces(OrderedDict[Timing, Pace]):
+    """The paces of one worker, the function that began last at the end."""
+
+    def begin(self, timing: Timing) -> Pace:
+        """Return the pace of a function that has none."""
+        pace = self[timing] = Pace()
+        if len(self) > MAX_PACES:
+            self.popitem(last=False)
+        return pace
+
+    def fail(self, timing: Timing, *, has_run: bool) -> None:
+        """Count a task that failed. has_run: it raised an exception, so its duration counts, too."""
+        pace = self.get(timing) or self.begin(timing)
+        pace.failed += 1
+        pace.tasks += not has_run
 
 
 @dataclass(slots=True, eq=False)

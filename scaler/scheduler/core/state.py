@@ -44,7 +44,7 @@ from scaler.protocol.messages import (
 from scaler.scheduler.core.accounts import KeyAccount
 from scaler.scheduler.core.calls import CallRecord
 from scaler.scheduler.core.durable import DurableSession
-from scaler.scheduler.core.durations import Timing
+from scaler.scheduler.core.durations import Paces, Timing
 from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
 
 STARTUP_WEIGHT = 0.3
@@ -477,6 +477,7 @@ class Worker(PeerRecord):
     draining: bool = False
     quarantined: bool = False
     failures_in_row: int = 0
+    paces: Paces = field(default_factory=Paces)
     checks_without_progress: int = 0
     progressed_at: float = field(init=False)
     """When it last finished or began a task."""

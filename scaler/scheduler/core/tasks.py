@@ -83,6 +83,17 @@ MAX_MISSES = 20
 """How often a task may come back because its worker could not get the same object: about 15 s, with the backoff."""
 
 _FINAL = (Outcome.SUCCESS, Outcome.EXCEPTION, Outcome.OBJECT_LOST)
+_FAILED = frozenset(
+    {
+        Outcome.EXCEPTION,
+        Outcome.EXCEPTION_TO_RETRY,
+        Outcome.TIMED_OUT,
+        Outcome.PROCESSOR_DIED,
+        Outcome.MEMORY_LIMIT,
+        Outcome.OUT_OF_MEMORY,
+    }
+)
+"""Outcomes that count for the pace of a worker: they may be its fault, where others of the function do not fail."""
 _SUCCESS = Outcome.SUCCESS
 _CANCELLED = Outcome.CANCELLED
 _AT_LIMIT = {Outcome.PROCESSOR_DIED: Outcome.PROCESSOR_DIED, Outcome.OUT_OF_MEMORY: Outcome.MEMORY_LIMIT}
@@ -324,6 +335,8 @@ class Tasks:
                 healthy = True
                 own_us = max(0, duration_us - inputs_us[index]) if inputs_us else duration_us
                 measured[group.timing.add(own_us)] = None
+            if outcome and outcome in _FAILED:
+                worker.paces.fail(group.timing, has_run=outcome <= _RAN)
             if outcome in _FINAL:
                 self._end_one(
                     task,
@@ -339,7 +352,7 @@ class Tasks:
                 costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
-            timing.refresh()
+            timing.refresh(worker.paces)
         self._batch = NO_BATCH
         self.settle(batch)
         worker.note_progress(now, healthy)

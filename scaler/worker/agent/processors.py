@@ -36,6 +36,7 @@ from scaler.worker.agent.events import (
     TasksReclaimed,
 )
 from scaler.worker.agent.limits import MemoryLimits
+from scaler.worker.agent.machine import MachineMeter
 from scaler.worker.agent.memory import KernelKills, MemoryWatch
 from scaler.worker.agent.output import OutputPipes, PrintBuffer
 from scaler.worker.agent.pool import ProcessorPool
@@ -147,6 +148,7 @@ class ProcessorAgent(Agent):
             self._pids,
             lambda *measured: self.take([MemoryMeasured(*measured)]),
         )
+        self._machine = MachineMeter()
         self._usage = MemoryUsage(config.garbage_collect_interval_seconds)
         pool = self._core.executor
         assert isinstance(pool, ProcessorPool)
@@ -195,6 +197,9 @@ class ProcessorAgent(Agent):
         usage = self._usage
         heartbeat.rss_mean_bytes, heartbeat.rss_peak_bytes = usage.mean_bytes, usage.peak_bytes
         heartbeat.functions = usage.report()
+        machine = self._machine.measure()
+        heartbeat.memory_percent, heartbeat.cpu_granted_percent = machine.memory_percent, machine.cpu_granted_percent
+        heartbeat.disk_free_bytes, heartbeat.disk_bytes = machine.disk_free_bytes, machine.disk_bytes
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
         self._usage.report_all()

@@ -13,7 +13,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.progress import MIN_ENDED, STALL_SECONDS
 from scaler.monitor.rows import view
 from scaler.protocol.monitor_rows import FunctionRow
-from scaler.scheduler.core.durations import Timing, spread
+from scaler.scheduler.core.durations import Paces, Timing, spread
 
 Finish = tuple[float, float]
 """When the tasks will have ended as the model said, and how wrong that may be."""
@@ -159,7 +159,7 @@ def run(slots: int, tasks: int, sigma: float, seed: int) -> tuple[list[Finish], 
     begun_at, known = watched.at + 1, 0
     for at in range(int(max(free)) + 1):
         while ended[known][0] <= at:
-            timing.add(int(ended[known][1] * 1e6)).refresh()
+            timing.add(int(ended[known][1] * 1e6)).refresh(Paces())
             known += 1
         begun = bisect_right(starts, at)
         watched.measure(*spread([timing]))

@@ -6,13 +6,21 @@ import random
 
 import pytest
 
-from scaler.scheduler.core.durations import MOST_WEIGHT, Spread, TaskTimes, Timing, forecast, spread
+from scaler.scheduler.core.durations import (
+    MOST_WEIGHT,
+    Paces,
+    Spread,
+    TaskTimes,
+    Timing,
+    forecast,
+    spread,
+)
 
 
 def timing(*seconds: float) -> Timing:
     made = Timing()
     for each in seconds:
-        made.add(int(each * 1e6)).refresh()
+        made.add(int(each * 1e6)).refresh(Paces())
     return made
 
 

@@ -5,7 +5,9 @@ import { NONE, bytes, clock, count, counted, micros, money, percent, span } from
 import { SCHEMA } from "./schema.js";
 
 const FIRST_ROWS = 100;
-const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (value) => clock(value), text: (value) => ({ text: String(value || NONE), title: String(value) }) };
+/** How bad a figure is, from 0 to 100: a number on a colour. */
+const heat = (value) => (value === null ? { text: NONE, class: "muted", title: "Not known" } : { text: String(value), class: `heat-${Math.ceil(value / 20)}` });
+const FORMATS = { count, bytes, percent, micros, money, seconds: span, time: (value) => clock(value), heat, text: (value) => ({ text: String(value || NONE), title: String(value) }) };
 
 /**
  * The columns of a kind of row, as the server declares them. custom: by name, properties that replace the column's own, and

@@ -55,6 +55,14 @@ const WORKERS = columns("workers", {
   manager: { class: "name" },
 });
 
+const IN_MAP = new Set(["name", "failures_heat", "slowness_heat", "lag_heat", "memory_heat", "cpu_heat", "disk_heat", "fault"]);
+const MAP = columns("workers", {
+  name: { class: "name", show: (row) => ({ text: row.name, href: href(["worker", row.id]), title: row.name }) },
+  fault: { wide: true, class: "widest" },
+}).filter((column) => IN_MAP.has(column.name)).map((column) => ({ ...column, rank: null }));
+const LISTED = WORKERS.filter((column) => column.name === "name" || !IN_MAP.has(column.name));
+const MAX_BAD = 20;
+
 /** What units have cost, with the limits; empty while nothing costs anything. */
 function spent(row) {
   const limit = (period) => row[`${period}_limit`];
@@ -68,15 +76,18 @@ export function workers(store) {
   const noManager = h("div");
   const noWorker = h("div");
   const managers = table("Worker managers", MANAGERS, (row) => row.id, { sort: [0, 1], empty: noManager });
-  const list = table("Workers", WORKERS, (row) => row.id, { sort: [0, 1], empty: noWorker });
+  const list = table("Workers", LISTED, (row) => row.id, { sort: [0, 1], empty: noWorker });
+  const map = table("Bad workers", MAP, (row) => row.id, { limit: MAX_BAD, empty: nothing("No worker is worse than the others", "Tasks are compared where four workers have run five of the same function each; memory, CPU and disk by themselves.") });
   const filter = h("input", { type: "search", placeholder: "Name, host, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
   const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
+  const faults = h("ol", { class: "notes narrow-only" });
   const counted = h("span", { class: "muted" });
   const spending = h("span", { class: "muted" });
   const log = logs();
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
     panel("Worker managers", { extra: spending }, managers.element, reasons),
+    panel("Which worker is bad", {}, map.element, faults),
     panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element), log.element);
 
   function update(what) {
@@ -99,6 +110,9 @@ export function workers(store) {
       const found = wanted ? rows.filter((row) => [row.name, row.host, row.manager, row.capabilities, condition(row).text, runs(row)].join("\n").toLowerCase().includes(wanted)) : rows;
       if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker fits", "Change or clear the filter."));
       list.update(found);
+      const bad = found.filter((row) => row.heat > 0).sort((one, other) => other.heat - one.heat);
+      map.update(bad);
+      fill(faults, bad.slice(0, MAX_BAD).map((row) => h("li", {}, h("b", {}, row.name), h("span", { class: "muted" }, row.fault))));
       const total = store.status?.totals.workers ?? 0;
       setText(counted, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
@@ -149,7 +163,7 @@ export function worker(store, place) {
     fill(facts, [
       ["State", h("span", { class: state.class }, state.text)], ["Slots", `${count(each.slots)}, ${count(each.free)} free`], ["Queued", count(each.queued)],
       ["Suspended", count(each.suspended)], ["Sent so far", count(each.sent)], ["CPU", percent(each.cpu_percent)], ["Memory", `${bytes(each.rss_bytes)}, at most ${bytes(each.memory_peak_bytes)}, on average ${bytes(each.memory_mean_bytes)}`],
-      ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Round trip", span(each.latency_seconds)],
+      ["Agent", `${percent(each.agent_cpu_percent)}, ${bytes(each.agent_rss_bytes)}`], ["Round trip", span(each.latency_seconds)], ["Worst figure", each.heat ? `${each.heat} of 100: ${each.fault}` : "as good as others"],
       ["Host", each.host || "–"], ["Process", String(each.pid || "–")],
       ["Manager", each.manager || "–"], ["Unit", each.unit || "–"], ["Capabilities", each.capabilities || "–"], ["Id", h("code", {}, each.id)],
     ].map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));

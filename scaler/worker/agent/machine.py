@@ -1,0 +1,116 @@
+"""What the machine or container of a worker has left: memory, CPU and disk, as the kernel tells."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from scaler.processes import memory_cgroup
+
+UNKNOWN = 0.0
+LEAST_GRANTED = 1.0
+"""Percent: no machine that reports has less."""
+MIN_TICKS = 50
+"""Of all CPUs, a hundredth of a second each: the share of fewer is chance, so the one before stays."""
+MIN_PERIODS = 5
+"""Of a quota of CPU time, a tenth of a second each."""
+
+
+class MachineFigures(NamedTuple):
+    """memory_percent: used, and not to be had for other things. cpu_granted_percent: of the time, less that in which a
+    quota or a hypervisor withheld a CPU. UNKNOWN: no file tells. disk_bytes: 0 where that is not known."""
+
+    memory_percent: float = UNKNOWN
+    cpu_granted_percent: float = UNKNOWN
+    disk_free_bytes: int = 0
+    disk_bytes: int = 0
+
+
+class MachineMeter:
+    """Reads a handful of small files each time: that takes half a millisecond."""
+
+    def __init__(self, root: Path = Path("/"), folder: str = "") -> None:
+        """folder: on the disk that is measured; empty: that of temporary files."""
+        self._root = root
+        self._folder = folder or tempfile.gettempdir()
+        self._cgroup = memory_cgroup(root)
+        self._quotas = dict.fromkeys(_cpu_files(root), (0, 0))
+        """Periods and throttled periods of each cgroup that counts them, when they were last compared."""
+        self._ticks = (0, 0)
+        self._withheld: dict[Path, float] = {}
+        self.measure()
+
+    def measure(self) -> MachineFigures:
+        """Return the figures; those about CPUs since the measurement before."""
+        self._measure_quotas()
+        self._measure_steal()
+        granted = min((max(LEAST_GRANTED, 100 - each) for each in self._withheld.values()), default=UNKNOWN)
+        try:
+            disk = shutil.disk_usage(self._folder)
+        except OSError:
+            return MachineFigures(self._memory_percent(), granted)
+        return MachineFigures(self._memory_percent(), granted, disk.free, disk.total)
+
+    def _memory_percent(self) -> float:
+        if self._cgroup is not None:
+            used = self._cgroup.used_bytes()
+            return min(100.0, 100 * used / self._cgroup.limit_bytes) if used else UNKNOWN
+        values = _numbers(self._root / "proc/meminfo")
+        try:
+            return 100 * (1 - values["MemAvailable:"] / values["MemTotal:"])
+        except (KeyError, ZeroDivisionError):
+            return UNKNOWN
+
+    def _measure_quotas(self) -> None:
+        """Take the share of periods in which a cgroup had used up its quota before the end."""
+        for path, (periods_before, throttled_before) in self._quotas.items():
+            values = _numbers(path)
+            periods, throttled = values.get("nr_periods", 0), values.get("nr_throttled", 0)
+            passed = periods - periods_before
+            if passed >= MIN_PERIODS or not periods:
+                self._quotas[path] = periods, throttled
+                share = (throttled - throttled_before) / passed if periods_before and passed else 0.0
+                self._withheld[path] = 100 * min(1.0, max(0.0, share))
+
+    def _measure_steal(self) -> None:
+        """Take the share of the time in which a hypervisor ran other machines, while this one had work."""
+        path = self._root / "proc/stat"
+        try:
+            ticks = [int(each) for each in path.read_text("ascii").split("\n", 1)[0].split()[1:9]]
+            stolen = ticks[7]
+        except (OSError, ValueError, IndexError):
+            return
+        total_before, stolen_before = self._ticks
+        passed = sum(ticks) - total_before
+        if passed >= MIN_TICKS:
+            self._ticks = sum(ticks), stolen
+            self._withheld[path] = 100 * (stolen - stolen_before) / passed if total_before else 0.0
+
+
+def _cpu_files(root: Path) -> list[Path]:
+    """Return the cpu.stat files of this process's cgroup and those above that may have a quota of CPU time."""
+    found = []
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, kinds, path = line.split(":", 2)
+            if kinds and "cpu" not in kinds.split(","):
+                continue
+            base = root / "sys/fs/cgroup" / (kinds and "cpu")
+            folder = base / path.lstrip("/")
+            above = folder.parents[: len(Path(path).parts) - 1]
+            files = [each / "cpu.stat" for each in (folder, *above)]
+            found += [file for file in files if "nr_periods" in _numbers(file)]
+    return found
+
+
+def _numbers(path: Path) -> dict[str, int]:
+    """Return the numbers of a file with a name and a number on each line; none when it cannot be read."""
+    values: dict[str, int] = {}
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text("ascii", "replace").splitlines():
+            name, number, *_ = line.split()
+            values[name] = int(number)
+    return values

@@ -1,0 +1,60 @@
+"""Laws of what tells a bad worker: chance makes none, and one that is bad is found."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.scheduler.core.durations import Paces, Timing
+from scaler.scheduler.health import Health, WorkerFigures, judge
+
+SPREADS = st.floats(0.0, 1.0)
+"""Of the logarithms of durations: with 1, the longest of a thousand takes twenty times the median."""
+
+
+def judged(seed: int, spread: float, factors: Sequence[float], rounds: int, failing: float = 0.0) -> list[Health]:
+    """Return the health of workers that run as many tasks each in turns. factors: how slow each is."""
+    draw = random.Random(seed)
+    timing = Timing()
+    workers = [Paces() for _ in factors]
+    for _ in range(rounds):
+        for paces, factor in zip(workers, factors, strict=True):
+            for _ in range(draw.randint(1, 4)):
+                timing.add(int(factor * draw.lognormvariate(10.0, spread)))
+                if draw.random() < failing:
+                    paces.fail(timing, has_run=True)
+            timing.refresh(paces)
+    return judge([WorkerFigures(paces) for paces in workers], {timing: "f"})
+
+
+@given(st.integers(0, 10_000), SPREADS, st.integers(4, 40), st.integers(2, 60), st.floats(0.0, 1.0))
+def test_workers_that_are_alike_are_not_bad(seed: int, spread: float, count: int, rounds: int, failing: float) -> None:
+    found = judged(seed, spread, [1.0] * count, rounds, failing)
+    assert [each.worst for each in found] == [0] * count
+
+
+@given(st.integers(0, 10_000), st.floats(0.0, 0.5), st.integers(5, 30), st.data())
+def test_a_worker_that_takes_three_times_as_long_is_the_worst(
+    seed: int, spread: float, count: int, data: st.DataObject
+) -> None:
+    slow = data.draw(st.integers(0, count - 1))
+    found = judged(seed, spread, [3.0 if place == slow else 1.0 for place in range(count)], 50)
+    assert found[slow].slowness
+    assert [each.slowness for place, each in enumerate(found) if place != slow] == [0] * (count - 1)
+
+
+@given(st.integers(0, 10_000), st.lists(st.sampled_from([1.0, 1.5, 4.0]), min_size=4, max_size=12), st.randoms())
+def test_the_order_of_workers_does_not_matter(seed: int, factors: list[float], order: random.Random) -> None:
+    draw = random.Random(seed)
+    timing = Timing()
+    workers = [Paces() for _ in factors]
+    for _ in range(20):
+        for paces, factor in zip(workers, factors, strict=True):
+            timing.add(int(factor * draw.uniform(9e3, 11e3))).refresh(paces)
+    figures = [WorkerFigures(paces, round_trips=[factor] * 5) for paces, factor in zip(workers, factors, strict=True)]
+    found = dict(zip(map(id, figures), judge(figures, {timing: "f"}), strict=True))
+    mixed = order.sample(figures, len(figures))
+    assert judge(mixed, {timing: "f"}) == [found[id(each)] for each in mixed]

@@ -1,0 +1,190 @@
+"""Which worker is bad, from the figures of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaler.protocol.messages import Outcome, WorkerHeartbeat
+from scaler.scheduler.core.durations import MAX_PACES, MOST_PACED, Pace, Paces, Timing
+from scaler.scheduler.health import MIN_PEERS, MIN_TASKS, Health, WorkerFigures, judge
+from tests.unit.scheduler.driver import Cluster
+from tests.unit.scheduler.test_status import document
+
+GIB = 1 << 30
+F = Timing()
+NAMES = {F: "f"}
+
+
+def paced(times: float = 1.0, tasks: float = 100.0, failed: float = 0.0) -> WorkerFigures:
+    """Return a worker whose tasks take this many times what they usually take."""
+    return WorkerFigures({F: Pace(tasks, failed, times * tasks * 1e6, tasks * 1e6)})
+
+
+def health(worker: WorkerFigures, *others: WorkerFigures) -> Health:
+    return judge([*others, worker], NAMES)[-1]
+
+
+def test_a_worker_on_which_a_function_takes_twice_as_long_is_slow_and_the_sentence_says_so() -> None:
+    found = health(paced(2.0), *[paced()] * 7)
+    assert found.slowness == 60
+    assert found.text == "tasks of f() take 2.0 times as long as on 7 other workers"
+    assert [each.slowness for each in judge([paced(2.0), *[paced()] * 7], NAMES)[1:]] == [0] * 7
+
+
+def test_few_tasks_and_few_other_workers_say_nothing() -> None:
+    assert health(paced(9.0), *[paced()] * (MIN_PEERS - 1)).slowness is None
+    assert health(paced(9.0, tasks=MIN_TASKS - 1), *[paced()] * 9).slowness is None
+    assert health(paced(9.0), *[paced(tasks=MIN_TASKS - 1)] * 9).slowness is None
+
+
+def test_a_function_whose_durations_vary_needs_more_tasks_to_make_a_worker_slow() -> None:
+    varied = Timing()
+    for seconds in [0.01] * 90 + [1.0] * 10:
+        varied.add(int(seconds * 1e6)).refresh(Paces())
+    assert varied.variation == pytest.approx(2.7, rel=0.1)
+
+    def slowness(tasks: float) -> int | None:
+        workers = [WorkerFigures({varied: Pace(tasks, 0, times * tasks, tasks)}) for times in (1, 1, 1, 1, 3)]
+        return judge(workers, {varied: "f"})[-1].slowness
+
+    assert slowness(20.0) == 0
+    assert (slowness(100.0) or 0) > 0
+
+
+def test_a_worker_whose_tasks_fail_where_those_of_others_do_not_is_named_with_both_shares() -> None:
+    found = health(paced(failed=40.0), *[paced(failed=1.0)] * 4)
+    assert found.failures == 78
+    assert found.text == "40% of its tasks of f() fail, of those of other workers 1%"
+
+
+def test_a_function_that_fails_everywhere_makes_no_worker_bad() -> None:
+    assert health(paced(failed=52.0), *[paced(failed=50.0)] * 4).failures == 0
+
+
+def test_tasks_that_end_with_their_processes_are_known_without_other_workers() -> None:
+    found = health(WorkerFigures({}, failures_in_row=0.6))
+    assert (found.failures, found.text) == (60, "its last tasks ended with its processes")
+    assert health(WorkerFigures({})).failures is None
+
+
+def test_a_worker_that_is_far_from_the_scheduler_is_late_by_the_round_trips_of_others() -> None:
+    near, far = WorkerFigures({}, round_trips=[0.002] * 5), WorkerFigures({}, round_trips=[0.3, 0.2, 0.2])
+    found = health(far, *[near] * 5)
+    assert found.lag == 67
+    assert found.text == "a message and its answer take 200 ms, those of other workers 2 ms"
+    assert health(far, *[far] * 5).lag == 0, "all are far"
+    assert health(far).lag == 0, "it has no others, and 0.2 s is a distance"
+    assert health(WorkerFigures({}, round_trips=[9.0] * 5)).lag == 100
+    assert health(WorkerFigures({}, round_trips=[9.0] * 2)).lag is None, "the first one may be that of its start"
+
+
+@pytest.mark.parametrize(
+    ("figures", "cause", "heat", "text"),
+    [
+        ({"memory_percent": 70.0}, "memory", 0, ""),
+        ({"memory_percent": 97.5}, "memory", 100, "98 % of the memory of its machine or container is used"),
+        ({"memory_percent": 0.0}, "memory", None, ""),
+        ({"granted_percent": 100.0}, "cpu", 0, ""),
+        (
+            {"granted_percent": 59.0},
+            "cpu",
+            80,
+            "for 41 % of the time it is denied a CPU, by the quota of its container or by its hypervisor",
+        ),
+        ({"granted_percent": 0.0}, "cpu", None, ""),
+        ({"disk_free_bytes": 50 * GIB, "disk_bytes": 4000 * GIB}, "disk", 0, ""),
+        (
+            {"disk_free_bytes": GIB // 10, "disk_bytes": 100 * GIB},
+            "disk",
+            100,
+            "102 MiB of 100 GiB are free on the disk of its temporary files",
+        ),
+        ({"disk_bytes": 0}, "disk", None, ""),
+    ],
+)
+def test_memory_cpu_and_disk_are_judged_without_other_workers(
+    figures: dict[str, Any], cause: str, heat: int | None, text: str
+) -> None:
+    found = health(WorkerFigures({}, **figures))
+    assert (getattr(found, cause), found.text) == (heat, text)
+
+
+def test_the_sentence_is_that_of_the_worst_cause() -> None:
+    worker = paced(1.5)._replace(memory_percent=90.0)
+    found = health(worker, *[paced()] * 5)
+    assert (found.slowness, found.memory, found.worst) == (20, 59, 59)
+    assert "memory" in found.text
+
+
+def test_a_pace_compares_each_batch_with_the_mean_before_it() -> None:
+    timing, usual, slow = Timing(), Paces(), Paces()
+    for _ in range(20):
+        timing.add(1_000_000).refresh(usual)
+    timing.add(3_000_000).refresh(slow)
+    assert usual[timing].ratio == 1.0
+    assert slow[timing].ratio == pytest.approx(3.0)
+
+
+def test_a_function_whose_inputs_grow_makes_no_worker_slow_that_came_later() -> None:
+    timing, early, late = Timing(), Paces(), Paces()
+    for _ in range(200):
+        timing.add(1_000).refresh(early)
+    for _ in range(2_000):
+        timing.add(1_000_000).refresh(early)
+        timing.add(1_000_000).refresh(late)
+    assert late[timing].ratio / early[timing].ratio == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_worker_that_is_well_again_is_forgiven() -> None:
+    timing, usual, recovering = Timing(), Paces(), Paces()
+    for seconds in [5] * 100 + [1] * 10 * MOST_PACED:
+        for _ in range(3):
+            timing.add(1_000_000).refresh(usual)
+        timing.add(seconds * 1_000_000).refresh(recovering)
+    assert recovering[timing].ratio < 1.1
+
+
+def test_a_worker_keeps_the_paces_of_the_functions_that_began_last() -> None:
+    paces, timings = Paces(), [Timing() for _ in range(MAX_PACES + 1)]
+    for timing in timings:
+        timing.add(1).refresh(paces)
+    assert list(paces) == timings[1:]
+
+
+def test_rows_of_workers_have_their_heats_and_the_worst_comes_first() -> None:
+    cluster = Cluster()
+    client, *workers = cluster.client(), *(cluster.worker(f"w{number}", queue_size=0) for number in range(5))
+    for _ in range(30):
+        cluster.submit(client, 5, name="f")
+        for worker in workers:
+            cluster.finish(worker, *cluster.on(worker), seconds=3.0 if worker == workers[3] else 1.0)
+    (first, *others) = document(cluster)["workers"]
+    assert first["id"] == cluster.peer(workers[3]).hex()
+    assert first["slowness_heat"] > 50
+    assert first["fault"].startswith("tasks of f() take ")
+    assert [row["slowness_heat"] for row in others] == [0] * 4
+    assert [row["fault"] for row in others] == [""] * 4
+
+
+def test_a_heartbeat_tells_of_memory_cpu_and_disk() -> None:
+    cluster = Cluster()
+    worker = cluster.worker("w")
+    beat = WorkerHeartbeat(0.0, 0.0, 0, 0, 0.0, memory_percent=97.0, cpu_granted_percent=72.5)
+    cluster.say(worker, replace(beat, disk_free_bytes=GIB, disk_bytes=100 * GIB))
+    (row,) = document(cluster)["workers"]
+    assert [row[f"{cause}_heat"] for cause in ("memory", "cpu", "disk")] == [100, 50, 100]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counts"), [(Outcome.EXCEPTION, True), (Outcome.TIMED_OUT, True), (Outcome.NOT_STARTED, False)]
+)
+def test_failures_that_may_be_the_fault_of_a_worker_count(outcome: Outcome, counts: bool) -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    cluster.submit(client, name="f")
+    cluster.finish(worker, *cluster.on(worker), outcome=outcome)
+    paces = cluster.state.workers[cluster.peer(worker)].paces
+    assert sum(pace.failed for pace in paces.values()) == counts

@@ -1,0 +1,79 @@
+"""What the kernel tells of a worker's machine or container."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from scaler.worker.agent.machine import UNKNOWN, MachineFigures, MachineMeter
+
+
+class Machine:
+    """The files of a kernel, below a folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.write("proc/meminfo", "MemTotal: 1000 kB\nMemAvailable: 400 kB\n")
+        self.ticks(0, 0)
+
+    def write(self, name: str, text: str) -> None:
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+    def ticks(self, used: int, stolen: int) -> None:
+        self.write("proc/stat", f"cpu {used} 0 0 0 0 0 0 {stolen} 7 0\ncpu0 1 2 3\n")
+
+    def quota(self, name: str, periods: int, throttled: int) -> None:
+        self.write(f"sys/fs/cgroup/{name}/cpu.stat", f"nr_periods {periods}\nnr_throttled {throttled}\nusage_usec 9\n")
+
+    def meter(self) -> MachineMeter:
+        return MachineMeter(self.root, str(self.root))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def test_memory_is_that_of_the_machine_that_is_not_available(machine: Machine) -> None:
+    assert machine.meter().measure().memory_percent == pytest.approx(60.0)
+
+
+def test_memory_is_that_of_the_container_where_it_has_a_limit(machine: Machine) -> None:
+    machine.write("proc/self/cgroup", "0::/job\n")
+    machine.write("sys/fs/cgroup/job/memory.max", "512000\n")
+    machine.write("sys/fs/cgroup/job/memory.stat", "anon 256000\nfile 99999\nshmem 128000\n")
+    assert machine.meter().measure().memory_percent == pytest.approx(75.0)
+
+
+@pytest.mark.parametrize(("line", "folder"), [("0::/a/job\n", "a"), ("3:cpu,cpuacct:/a/job\n1:memory:/x\n", "cpu/a")])
+def test_a_quota_of_any_cgroup_above_withholds_the_cpu(machine: Machine, line: str, folder: str) -> None:
+    machine.write("proc/self/cgroup", line)
+    machine.quota(f"{folder}/job", 0, 0)
+    machine.quota(folder, 100, 90)
+    meter = machine.meter()
+    machine.quota(folder, 110, 94)
+    assert meter.measure().cpu_granted_percent == pytest.approx(60.0)
+    machine.quota(folder, 112, 96)
+    assert meter.measure().cpu_granted_percent == pytest.approx(60.0), "too few periods to say something new"
+    machine.quota(folder, 130, 96)
+    assert meter.measure().cpu_granted_percent == pytest.approx(90.0)
+
+
+def test_what_a_hypervisor_takes_away_withholds_the_cpu(machine: Machine) -> None:
+    machine.ticks(1000, 10)
+    meter = machine.meter()
+    machine.ticks(1070, 40)
+    assert meter.measure().cpu_granted_percent == pytest.approx(70.0)
+
+
+def test_what_no_file_tells_is_not_known(tmp_path: Path) -> None:
+    assert MachineMeter(tmp_path, str(tmp_path / "none")).measure() == MachineFigures(UNKNOWN, UNKNOWN, 0, 0)
+
+
+def test_this_machine_tells_of_its_memory_and_its_disk() -> None:
+    figures = MachineMeter().measure()
+    assert 0 < figures.memory_percent <= 100
+    assert 0 < figures.disk_free_bytes <= figures.disk_bytes
