@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from joblib import parallel_config, register_parallel_backend
@@ -15,6 +16,7 @@ from joblib._parallel_backends import AutoBatchingMixin, FallbackToBackend, Para
 
 from scaler.client.client import Client
 from scaler.client.connect import is_inside_task
+from scaler.client.options import options_of
 from scaler.client.shared import shared_client
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
@@ -23,6 +25,9 @@ from scaler.serialization import name_of
 DEFAULT_LARGE_BYTES = 1 << 20
 """Arguments from this size on are sent once for a whole call, when joblib's max_nbytes says nothing else."""
 
+_OF_OTHER_BACKENDS = frozenset({"context", "mmap_mode", "prefer", "require", "temp_folder", "verbose"})
+"""Arguments that joblib gives to every backend."""
+
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
@@ -30,6 +35,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     """The backend of joblib named "scaler". Each call of `Parallel` has one of its own."""
 
     supports_retrieve_callback = True
+    supports_inner_max_num_threads = True
     default_n_jobs = -1
     MIN_IDEAL_BATCH_DURATION = 0.05
     MAX_IDEAL_BATCH_DURATION = 1.0
@@ -47,10 +53,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         options: those of `Client.submit_verbose`, for each batch of calls. Raises UsageError, and what `Client` raises.
         """
         super().__init__(nesting_level=nesting_level)
-        if client is not None and address is not None:
-            raise UsageError("the backend takes a client or an address: give one of them")
-        self._client = client or shared_client(address)
-        self._options = options
+        self._use(client, address, options)
         self._slots = 0
         self._large_bytes: int | None = DEFAULT_LARGE_BYTES
         self._futures: set[Future[Any]] = set()
@@ -77,13 +80,28 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
         return max(2, self._slots + 1 + n_jobs)
 
     def configure(
-        self, n_jobs: int = 1, parallel: Any = None, max_nbytes: int | None = DEFAULT_LARGE_BYTES, **_: Any
+        self,
+        n_jobs: int = 1,
+        parallel: Any = None,
+        max_nbytes: int | None = DEFAULT_LARGE_BYTES,
+        *,
+        client: Client | None = None,
+        address: str | None = None,
+        **others: Any,
     ) -> int:
-        """Serve a `Parallel`. Raises FallbackToBackend with a backend of its own when this one serves another."""
+        """Serve a `Parallel`. Raises FallbackToBackend with a backend of its own when this one serves another.
+
+        others: what `Parallel(backend="scaler", ...)` was given, options among it, and arguments for other backends.
+        """
+        options = {name: value for name, value in others.items() if name not in _OF_OTHER_BACKENDS}
         if self.parallel is not None and self.parallel is not parallel:
-            other = ScalerBackend(self.nesting_level, client=self._client, **self._options)
+            other = ScalerBackend(self.nesting_level, client=self._known_client, address=self._address, **self._options)
             other._slots = self._slots
+            other.inner_max_num_threads = self.inner_max_num_threads
             raise FallbackToBackend(other)
+        if client is None and address is None:
+            client, address = self._known_client, self._address
+        self._use(client, address, {**self._options, **options})
         self.parallel = parallel
         self._large_bytes = max_nbytes
         return self.effective_n_jobs(n_jobs)
@@ -110,7 +128,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
             for function, args, kwds in func.items
         ]
         options = {"name": name_of(calls[0][0]), **self._options}
-        future = self._client.submit_verbose(run_batch, (calls,), **options)
+        future = self._client.submit_verbose(run_batch, (calls, self.inner_max_num_threads), **options)
         self._futures.add(future)
         future.add_done_callback(self._futures.discard)
         callbacks = self._callbacks
@@ -130,6 +148,21 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
     def get_nested_backend(self) -> tuple[Any, int | None]:
         """Return what calls of `Parallel` inside a call use: its own process, one after the other."""
         return SequentialBackend(nesting_level=(self.nesting_level or 0) + 1), None
+
+    def _use(self, client: Client | None, address: str | None, options: dict[str, Any]) -> None:
+        if client is not None and address is not None:
+            raise UsageError("the backend takes a client or an address: give one of them")
+        options_of(options, "the backend")  # type: ignore[arg-type]
+        self._known_client = client
+        self._address = address
+        self._options = options
+
+    @property
+    def _client(self) -> Client:
+        """The client that runs the calls, made when it is needed: joblib says only later which."""
+        if self._known_client is None:
+            self._known_client, self._address = shared_client(self._address), None
+        return self._known_client
 
     def _sent(self, argument: Any) -> Any:
         """Return an argument, or a reference to it when it is large: it is sent once for the call."""
@@ -173,10 +206,26 @@ def size_in_memory(value: Any) -> int:
     return size if isinstance(size, int) else 0
 
 
-def run_batch(calls: list[Call]) -> list[Any]:
-    """Return the results of calls, made here one after the other; what they hand to joblib is not split further."""
-    with parallel_config(SequentialBackend(nesting_level=1), n_jobs=1):
+def run_batch(calls: list[Call], threads: int | None) -> list[Any]:
+    """Return the results of calls, made here one after the other; what they hand to joblib is not split further.
+
+    threads: of OpenMP and BLAS, the most that each call uses. Raises UsageError for that without threadpoolctl.
+    """
+    with _limited(threads), parallel_config(SequentialBackend(nesting_level=1), n_jobs=1):
         return [function(*args, **kwds) for function, args, kwds in calls]
+
+
+def _limited(threads: int | None) -> AbstractContextManager[object]:
+    if threads is None:
+        return nullcontext()
+    try:
+        from threadpoolctl import threadpool_limits  # noqa: PLC0415 (few calls need it)
+    except ImportError:
+        raise UsageError(
+            "inner_max_num_threads needs threadpoolctl on the workers: pip install threadpoolctl"
+        ) from None
+    limits: AbstractContextManager[object] = threadpool_limits(threads)
+    return limits
 
 
 register_parallel_backend("scaler", ScalerBackend)

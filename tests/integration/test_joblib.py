@@ -56,6 +56,30 @@ def test_an_address_finds_the_cluster(cluster: SchedulerClusterCombo) -> None:
         assert joblib.Parallel()(delayed(double)(number) for number in range(3)) == [0, 2, 4]
 
 
+def test_a_single_parallel_takes_the_cluster_and_options(
+    cluster: SchedulerClusterCombo, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALER_ADDRESS", "no such cluster")
+    calls = [delayed(pid)(number) for number in range(3)]
+    for where in ({"client": client}, {"address": cluster.get_address()}):
+        assert os.getpid() not in joblib.Parallel(n_jobs=2, backend="scaler", tags="single", **where)(calls)
+    assert {row.tags for row in client.tasks(tag="single")} == {"single"}
+    with pytest.raises(TypeError, match="unexpected keyword argument 'workers'"):
+        joblib.Parallel(n_jobs=2, backend="scaler", client=client, workers=3)(calls)
+
+
+def threads_here(array: Any) -> list[int]:
+    array.dot(array)
+    return [each["num_threads"] for each in importlib.import_module("threadpoolctl").threadpool_info()]
+
+
+def test_threads_inside_of_calls_are_limited(client: Client) -> None:
+    array = numpy.ones((20, 20))
+    with joblib.parallel_config("scaler", client=client, n_jobs=2, inner_max_num_threads=1):
+        for found in joblib.Parallel()(delayed(threads_here)(array) for _ in range(2)):
+            assert set(found) == {1}
+
+
 @pytest.mark.usefixtures("on_scaler")
 def test_small_calls_travel_in_batches() -> None:
     parallel = joblib.Parallel(pre_dispatch="all", batch_size=50)
