@@ -658,7 +658,7 @@ class Client(Submitter):
     def wait_for_workers(self, count: int, timeout: float | None = None) -> None:
         """Return once this many workers are connected. Raises TimeoutError that says how many are, and why none is.
 
-        With `processes=False` none is needed.
+        As in `n_workers`, what runs two tasks at once counts as two workers. With `processes=False` none is needed.
         """
         from scaler.client.status import waited  # noqa: PLC0415 (processors import this module)
 

@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import datetime
@@ -19,6 +19,7 @@ from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.net.access import Access
+from scaler.protocol.monitor_rows import WorkerRow
 from scaler.registry import running
 
 MAX_TASKS = 10_000
@@ -118,7 +119,7 @@ class ClusterStatus:
         return Path(path)
 
     def workers(self, count: int, timeout: float | None) -> Future[None]:
-        """Return a future that ends once this many workers are connected. Raises UsageError.
+        """Return a future that ends once this many workers are connected, one for each slot. Raises UsageError.
 
         After the timeout it has a TimeoutError that says how many are.
         """
@@ -128,12 +129,13 @@ class ClusterStatus:
         async def ask(monitor: MonitorConnection, changed: asyncio.Event) -> None:
             try:
                 async with asyncio.timeout(timeout):
-                    while len(monitor.model.status.workers) < count:
+                    while connected_workers(monitor.model.status.workers) < count:
                         changed.clear()
                         await changed.wait()
             except TimeoutError:
                 status = monitor.model.status
-                text = f"waited {timeout:g} s for {counted(count, 'worker')}, and {len(status.workers):,} are connected"
+                here = connected_workers(status.workers)
+                text = f"waited {timeout:g} s for {counted(count, 'worker')}; connected: {here:,}"
                 raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
 
         return self._asked(ask)
@@ -154,6 +156,11 @@ class ClusterStatus:
                 monitor.close()
 
         return in_a_loop(ask)
+
+
+def connected_workers(rows: Iterable[WorkerRow]) -> int:
+    """Return how many workers take tasks, one for each slot, as `n_workers` counts them."""
+    return sum(row.slots for row in rows if row.connected and not row.draining)
 
 
 def waited(future: Future[_T]) -> _T:
