@@ -132,6 +132,13 @@ class RateLimitedLog:
             self._count = 0
 
 
+def message_of(record: logging.LogRecord) -> str:
+    """Return what a record says, with its exception and without a traceback."""
+    text = record.getMessage()
+    error = record.exc_info[1] if record.exc_info else None
+    return text if error is None else f"{text}: {type(error).__name__}: {error}"
+
+
 def _time_of(record: logging.LogRecord) -> str:
     return datetime.fromtimestamp(record.created).astimezone().isoformat(timespec="milliseconds")
 

@@ -101,6 +101,8 @@ class ToAgent(IntEnum):
     """identifier: of a task; text: the document of TasksProfiled"""
     PACKAGES_DIFFER = 12
     """identifier: of a task; text: the name of its function, a line end, and how packages differ"""
+    LOGGED = 13
+    """a record of no task; text: its level, the name of its logger and its message, with line ends between them"""
 
 
 def pack(*kind_and_values: Any) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,36 @@ from tests.waiting import until
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+HOOK = """
+import logging
+
+def warm_up():
+    logging.getLogger("licences").info("found")
+    logging.getLogger("licences").warning("only %d left", 3)
+    try:
+        1 / 0
+    except ZeroDivisionError:
+        logging.getLogger("licences").exception("no price")
+"""
+
+
+def test_warnings_of_a_preload_hook_are_read_by_the_client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hook_that_warns.py").write_text(HOOK)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with (
+        SchedulerClusterCombo(
+            n_workers=1, preload="hook_that_warns:warm_up()", logging_paths=[str(tmp_path / "log")]
+        ) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        rows = until(lambda: len(client.logs()) >= 2 and client.logs())
+        assert [(row.level, row.text, row.task) for row in reversed(rows)] == [
+            ("WARNING", "only 3 left", ""),
+            ("ERROR", "no price: ZeroDivisionError: division by zero", ""),
+        ]
+        assert all(row.worker.startswith("local-1 ") for row in rows)
 
 
 def test_what_a_worker_logs_about_a_dead_process_is_read_by_the_client(cluster: SchedulerClusterCombo) -> None:

@@ -1,10 +1,14 @@
-"""The records of this process's log that the scheduler keeps for monitors: warnings and errors, few and short."""
+"""The records of this process's log that the scheduler keeps for monitors: warnings and errors, few and short.
+
+Those of its processors that belong to no task, such as a preload hook's, are among them.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections import deque
 
+from scaler.logs import message_of
 from scaler.protocol.messages import LogLine, WorkerLogged
 from scaler.texts import shortened
 
@@ -36,10 +40,7 @@ class OwnLog(logging.Handler):
             return
         self._left -= 1
         try:
-            text = record.getMessage()
-            error = record.exc_info[1] if record.exc_info else None
-            if error is not None:
-                text = f"{text}: {type(error).__name__}: {error}"
+            text = message_of(record)
             task = bytes.fromhex(getattr(record, "ids", {}).get("task", ""))
             line = LogLine(record.created, record.levelname, record.name, shortened(text)[:MAX_TEXT], task)
         except Exception:  # noqa: BLE001 (arguments may be objects of users, whose texts raise anything)

@@ -73,6 +73,7 @@ DESCRIPTORS_PER_TASK = 8
 """Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
 _log = logging.getLogger(__name__)
 _END = pack(ToProcessor.END)
+_LEVELS = {logging.getLevelName(level): level for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)}
 _ATTACHED = {ToAgent.CHANNEL: 1, ToAgent.OUTPUT: 2}
 """How many descriptors come with a datagram; none with all others."""
 
@@ -384,6 +385,8 @@ class ProcessorAgent(Agent):
             case ToAgent.PACKAGES_DIFFER:
                 function, _, text = note.text.decode("utf-8", "replace").partition("\n")
                 self.send(PackagesDiffer(note.identifier, function, text))
+            case ToAgent.LOGGED:
+                self._own_log.handle(_record_of(note.text.decode("utf-8", "replace")))
             case ToAgent.PROFILED:
                 if len(note.text) <= MAX_PROFILE_BYTES:
                     self.send_output(TasksProfiled(note.identifier, note.text))
@@ -391,6 +394,14 @@ class ProcessorAgent(Agent):
                 if kind is ToAgent.WAITS or (kind is ToAgent.READY and self._core.executor.obstacle()):
                     self.heartbeat_soon()  # it says what a task waits for, or that nothing keeps them any more
                 found.append(ProcessorReported(number, ProcessorEvent[kind.name], note.text.decode("utf-8", "replace")))
+
+
+def _record_of(text: str) -> logging.LogRecord:
+    level, _, rest = text.partition("\n")
+    name, _, message = rest.partition("\n")
+    if level not in _LEVELS:
+        raise ProtocolError(f"a datagram has a record of level {level!r}")
+    return logging.LogRecord(name, _LEVELS[level], "", 0, message, None, None)
 
 
 def _socket_pair(*closing: contextlib.ExitStack) -> tuple[socket.socket, socket.socket]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 FLUSH_NS = 1_000_000
 """Results wait at most this long for others, unless a task runs; and not at all for a task that takes as long."""
+MAX_RECORD_CHARACTERS = 2_000
 CHECK_NS = 100_000_000
 """Resident memory is checked at most this often, and once this long after the last task."""
 _WEIGHT = 0.25
@@ -68,7 +69,7 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     results = socket.socket(fileno=descriptors.results)
     page = PageWriter(descriptors.page, results)
     os.close(descriptors.page)
-    on_import("logging", partial(_show_records, config))
+    on_import("logging", partial(_show_records, config, results))
     if config.preload is not None:
         try:
             run_preload(config.preload)
@@ -86,10 +87,15 @@ def run_processor(descriptors: Descriptors, config: WorkerConfig) -> int:
     return 0
 
 
-def _show_records(config: WorkerConfig) -> None:
+def _show_records(config: WorkerConfig, results: socket.socket) -> None:
     from scaler.worker.processor.records import show_records  # noqa: PLC0415 (many tasks never import logging)
 
-    show_records(config, context.running_task)
+    def report(*level_name_and_message: str) -> None:
+        text = "\n".join(level_name_and_message)[:MAX_RECORD_CHARACTERS]
+        with contextlib.suppress(OSError):  # the agent is busy or gone: the record is on stderr, too
+            send(results, pack_note(Note(ToAgent.LOGGED, text.encode("utf-8", "replace"))), socket.MSG_DONTWAIT)
+
+    show_records(config, context.running_task, report)
 
 
 def _connect(config: WorkerConfig, objects: StoredObjects, address: str) -> BlockingStorage:

@@ -2,6 +2,7 @@
 
 They replace what Python does with records without a handler. So a task that sets up logging by itself gets what it
 asked for, and no record appears twice. A task's stderr travels to its client, to the monitors and to `client.logs`.
+Warnings and errors of no task, such as a preload hook's, become records of the worker's own log.
 """
 
 from __future__ import annotations
@@ -11,34 +12,43 @@ import sys
 from collections.abc import Callable
 
 from scaler.config.setting import LoggingConfig
-from scaler.logs import JsonLines, TextLines, about
+from scaler.logs import JsonLines, TextLines, about, message_of
 
 _COMPONENT = "task"
+_REPORTED = ("WARNING", "ERROR", "CRITICAL")
 
 
 class TaskRecords(logging.Handler):
     """Writes records to the stderr of the moment, which the running task's output is made of."""
 
-    def __init__(self, config: LoggingConfig, running: Callable[[], bytes]) -> None:
-        """running: returns the id of the running task, empty between tasks."""
+    def __init__(
+        self, config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
+    ) -> None:
+        """running: returns the id of the running task, empty between tasks. report: takes level, logger and message."""
         super().__init__(config.logging_level)
         is_json = config.logging_format == "json"
         self.setFormatter(JsonLines(_COMPONENT) if is_json else TextLines(_COMPONENT, with_ids=True))
         self._running = running
+        self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line. An error in a record's arguments is shown as Python shows it, and ends no task."""
         try:
-            record.__dict__.update(about(task=self._running().hex()))
+            task = self._running()
+            record.__dict__.update(about(task=task.hex()))
             stream = sys.stderr
             if stream is not None:  # a task may have closed or removed it
                 stream.write(self.format(record) + "\n")
                 stream.flush()
+            if not task and record.levelname in _REPORTED:
+                self._report(record.levelname, record.name, message_of(record))
         except Exception:  # noqa: BLE001 (as every handler of Python does)
             self.handleError(record)
 
 
-def show_records(config: LoggingConfig, running: Callable[[], bytes]) -> None:
+def show_records(
+    config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
+) -> None:
     """Have this process show records from the configured level on, as long as nothing else handles them."""
-    logging.lastResort = TaskRecords(config, running)
+    logging.lastResort = TaskRecords(config, running, report)
     logging.getLogger().setLevel(config.logging_level)
