@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import _lru_cache_wrapper
 from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
@@ -250,10 +251,11 @@ def carried_by(function: object, by_value: bool) -> Carried | None:
     stack = [function]
     while stack:
         for holder, name, value in _mentions(stack.pop()):
-            if isinstance(value, FunctionType):
-                if id(value) not in seen:
-                    seen.add(id(value))
-                    stack.append(value)
+            inner = value.__wrapped__ if isinstance(value, _lru_cache_wrapper) else value
+            if isinstance(inner, FunctionType):
+                if id(inner) not in seen:
+                    seen.add(id(inner))
+                    stack.append(inner)
             elif not (value is _MISSING or isinstance(value, _ATOMS) or _is_constant(value)):
                 return None
             carried.append((holder, name, value))

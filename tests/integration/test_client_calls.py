@@ -8,6 +8,7 @@ import operator
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator
@@ -358,3 +359,19 @@ def test_arguments_that_the_function_does_not_take_are_refused_at_once(client: C
             submit()
     with ScalerExecutor(client) as executor:  # as those of the standard library do
         assert isinstance(executor.submit(len).exception(), TypeError)
+
+
+def test_a_process_keeps_the_cache_of_a_function_between_tasks(client: Client, tmp_path: Path) -> None:
+    folder = str(tmp_path)
+
+    @functools.cache
+    def model() -> int:
+        tempfile.mkstemp(dir=folder)
+        return 7
+
+    def score(number: int) -> tuple[int, int]:
+        return model() * number, os.getpid()
+
+    found = [client.submit(score, number).result(SECONDS) for number in range(5)]
+    assert [value for value, _ in found] == [0, 7, 14, 21, 28]
+    assert len(list(tmp_path.iterdir())) == len({pid for _, pid in found})

@@ -164,3 +164,20 @@ def test_a_function_that_the_storage_had_no_room_for_is_put_again_with_the_next_
     again = table.template(function)
     assert again.uploads == (table.uploads[1],)
     assert table.template(function) is again
+
+
+def test_what_a_cached_function_carries_is_seen() -> None:
+    step = 1
+
+    @functools.cache
+    def inner(number: int) -> int:
+        return number + step
+
+    def outer(number: int) -> int:
+        return inner(number)
+
+    table = Table()
+    assert table.serialized(outer)
+    assert not table.serialized(outer)
+    step = 2
+    assert table.serialized(outer)
