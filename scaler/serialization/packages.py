@@ -91,6 +91,8 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
             pending += [value.func, *(each for each in value.args if callable(each))]
         elif isinstance(value, MethodType):
             pending.append(value.__func__)
+        elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (functools has no other name for it)
+            pending.append(value.__wrapped__)
         elif isinstance(value, ModuleType):
             found.add(_top(value.__name__))
         else:

@@ -48,6 +48,7 @@ def made(text: str) -> Callable[..., Any]:
         "import tabler\ndef f(): return list(map(lambda _: tabler.use(), [1]))",
         "import tabler\ndef outer():\n    t = tabler\n    return lambda: t.use()\nf = outer()",
         "from tabler import use as f",
+        "import functools, tabler\n@functools.cache\ndef g(): return tabler.use()\ndef f(): return g()",
     ],
 )
 def test_packages_are_found_wherever_a_function_mentions_or_imports_them(text: str, folder: Path) -> None:
