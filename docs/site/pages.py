@@ -28,7 +28,7 @@ HELP_COLUMNS = "88"
 
 API = {
     "The client": ("scaler.Client", "scaler.ScalerFuture", "scaler.SchedulerClusterCombo"),
-    "asyncio": ("scaler.AsyncClient", "scaler.client.asynchronous.AsyncCalls"),
+    "asyncio": ("scaler.AsyncClient",),
     "Executors and pools": ("scaler.ScalerExecutor", "scaler.Pool"),
     "Other libraries": ("scaler.dask.get", "scaler.joblib.ScalerBackend"),
     "Options": ("scaler.client.options.TaskOptions", "scaler.Exponential", "scaler.client.view.ClientView"),
@@ -70,8 +70,14 @@ def api_page() -> str:
     """Return the page that mkdocstrings fills from docstrings."""
     parts = ["# Python API\n"]
     for title, names in API.items():
-        parts += [f"\n## {title}\n", *(f"\n::: {name}\n" for name in names)]
+        parts += [f"\n## {title}\n", *(f"\n::: {name}\n{_options_of(name)}" for name in names)]
     return "".join(parts)
+
+
+def _options_of(name: str) -> str:
+    """Return the lines that have a class show its inherited methods, too."""
+    is_class = name.rpartition(".")[2][0].isupper()
+    return "    options:\n      inherited_members: true\n" if is_class else ""
 
 
 def _help(command: str, arguments: list[str]) -> str:
