@@ -520,6 +520,17 @@ def test_tasks_that_are_not_listed_are_drawn_and_counted(server: WebServer, wind
     assert "80 % of the time" in page.locator(".tip").inner_text()
 
 
+@pytest.mark.parametrize("width", [390, 700, 740, 960, 1000, 1120, 1160, 1280])
+def test_the_menu_and_the_state_of_the_connection_are_whole_in_any_width(
+    told: Told, windows: Windows, width: int
+) -> None:
+    page = windows.open(told.url("/"), viewport={"width": width, "height": 700})
+    page.locator("main h1").wait_for()
+    for each in page.locator("header a, header button, header [role=status]").all():
+        box = each.bounding_box()
+        assert box is None or box["x"] + box["width"] <= width, each.inner_text()
+
+
 def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
     page = windows.open(told.server.url, viewport=PHONE)
     for path in PATHS:

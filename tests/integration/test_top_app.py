@@ -476,3 +476,20 @@ def test_a_search_finds_tasks_and_an_empty_one_goes_back_to_the_waiting_ones() -
         await stage.until(lambda: stage.text("#facts") == "waiting tasks: 2 groups")
 
     on_a_screen(story)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+def test_the_data_screen_shows_the_times_of_functions_with_their_trend_the_longest_first(size: tuple[int, int]) -> None:
+    async def story(stage: Stage) -> None:
+        quick = {"name": "quick", "ended": 9, "seconds_total": 0.9, "p50_seconds": 0.1}
+        slow = {"name": "slow", "ended": 4, "seconds_total": 8.0, "p50_seconds": 2.0, "p50_before_seconds": 1.6}
+        unknown = {"name": "never ended"}
+        stage.cluster.tell(functions=[quick, slow, unknown])
+        await stage.press("b")
+        await stage.until(lambda: "trend" in stage.text("#text"))
+        lines = stage.text("#text").splitlines()
+        place = next(number for number, line in enumerate(lines) if line.startswith("function "))
+        assert [line.split()[0] for line in lines[place + 1 :] if line.strip()] == ["slow", "quick"]
+        assert "25.0%" in lines[place + 1]
+
+    on_a_screen(story, size=size)

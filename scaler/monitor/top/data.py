@@ -16,11 +16,21 @@ from scaler.protocol.monitor_rows import FunctionRow, Status
 
 _SPACE = "  "
 MAX_OBJECTS = MAX_FUNCTIONS = 20
-MEMORY_COLUMNS = ("name", "memory_peak_bytes", "memory_mean_bytes", "leak_bytes")
+FUNCTION_COLUMNS = (
+    "name",
+    "seconds_total",
+    "p50_seconds",
+    "p95_seconds",
+    "max_seconds",
+    "trend_percent",
+    "memory_peak_bytes",
+    "memory_mean_bytes",
+    "leak_bytes",
+)
 
 
 def data_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about stores, pairs without a way, what moved, the largest objects, and the memory of functions.
+    """Return lines about stores, pairs without a way, what moved, the largest objects, and functions.
 
     width: None for no limit.
     """
@@ -35,17 +45,17 @@ def data_lines(status: Status, width: int | None) -> list[str]:
         parts.append(["", *table_of(PairRow, moved, width)])
     if status.objects:
         parts.append(["", *table_of(ObjectRow, status.objects[:MAX_OBJECTS], width)])
-    if memory := memory_lines(status, width):
-        parts.append(["", *memory])
+    if functions := function_lines(status, width):
+        parts.append(["", *functions])
     total = f"{counted(status.totals.stores, 'store')}, {formats.size(status.totals.moved_bytes)} moved between them"
     lines = [total, f"network: {network(status).text}", *(line for part in parts for line in part)]
     return [formats.safe(line) if width is None else formats.cut(line, width) for line in lines]
 
 
-def memory_lines(status: Status, width: int | None) -> list[str]:
-    """Return lines about the functions whose processors have had most memory; none before that is known."""
-    known = sorted((row for row in status.functions if row.memory_peak_bytes), key=lambda row: -row.memory_peak_bytes)
-    return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, MEMORY_COLUMNS) if known else []
+def function_lines(status: Status, width: int | None) -> list[str]:
+    """Return lines about the functions that have taken most time, with trend and memory; none before that is known."""
+    known = sorted((row for row in status.functions if row.seconds_total), key=lambda row: -row.seconds_total)
+    return table_of(FunctionRow, known[:MAX_FUNCTIONS], width, FUNCTION_COLUMNS) if known else []
 
 
 def table_of(

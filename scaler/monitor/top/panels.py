@@ -15,7 +15,7 @@ from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
 from scaler.monitor.top.costs import scaling_lines
-from scaler.monitor.top.data import data_lines, memory_lines
+from scaler.monitor.top.data import data_lines, function_lines
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table
 from scaler.protocol.call_rows import CallRow
 from scaler.protocol.messages import TaskLog
@@ -318,8 +318,8 @@ def as_text(model: Model, width: int | None) -> str:
         lines += ["", *scaling_lines(status, width)]
     if len(status.stores) > 1:
         lines += ["", *data_lines(status, width)]
-    elif memory := memory_lines(status, width):
-        lines += ["", *memory]
+    elif functions := function_lines(status, width):
+        lines += ["", *functions]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
