@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from scaler.grammar import called, sized
+from scaler.grammar import called, counted, sized
 from scaler.scheduler.core.durations import Pace, Timing
 
 MIN_TASKS = 5
@@ -146,7 +146,7 @@ def _slowness(paces: Sequence[Pace], variation: float, function: str) -> list[_H
             heats.append(_COOL)
             continue
         certain = times / (1 + CERTAIN * variation / math.sqrt(pace.tasks))
-        text = f"tasks of {function} take {times:.1f} times as long as on {len(paces) - 1:,} other workers"
+        text = f"tasks of {function} take {times:.1f} times as long as on {counted(len(paces) - 1, 'other worker')}"
         heats.append(_Heat(_between(certain, SLOW, VERY_SLOW), text))
     return heats
 
