@@ -146,7 +146,7 @@ def _slowness(paces: Sequence[Pace], variation: float, function: str) -> list[_H
             heats.append(_COOL)
             continue
         certain = times / (1 + CERTAIN * variation / math.sqrt(pace.tasks))
-        text = f"tasks of {function} take {times:.1f} times as long as on {counted(len(paces) - 1, 'other worker')}"
+        text = f"tasks of {function} take {times - 1:.0%} longer than on {counted(len(paces) - 1, 'other worker')}"
         heats.append(_Heat(_between(certain, SLOW, VERY_SLOW), text))
     return heats
 

@@ -327,7 +327,7 @@ class FakeCluster:
             heats |= {"failures": None, "slowness": None}
         fault = "0.6 GiB of 10 GiB are free on the disk of its temporary files" if full else ""
         if slow:
-            fault = f"tasks of {self.functions[0]}() take 2.3 times as long as on {self.workers - 1} other workers"
+            fault = f"tasks of {self.functions[0]}() take 130% longer than on {self.workers - 1} other workers"
         return {**{f"{name}_heat": heat for name, heat in heats.items()}, "fault": fault}
 
     def _store(self, host: int) -> Document:

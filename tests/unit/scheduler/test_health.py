@@ -30,7 +30,7 @@ def health(worker: WorkerFigures, *others: WorkerFigures) -> Health:
 def test_a_worker_on_which_a_function_takes_twice_as_long_is_slow_and_the_sentence_says_so() -> None:
     found = health(paced(2.0), *[paced()] * 7)
     assert found.slowness == 60
-    assert found.text == "tasks of f() take 2.0 times as long as on 7 other workers"
+    assert found.text == "tasks of f() take 100% longer than on 7 other workers"
     assert [each.slowness for each in judge([paced(2.0), *[paced()] * 7], NAMES)[1:]] == [0] * 7
 
 
