@@ -11,6 +11,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -75,11 +76,15 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:
-    """Return the living processes of this run but the test process itself, wherever they have ended up."""
+    """Return the living processes of this run but the test process and its helper, wherever they have ended up.
+
+    The helper is that of multiprocessing, which ends with the test process.
+    """
+    own = os.getpid(), getattr(resource_tracker._resource_tracker, "_pid", None)  # noqa: SLF001
     found = []
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+            if process.pid not in own and process.environ().get(MARK) == mark:
                 found.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue

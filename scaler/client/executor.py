@@ -124,20 +124,33 @@ class ScalerExecutor(Executor):
 
     @hiding_frames
     def map(
-        self, fn: Callable[..., Any], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
+        self,
+        fn: Callable[..., Any],
+        *iterables: Iterable[Any],
+        timeout: float | None = None,
+        chunksize: int = 1,
+        buffersize: int | None = None,
     ) -> Iterator[Any]:
         """Submit a call for the items of the iterables side by side, all at once; return an iterator over the results.
 
         timeout: seconds from now until which all results must be there; then the iterator raises TimeoutError.
-        chunksize: this many calls travel together. When the iterator raises or is closed, it cancels all calls that
-        have not ended. Raises UsageError, and what `submit` raises.
+        chunksize: this many calls travel together. buffersize: the most calls that are ahead of the results that were
+        taken, as of Python 3.14; the iterables may be endless then. When the iterator raises or is closed, it cancels
+        all calls that have not ended. Raises UsageError, and what `submit` raises.
         """
         check_integer("chunksize", chunksize, 1)
+        if buffersize is not None:
+            check_integer("buffersize", buffersize, 1)
         client = self._open_client()
-        if chunksize > 1 and iterables:
-            options = self._options
-            results = client._iterate("map", fn, iterables, chunksize, UNBOUNDED, options=options)
-            results._submit_all(timeout)
+        if (chunksize > 1 or buffersize is not None) and iterables:
+            window = UNBOUNDED if buffersize is None else max(buffersize, chunksize)
+            results = client._iterate("map", fn, iterables, chunksize, window, options=self._options)
+            if timeout is not None:
+                results._limit(timeout)
+            if buffersize is None:
+                results._submit_all()
+            else:
+                results._start()
             return _until_error(results)
         deadline = None if timeout is None else time.monotonic() + timeout
         futures: list[ScalerFuture] = []  # a task per call needs no chunks around it

@@ -619,14 +619,13 @@ class ResultIterator(Iterator[Any]):
             self.close()
             raise
 
-    def _submit_all(self, timeout_seconds: float | None) -> None:
-        """Submit all items now; the results must be there within the timeout, or `next` raises TimeoutError.
+    def _limit(self, timeout_seconds: float) -> None:
+        """Have `next` raise TimeoutError when results are not there this long from now."""
+        self._timeout_seconds = timeout_seconds
+        self._deadline = time.monotonic() + timeout_seconds
 
-        When it raises, what was submitted is cancelled.
-        """
-        if timeout_seconds is not None:
-            self._timeout_seconds = timeout_seconds
-            self._deadline = time.monotonic() + timeout_seconds
+    def _submit_all(self) -> None:
+        """Submit all items now. When it raises, what was submitted is cancelled."""
         try:
             while self._items is not None:
                 self._pull(self._items, self._next_size(time.monotonic()))

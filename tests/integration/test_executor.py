@@ -6,6 +6,7 @@ import asyncio
 import concurrent.futures
 import importlib
 import inspect
+import itertools
 import os
 import signal
 import subprocess
@@ -72,10 +73,29 @@ def test_it_is_an_executor_whose_futures_are_futures(executor: ScalerExecutor) -
 
 def test_its_methods_take_what_those_of_the_standard_library_take() -> None:
     for name in ("submit", "map", "shutdown"):
-        ours, theirs = (inspect.signature(getattr(each, name)) for each in (ScalerExecutor, Executor))
-        assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
-            (p.name, p.kind, p.default) for p in theirs.parameters.values()
+        ours, theirs = (inspect.signature(getattr(each, name)).parameters for each in (ScalerExecutor, Executor))
+        newer = {"buffersize"} - theirs.keys()  # of Python 3.14
+        assert [(p.name, p.kind, p.default) for p in ours.values() if p.name not in newer] == [
+            (p.name, p.kind, p.default) for p in theirs.values()
         ]
+
+
+@pytest.mark.parametrize("chunksize", [1, 4])
+def test_a_map_with_a_buffer_size_takes_no_more_of_an_endless_iterable(
+    executor: ScalerExecutor, chunksize: int
+) -> None:
+    taken: list[int] = []
+
+    def endless() -> Iterator[int]:
+        for number in itertools.count():
+            taken.append(number)
+            yield number
+
+    results = executor.map(double, endless(), chunksize=chunksize, buffersize=8)
+    assert list(itertools.islice(results, 20)) == [2 * number for number in range(20)]
+    assert len(taken) <= 28
+    with pytest.raises(UsageError, match="buffersize"):
+        executor.map(double, [1], buffersize=0)
 
 
 def test_its_futures_wait_beside_those_of_threads(executor: ScalerExecutor) -> None:
