@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import platform
 import socket
 import time
 from collections import Counter
@@ -112,6 +113,8 @@ _INCIDENT_LOGS = {
     "policy": (logging.ERROR, "%.0s%s"),
     "spend_limit": (logging.WARNING, "%s: %s"),
 }
+COUNTS_REFERENCES = platform.python_implementation() != "PyPy"
+"""PyPy does not; it collects in small steps by itself."""
 _log = logging.getLogger(__name__)
 
 
@@ -122,6 +125,8 @@ def configure_collector() -> None:
     a few kilobytes each. Python's collector, by default, visits all living tasks whenever their number has grown by a
     quarter: with a million queued tasks it stops the loop for most of a second, and finds nothing.
     """
+    if not COUNTS_REFERENCES:
+        return
     gc.collect()
     gc.freeze()
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_COLLECTIONS, NEVER)
@@ -132,7 +137,7 @@ def collect_when_small(living_tasks: int) -> None:
 
     Freed payloads lie scattered between what is in use, so the C library would keep their memory for ever by itself.
     """
-    if living_tasks <= MAX_LIVING_TASKS:
+    if COUNTS_REFERENCES and living_tasks <= MAX_LIVING_TASKS:
         gc.collect()
         give_memory_back()
 

@@ -38,13 +38,20 @@ MessageT = TypeVar("MessageT")
 class Command:
     """A running command. Its output is read when it ends."""
 
-    def __init__(self, name: str, arguments: Sequence[str], environment: dict[str, str], directory: Path) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        environment: dict[str, str],
+        directory: Path,
+        python: str = sys.executable,
+    ) -> None:
         readable, writable = os.pipe()
         self._out = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.out").open("w+")
         self._err = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.err").open("w+")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCALER_")}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "scaler.cli", name, *arguments],
+            [python, "-m", "scaler.cli", name, *arguments],
             env={**inherited, "SCALER_READY_FD": str(writable), **environment},
             pass_fds=[writable],
             stdout=self._out,
@@ -91,9 +98,11 @@ class Command:
 
 
 @contextmanager
-def command(name: str, *arguments: str, directory: Path, **environment: str) -> Iterator[Command]:
+def command(
+    name: str, *arguments: str, directory: Path, python: str = sys.executable, **environment: str
+) -> Iterator[Command]:
     """Yield a started command; stop it in the end, and check that it ends in order."""
-    running = Command(name, arguments, environment, directory)
+    running = Command(name, arguments, environment, directory, python)
     try:
         yield running
         # One that has been ending by itself no longer listens to signals.
