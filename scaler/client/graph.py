@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import reprlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -332,30 +331,12 @@ class GraphRun:
         with self.shown(bar):
             return {key: future.result() for key, future in self.futures.items()}
 
-    @contextmanager
-    def shown(self, bar: NodeBar | None) -> Iterator[None]:
-        """Show the run while its values are awaited. An exception cancels all unfinished tasks.
+    def shown(self, bar: NodeBar | None) -> _Shown:
+        """Return a context in which values are awaited. An exception cancels all unfinished tasks.
 
         bar: counts the computations that have ended, and is closed.
         """
-        try:
-            with nullcontext() if bar is None else self._counted(bar):
-                yield
-        except BaseException:
-            self.cancel()
-            raise
-
-    @contextmanager
-    def _counted(self, bar: NodeBar) -> Iterator[None]:
-        for task in self._tasks:
-            task.add_done_callback(bar.count_future)
-        try:
-            yield
-        finally:
-            for task in self._tasks:
-                if task.done():  # though its callback was not called yet
-                    bar.count_future(task)
-            bar.close()
+        return _Shown(self, self._tasks, bar)
 
     @property
     def size(self) -> int:
@@ -416,3 +397,29 @@ class GraphRun:
             parts = dump_value(value, self._templates(same, True, None).serializer, f"the value of key {key!r}")
             if size_of(parts) >= SHARED_VALUE_BYTES:
                 found[key] = ObjectReference(self._table, self._table.upload(parts), repr(key), size_of(parts))
+
+
+class _Shown:
+    """Shows a run while its values are awaited.
+
+    A class: contextlib's generators set the traceback of the exception, and one of a user's may refuse that.
+    """
+
+    def __init__(self, run: GraphRun, tasks: Sequence[TaskFuture], bar: NodeBar | None) -> None:
+        self._run = run
+        self._tasks = tasks
+        self._bar = bar
+
+    def __enter__(self) -> None:
+        if self._bar is not None:
+            for task in self._tasks:
+                task.add_done_callback(self._bar.count_future)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if self._bar is not None:
+            for task in self._tasks:
+                if task.done():  # though its callback was not called yet
+                    self._bar.count_future(task)
+            self._bar.close()
+        if error is not None:
+            self._run.cancel()

@@ -40,7 +40,7 @@ FRAMES = """async () => {
     ("path", "moving"),
     [
         ("/", ".tile-done .value"),
-        ("/#/workers", "main table tbody tr:nth-child(2)"),
+        ("/#/workers", "main [aria-label=Workers] tbody tr:nth-child(2)"),
         (f"/#/worker/{3:032x}", "main tbody"),
         ("/#/timeline", ".functions"),
         ("/#/tasks", "main tbody tr:first-child th"),
@@ -77,7 +77,7 @@ def test_a_worker_that_is_killed_leaves_the_table_and_its_page_says_so(server: W
     events["incidents"] = [cluster.incident("worker_lost", "node-002", "killed by signal 9")]
     server.tell(cluster.status(), events)
     table.get_by_role("link", name="node-002").wait_for(state="detached")
-    assert table.get_by_role("table", name="Workers").locator("tbody tr").count() == 4
+    assert table.get_by_role("table", name="Workers", exact=True).locator("tbody tr").count() == 4
     own.get_by_role("heading", name="This worker is not listed any more").wait_for()
     overview.get_by_text("killed by signal 9").wait_for()
     overview.locator(".tile-workers", has_text="4 slots").wait_for()
@@ -127,7 +127,7 @@ def test_five_hundred_workers_are_listed_and_scroll_smoothly(server: WebServer, 
     server.step(cluster)
     page = windows.open(server.url + "/#/workers")
     page.get_by_role("button", name="Show all 500 rows").click()
-    assert page.get_by_role("table", name="Workers").locator("tbody tr").count() == 500
+    assert page.get_by_role("table", name="Workers", exact=True).locator("tbody tr").count() == 500
     page.keyboard.press("3")
     page.locator(".functions button").first.wait_for()
     with under_load(server, cluster, 0.5):

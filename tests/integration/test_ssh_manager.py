@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from scaler.security.run import find
+from tests.conftest import Run, marked_processes
 from tests.integration.launcher_rig import Launcher, launched
 from tests.integration.settings_rig import Command, command
 from tests.integration.ssh_rig import WAIT_SECONDS, Hosts, needs_sshd, running_hosts, until_gone
@@ -36,11 +38,14 @@ WHERE = os.getenv, "XDG_RUNTIME_DIR"
 """A call that returns which host it is on."""
 
 
-def shown(hosts: Hosts) -> bytes:
-    """Return the command lines and environments of what runs on the hosts, and of every ssh here."""
-    pids = [pid for host in hosts.all for pid in host.remote()]
-    pids += [process.pid for process in psutil.process_iter() if process.name() == "ssh"]
-    return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for pid in pids for name in ("cmdline", "environ"))
+def shown(hosts: Hosts, run: Run) -> bytes:
+    """Return the command lines and environments of what runs on the hosts, and of every ssh of this run."""
+    found, there = b"", remote(hosts)  # sshd gives what it starts no mark of the run
+    for pid in there | {process.pid for process in marked_processes(run.mark)}:
+        with suppress(psutil.NoSuchProcess, ProcessLookupError, FileNotFoundError):  # it may end meanwhile
+            if pid in there or psutil.Process(pid).name() == "ssh":
+                found += b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+    return found
 
 
 def remote(hosts: Hosts) -> set[int]:
@@ -53,7 +58,7 @@ def component(launcher: Launcher, kind: str) -> psutil.Process:
 
 
 def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_manager(
-    hosts: Hosts, ports: ReservedPorts, tmp_path: Path
+    hosts: Hosts, run: Run, ports: ReservedPorts, tmp_path: Path
 ) -> None:
     address = ports.address()
     path = tmp_path / "far.toml"
@@ -73,7 +78,7 @@ def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_man
         assert len(client.submit(bytes, 5_000_000).result(WAIT_SECONDS)) == 5_000_000  # from the object storage
         keys = find(address)
         assert keys is not None
-        everything = shown(hosts)
+        everything = shown(hosts, run)
         assert b"SCALER_WORKER_CONFIG" in everything
         assert keys.own.secret.encode() not in everything
 
@@ -92,7 +97,7 @@ def test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_man
 
 
 def test_workers_get_the_credential_of_their_manager_through_the_connection(
-    hosts: Hosts, ports: ReservedPorts, tmp_path: Path
+    hosts: Hosts, run: Run, ports: ReservedPorts, tmp_path: Path
 ) -> None:
     address = ports.address()
     keys = KeysDirectory.create(tmp_path / "keys", "test")
@@ -115,7 +120,7 @@ def test_workers_get_the_credential_of_their_manager_through_the_connection(
             given = ("--credentials", str(path))
             with command("scaler_worker_manager", "ssh", address, *flags, *options, *given, directory=tmp_path):
                 assert future.result(WAIT_SECONDS) == f"{hosts.all[0].directory}/run"
-                everything = shown(hosts)
+                everything = shown(hosts, run)
                 assert b"SCALER_WORKER_CONFIG" in everything
                 assert secret.encode() not in everything
     assert not until_gone(hosts.all[0])
