@@ -21,7 +21,7 @@ ADAPTORS = {
 }
 COMMON = ("numpy==2.4.6", "psutil==7.2.2")
 REQUIREMENTS = {
-    "opengris-scaler": ("opengris-scaler==2.9.0", *COMMON),
+    "opengris-scaler": ("opengris-scaler[graphblas]==2.9.0", *COMMON),
     "dask": ("dask==2026.8.0", "distributed==2026.8.0", *COMMON),
 }
 """The peers; the other systems run in this interpreter."""
