@@ -55,7 +55,8 @@ def check_versions(hello: Hello) -> Refused | None:
     """Compare a peer's versions with those of this process, as a server does before it admits the peer.
 
     The protocol must be the same for all; for clients and workers so must major and minor version of Python and of
-    cloudpickle. Returns the refusal, whose text names both sides, or None when all fits.
+    cloudpickle, but for a client that has neither, because it names its functions. Returns the refusal, whose text
+    names both sides, or None when all fits.
     """
     text = ""
     peer = f"the {hello.role} on {_short(hello.hostname)} (pid {hello.pid}, scaler {_short(hello.scaler_version)})"
@@ -65,6 +66,8 @@ def check_versions(hello: Hello) -> Refused | None:
             f"{peer} speaks protocol {hello.protocol_version}, {ours} speaks protocol {PROTOCOL_VERSION}: "
             f"install the same version of scaler on both sides"
         )
+    elif hello.role is Role.CLIENT and not hello.python_version and not hello.cloudpickle_version:
+        pass
     elif hello.role in _SHARE_CODE and minor_version(hello.python_version) != python_version():
         text = (
             f"{peer} runs Python {_short(hello.python_version)}, {ours} runs Python {python_version()}: "

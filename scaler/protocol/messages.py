@@ -56,6 +56,9 @@ class PayloadTag(IntEnum):
     ARGUMENTS = 2  # one entry per argument, each made by the user's serializer, framed
     STORED = 3  # a stored reference
     EXCEPTION = 4  # texts about an exception, then a pickle of it: see `serialization.exceptions`
+    NAMED = 5  # a function by name: see `serialization.by_name`
+    JSON = 6  # one document of JSON, in UTF-8
+    MSGPACK = 7  # one document of MessagePack
     PICKLE = 0x80  # a pickle as it is: protocol 2 and later begin with this byte
 
 
@@ -429,7 +432,9 @@ class Spec:
     needs: Needs = ()  # in ascending order of the names
     priority: f.Signed64 = 0  # higher runs first
     retries: f.Count32 = 3  # after exceptions of retry_on; 0: it starts at most once, whatever happens
-    retry_on: bytes = b""  # pickled tuple of exception types, pickled predicate of an exception, or empty
+    retry_on: bytes = b""
+    """Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or
+    empty"""
     timeout_seconds: f.Seconds = 0.0  # 0: no limit of its own
     profiling: bool = False
     stream_output: bool = False

@@ -34,8 +34,9 @@
 #
 # Payloads are bytes that begin with a tag: 1 parts (a pickle and its buffers), 2 arguments (one entry each), 3 stored
 # reference (25 bytes: 3, object id, size u64 little endian), 4 an exception (a version, 1; three u32 sizes; the name of
-# its type, its text and its traceback in UTF-8; a pickle), 0x80 a pickle as it is. The platform reads nothing behind the
-# tag but the texts of an exception.
+# its type, its text and its traceback in UTF-8; a pickle), 5 a function by name (the tag of a format, then
+# module:function in UTF-8), 6 a document of JSON, 7 one of MessagePack, 0x80 a pickle as it is. The platform reads
+# nothing behind the tag but the texts of an exception. `docs/protocol.md` says how a client without Python uses them.
 #
 # Numbers. Seconds are finite, from 0 to 1000000000. A reading of a clock is any finite number; only its sender
 # can interpret it. Percentages are finite and not negative.
@@ -331,7 +332,8 @@ struct Spec {
   needs @2 :List(Capability);    # in ascending order of the names
   priority @3 :Int64;            # higher runs first
   retries @4 :UInt32;            # after exceptions of retry_on; 0: it starts at most once, whatever happens
-  retryOn @5 :Data;              # pickled tuple of exception types, pickled predicate of an exception, or empty
+  retryOn @5 :Data;
+  # Pickled tuple of exception types, pickled predicate of an exception, payload with a list of names of types, or empty
   timeoutSeconds @6 :Float64;    # 0: no limit of its own
   profiling @7 :Bool;
   streamOutput @8 :Bool;

@@ -7,8 +7,9 @@ which is wrong for those of `__main__`: another process has another `__main__`. 
 name, so the bytes are searched, and cloudpickle pickles the value again. A mere string with that name costs time, never
 correctness.
 
-A payload is a single pickle, or a tag, the number of parts (u32), the size of each (u64), zeros up to a multiple of 16,
-then each part, again with zeros up to a multiple of 16: arrays over them are aligned. Integers are little endian.
+A payload is a single pickle, a value of another language (see `by_name`), or a tag, the number of parts (u32), the size
+of each (u64), zeros up to a multiple of 16, then each part, again with zeros up to a multiple of 16: arrays over them
+are aligned. Integers are little endian.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ Parts = list[Buffer]
 
 _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
+_OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON, PayloadTag.MSGPACK})
+_WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
+"""First bytes of a single part that is its own payload."""
 _PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 
 
@@ -70,12 +74,22 @@ def load(parts: Sequence[Buffer], is_own: bool = False) -> Any:
     because others may use them too, unless the value belongs to one task or future alone (`is_own`).
     """
     if len(parts) == 1:
-        return pickle.loads(parts[0])  # noqa: S301 (the peers of a cluster run each other's code: that is its purpose)
+        data = parts[0]
+        if len(data) and data[0] in _OF_OTHER_LANGUAGES:  # without a call, which every result would pay for
+            from scaler.serialization.by_name import read  # noqa: PLC0415 (most processes never need it)
+
+            return read(data)
+        return pickle.loads(data)  # noqa: S301 (the peers of a cluster run each other's code: that is its purpose)
     limit_bytes = math.inf if is_own else INLINE_LIMIT_BYTES
     buffers = [
         bytearray(part) if len(part) <= limit_bytes and memoryview(part).readonly else part for part in parts[1:]
     ]
     return pickle.loads(parts[0], buffers=buffers)  # noqa: S301
+
+
+def is_of_other_language(parts: Sequence[Buffer]) -> bool:
+    """Tell whether these parts are a value, or name a function, of a peer without Python."""
+    return len(parts[0]) > 0 and parts[0][0] in _OF_OTHER_LANGUAGES
 
 
 def own_buffer(part: memoryview) -> Buffer:
@@ -102,9 +116,9 @@ def size_of(parts: Sequence[Buffer]) -> int:
 
 
 def to_payload(parts: Sequence[Buffer], tag: PayloadTag = PayloadTag.PARTS) -> bytes:
-    """Return the inline payload of these parts. A single pickle is its own payload."""
+    """Return the inline payload of these parts. A single part that says what it is, as a pickle, is its own payload."""
     first = parts[0]
-    if tag is PayloadTag.PARTS and len(parts) == 1 and len(first) and first[0] == PayloadTag.PICKLE:
+    if tag is PayloadTag.PARTS and len(parts) == 1 and len(first) and first[0] in _WHOLE:
         return first if type(first) is bytes else bytes(first)
     head = _HEAD.pack(tag, len(parts)) + struct.pack(f"<{len(parts)}Q", *map(len, parts))
     return b"".join(padded for part in (head, *parts) for padded in (part, bytes(-len(part) % _ALIGNMENT)))
@@ -116,7 +130,7 @@ def parts_of(payload: Buffer) -> list[memoryview]:
     if not view:
         raise ProtocolError("a payload is empty")
     tag = view[0]
-    if tag == PayloadTag.PICKLE:
+    if tag in _WHOLE:
         return [view]
     if tag not in (PayloadTag.PARTS, PayloadTag.ARGUMENTS):
         raise ProtocolError(f"a payload begins with tag {tag}, which is not an inline one")
@@ -273,6 +287,15 @@ def dump_function(function: Callable[..., Any], serializer: Serializer | None = 
     return dump_value(function, serializer, f"function {name_of(function)}")
 
 
+def format_of(function: Buffer) -> Serializer | None:
+    """Return the serializer of a function by name, from its payload; None for all others. Raises SerializationError."""
+    if len(function) < 2 or function[0] != PayloadTag.NAMED:
+        return None
+    from scaler.serialization.by_name import Format  # noqa: PLC0415 (most processes never need it)
+
+    return Format(function[1])
+
+
 def load_function(parts: Sequence[Buffer], serializer: Serializer | None = None) -> Callable[..., Any]:
     """Return the function of these parts. Raises SerializationError when it cannot be loaded here."""
     function = load_value(parts, serializer, "the function")
@@ -318,7 +341,12 @@ def dump_retry_on(retry_on: object) -> bytes:
 
 def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
     """Return what tells whether to run a task again after an exception. Raises SerializationError."""
-    found = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
+    if retry_on and is_of_other_language([retry_on]):
+        from scaler.serialization.by_name import find_exceptions  # noqa: PLC0415 (most processes never need it)
+
+        found: object = find_exceptions(retry_on)
+    else:
+        found = load_value([retry_on], None, "the types of retry_on") if retry_on else ()
     if isinstance(found, tuple):
         return lambda error: isinstance(error, found)
     predicate = cast("Callable[[BaseException], object]", found)

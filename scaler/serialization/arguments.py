@@ -26,6 +26,7 @@ from scaler.serialization import (
     check_bytes,
     describe,
     dump,
+    is_of_other_language,
     load,
     unpicklable,
 )
@@ -170,6 +171,10 @@ def load_arguments(
 
     Raises SerializationError when they cannot be loaded here, and the platform's own errors that `inputs` raises.
     """
+    if is_of_other_language(parts):
+        from scaler.serialization.by_name import read_arguments  # noqa: PLC0415 (most processes never need it)
+
+        return read_arguments(parts[0], inputs)
     outer = _thread.inputs
     try:
         _thread.inputs = inputs

@@ -19,6 +19,7 @@ from scaler.serialization import (
     Buffer,
     Serializer,
     dump_value,
+    format_of,
     load_function,
     load_retry_on,
     load_serializer,
@@ -104,5 +105,5 @@ def _load(function: bytes, serializer: bytes, code: bytes) -> tuple[Callable[...
 
 @lru_cache(MAX_LOADED)
 def _loaded(function: bytes, serializer: bytes, _code: bytes) -> tuple[Callable[..., Any], Serializer | None]:
-    bound = load_serializer(parts_of(serializer)) if serializer else None
+    bound = load_serializer(parts_of(serializer)) if serializer else format_of(function)
     return load_function(parts_of(function), bound), bound

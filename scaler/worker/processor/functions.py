@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from scaler.errors import LimitError, ObjectLostError, UnreachableError
 from scaler.ids import show
 from scaler.protocol.messages import is_stored, stored_reference
-from scaler.serialization import Buffer, Serializer, load_function, load_retry_on, load_serializer, parts_of, size_of
+from scaler.serialization import (
+    Buffer,
+    Serializer,
+    format_of,
+    load_function,
+    load_retry_on,
+    load_serializer,
+    parts_of,
+    size_of,
+)
 
 if TYPE_CHECKING:  # most processors never need them
     from scaler.object_storage.client import BlockingStorage
@@ -213,6 +222,8 @@ class FunctionCache:
             self._use_code(spec.code_id)
         if spec.serializer_id:
             spec.serializer = self._load((spec.serializer_id, spec.code_id), load_serializer)
+        else:
+            spec.serializer = format_of(self._payload(spec.function_id))
         key = (spec.function_id, spec.serializer_id, spec.code_id)
         spec.function = function = self._load(key, lambda parts: load_function(parts, spec.serializer))
         return function

@@ -41,6 +41,13 @@ def test_who_shares_code_needs_the_same_python_and_cloudpickle(role: Role) -> No
     assert "cloudpickle 1.0.0" in cloudpickle.text
 
 
+def test_a_client_of_another_language_has_no_python() -> None:
+    neither = replace(own_hello(Role.CLIENT), python_version="", cloudpickle_version="")
+    assert check_versions(neither) is None
+    assert check_versions(replace(neither, role=Role.WORKER)) is not None
+    assert check_versions(replace(neither, cloudpickle_version="1.0.0")) is not None
+
+
 @pytest.mark.parametrize("role", [Role.MANAGER, Role.MONITOR, Role.ADMIN, Role.SCHEDULER])
 def test_who_shares_no_code_may_run_another_python(role: Role) -> None:
     assert check_versions(replace(own_hello(role), python_version="3.99", cloudpickle_version="1.0.0")) is None

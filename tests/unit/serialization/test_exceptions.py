@@ -152,7 +152,7 @@ def test_types_to_retry_come_back() -> None:
     "payload",
     [
         b"",
-        b"\x07abc",
+        b"\x09abc",
         b"\x01",
         b"\x01\xff\xff\xff\xff",
         to_payload([b"a", b"bc"])[:-16],

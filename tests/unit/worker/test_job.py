@@ -54,6 +54,13 @@ def run(call: Call) -> CallResult:
     return unpack_result(run_call(pack_call(call)))
 
 
+def test_a_function_by_name_takes_and_returns_the_documents_of_other_languages() -> None:
+    call = Call(TASK, 1, b"\x05\x06builtins:divmod", b'\x06{"args": [7, 2]}')
+    assert run(call).parts == [b"\x06[3,1]"]
+    failed = run(replace(call, arguments=b'\x06{"args": [7, 0]}', retry_on=b'\x06["builtins:ZeroDivisionError"]'))
+    assert failed.outcome is Outcome.EXCEPTION_TO_RETRY
+
+
 def run_in_a_process(call: Call) -> CallResult:
     """Run it where sys.stdout is the process's own, and not what pytest has put there."""
     program = (

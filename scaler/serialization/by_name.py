@@ -1,0 +1,164 @@
+"""Functions by name, with values that other languages can read and write.
+
+A client without Python names a function that workers import. The payload of such a function is the tag 5, the tag of a
+format (6: JSON, 7: MessagePack) and `module:function` in UTF-8. Arguments and results are the tag of the format and one
+document of it. The document of the arguments is a map of `args`, a list, and `kwargs`, a map with texts as keys; either
+may be left out. An argument that is the map `{"$input": i}` stands for reference i of the task.
+
+Only results need the function's own format: what is read names its format itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+from scaler.errors import ScalerError, SerializationError, nearest
+from scaler.extras import require
+from scaler.protocol.messages import PayloadTag
+from scaler.serialization import Buffer, Serializer, describe
+
+_INPUT = "$input"
+_SHAPE = 'arguments are a map of "args", a list, and "kwargs", a map with texts as keys'
+
+
+class Format(Serializer):
+    """The serializer of functions by name."""
+
+    def __init__(self, tag: int) -> None:
+        """Raises SerializationError when the tag is that of no format, UsageError when its library is missing."""
+        if tag not in _WRITERS:
+            raise SerializationError(
+                f"a function by name asks for results of format {tag}, and there are {PayloadTag.JSON} (JSON) "
+                f"and {PayloadTag.MSGPACK} (MessagePack)"
+            )
+        if tag == PayloadTag.MSGPACK:
+            _require_msgpack()
+        self._tag = bytes([tag])
+        self._write = _WRITERS[tag]
+
+    def serialize(self, obj: Any) -> bytes:
+        """Return a result as a payload. Raises what the format's library raises for values that it cannot write."""
+        return self._tag + self._write(obj)
+
+    def deserialize(self, payload: bytes) -> Any:
+        """Return the function or the value of a payload. Raises SerializationError."""
+        return read(payload)
+
+
+def _find(name: str) -> Callable[..., Any]:
+    """Import a function. Raises SerializationError."""
+    module_name, colon, path = name.partition(":")
+    if not (colon and all(part.isidentifier() for part in (*module_name.split("."), *path.split(".")))):
+        raise SerializationError(f"a function by name is written module:function, such as math:sqrt, not {name!r}")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise SerializationError(
+            f"function {name!r} cannot be imported on its worker: {type(error).__name__}: {error}; "
+            "install its module there, or put it into the directory that the worker was started in"
+        ) from error
+    try:
+        function = reduce(getattr, path.split("."), module)
+    except AttributeError as error:
+        raise SerializationError(
+            f"function {name!r} is not there on its worker: {error}{nearest(path, dir(module))}"
+        ) from error
+    if not callable(function):
+        raise SerializationError(f"{name!r} is of type {type(function).__name__}, which cannot be called")
+    return function
+
+
+def read(payload: Buffer) -> Any:
+    """Return the value of a payload of another language, or the function. Raises SerializationError."""
+    tag = payload[0]
+    if tag == PayloadTag.NAMED:
+        return _find(str(payload[2:], "utf-8", "replace"))
+    if tag == PayloadTag.MSGPACK:
+        _require_msgpack()
+    elif tag not in _READERS:
+        raise SerializationError(f"a value begins with tag {tag}: it is not of another language")
+    try:
+        return _READERS[tag](bytes(payload[1:]))
+    except Exception as error:
+        name = "JSON" if tag == PayloadTag.JSON else "MessagePack"
+        raise SerializationError(f"a value is no {name}: {describe(error)}") from error
+
+
+def read_arguments(payload: Buffer, inputs: Callable[[int], Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return args and kwargs; `inputs(i)` gives the value of reference i. Raises SerializationError."""
+    document = read(payload)
+    if not isinstance(document, dict) or document.keys() - {"args", "kwargs"}:
+        raise SerializationError(f"{_SHAPE}, and nothing else")
+    args, kwargs = document.get("args", []), document.get("kwargs", {})
+    if not (isinstance(args, list) and isinstance(kwargs, dict) and all(isinstance(name, str) for name in kwargs)):
+        raise SerializationError(_SHAPE)
+
+    def value(argument: object) -> object:
+        if type(argument) is not dict or argument.keys() != {_INPUT}:
+            return argument
+        index = argument[_INPUT]
+        try:
+            if type(index) is int and index >= 0:
+                return inputs(index)
+        except IndexError:
+            pass
+        raise SerializationError(f"an argument stands for reference {index!r} of its task, which there is not")
+
+    return tuple(map(value, args)), {name: value(argument) for name, argument in kwargs.items()}
+
+
+def find_exceptions(payload: bytes) -> tuple[type[BaseException], ...]:
+    """Return the exception types that a `retry_on` names, a list of `module:type`. Raises SerializationError."""
+    names = read(payload)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise SerializationError("retry_on by name is a list of exception types, such as builtins:OSError")
+    found = []
+    for name in names:
+        kind = _find(name)
+        if not (isinstance(kind, type) and issubclass(kind, BaseException)):
+            raise SerializationError(f"retry_on takes exception types, and {name!r} is none")
+        found.append(kind)
+    return tuple(found)
+
+
+def _write_json(value: object) -> bytes:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _read_json(text: bytes) -> Any:
+    return json.loads(text, parse_constant=_refuse)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _write_msgpack(value: object) -> bytes:
+    import msgpack  # noqa: PLC0415 (an extra)
+
+    written: bytes = msgpack.packb(value, datetime=True)
+    return written
+
+
+def _read_msgpack(data: bytes) -> Any:
+    import msgpack  # noqa: PLC0415 (an extra)
+
+    return msgpack.unpackb(data, strict_map_key=False, timestamp=3)
+
+
+def _require_msgpack() -> None:
+    try:
+        require("msgpack", "msgpack", "a function that is called with MessagePack")
+    except ScalerError as error:
+        raise SerializationError(str(error)) from None
+
+
+_WRITERS: dict[int, Callable[[object], bytes]] = {
+    PayloadTag.JSON: _write_json,
+    PayloadTag.MSGPACK: _write_msgpack,
+}
+_READERS: dict[int, Callable[[bytes], Any]] = {PayloadTag.JSON: _read_json, PayloadTag.MSGPACK: _read_msgpack}

@@ -1,0 +1,197 @@
+"""Clients of other languages: functions by name, values as JSON and MessagePack, over nothing but the protocol."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgpack
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.client.bundle import read_bundle
+from scaler.client.replay import replay
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+from tests.integration.bare_peer import INLINE_BYTES, JSON, MSGPACK, BareClient, TaskFailedError
+from tests.integration.free_ports import free_addresses
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """Of a cluster without authentication, at an address where Python, too, comes over ZeroMQ and is the same user."""
+    far = free_addresses("127.0.0.2")[0]
+    with SchedulerClusterCombo(far.replace("127.0.0.2", "0.0.0.0"), 2, insecure_no_auth=True):
+        yield far
+
+
+@pytest.fixture
+def peer(address: str) -> Iterator[BareClient]:
+    with BareClient(address) as client:
+        yield client
+
+
+def names(*types: str) -> bytes:
+    return bytes([JSON]) + json.dumps(types).encode()
+
+
+def failure(peer: BareClient, task: bytes) -> TaskFailedError:
+    with pytest.raises(TaskFailedError) as raised:
+        peer.result(task)
+    return raised.value
+
+
+def test_a_function_is_called_by_its_name_with_arguments_as_json(peer: BareClient) -> None:
+    assert peer.result(peer.submit("math:factorial", {"args": [20]})) == 2432902008176640000
+    assert peer.result(peer.submit("builtins:sorted", {"args": [[2, 3, 1]], "kwargs": {"reverse": True}})) == [3, 2, 1]
+    assert peer.result(peer.submit("os.path:join", {"args": ["a", "ü"]})) == "a/ü"
+    assert peer.result(peer.submit("builtins:dict", {"kwargs": {"none": None, "half": 0.5}})) == {
+        "none": None,
+        "half": 0.5,
+    }
+    assert peer.result(peer.submit("builtins:dict", {})) == {}
+    assert peer.result(peer.submit("builtins:dict.fromkeys", {"args": ["ab"]})) == {"a": None, "b": None}
+    assert peer.result(peer.submit("gc:collect", {"args": [0]})) >= 0
+
+
+def test_a_coroutine_function_is_run_to_its_end(peer: BareClient) -> None:
+    assert peer.result(peer.submit("asyncio:sleep", {"args": [0, "slept"]})) == "slept"
+
+
+def test_bytes_and_times_travel_as_messagepack(peer: BareClient) -> None:
+    when = datetime.datetime(2026, 1, 2, tzinfo=datetime.UTC)
+    document = {"args": [{b"key": b"\0\1", 7: when}]}
+    task = peer.submit(
+        "copy:copy", None, tag=MSGPACK, payload=bytes([MSGPACK]) + msgpack.packb(document, datetime=True)
+    )
+    payload = peer.payload(task)
+    assert payload[0] == MSGPACK
+    assert msgpack.unpackb(payload[1:], strict_map_key=False, timestamp=3) == {b"key": b"\0\1", 7: when}
+
+
+def test_large_arguments_and_results_go_through_the_object_storage(peer: BareClient) -> None:
+    numbers = list(range(100_000))
+    assert (
+        peer.result(peer.submit("builtins:sorted", {"args": [numbers], "kwargs": {"reverse": True}})) == numbers[::-1]
+    )
+    assert peer.result(peer.submit("operator:mul", {"args": ["x", 2 * INLINE_BYTES]})) == "x" * 2 * INLINE_BYTES
+
+
+def test_arguments_may_be_results_of_other_tasks_and_objects_in_the_storage(peer: BareClient) -> None:
+    root = peer.submit("math:sqrt", {"args": [16]})
+    stored = peer.put(bytes([JSON]) + b"[5, 6]")
+    large = peer.submit("operator:mul", {"args": ["x", 2 * INLINE_BYTES]})
+    arguments = {"kwargs": {"root": {"$input": 0}, "stored": {"$input": 1}, "nested": [{"$input": 0}]}}
+    found = peer.result(peer.submit("builtins:dict", arguments, references=[root, stored]))
+    assert found == {"root": 4.0, "stored": [5, 6], "nested": [{"$input": 0}]}
+    assert peer.result(peer.submit("builtins:len", {"args": [{"$input": 0}]}, references=[large])) == 2 * INLINE_BYTES
+
+
+def test_an_exception_arrives_as_texts(peer: BareClient) -> None:
+    failed = failure(peer, peer.submit("json:loads", {"args": ["{"]}))
+    assert failed.type == "json.decoder.JSONDecodeError"
+    assert failed.text.startswith("Expecting property name")
+    assert "in decode" in failed.traceback
+
+
+def test_exceptions_that_retry_on_names_are_tried_again(tmp_path: Path, peer: BareClient) -> None:
+    counter = tmp_path / "attempts"
+    code = f"open({str(counter)!r}, 'a').write('x'); 1 / (len(open({str(counter)!r}).read()) // 3)"
+    task = peer.submit("builtins:exec", {"args": [code]}, retryOn=names("builtins:ArithmeticError"), retryDelays=[{}])
+    assert peer.result(task) is None
+    assert counter.read_text() == "xxx"
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "text"),
+    [
+        ("sqrt", {}, "a function by name is written module:function, such as math:sqrt, not 'sqrt'"),
+        ("math:", {}, "a function by name is written module:function, such as math:sqrt, not 'math:'"),
+        ("shop.tax:rate", {}, "function 'shop.tax:rate' cannot be imported on its worker: ModuleNotFoundError"),
+        ("math:sqr", {}, "did you mean 'sqrt'?"),
+        ("math:pi", {}, "'math:pi' is of type float, which cannot be called"),
+        ("math:sqrt", [4], 'arguments are a map of "args", a list, and "kwargs", a map with texts as keys'),
+        ("math:sqrt", {"arg": [4]}, "and nothing else"),
+        ("math:sqrt", {"args": 4}, 'arguments are a map of "args"'),
+        ("math:sqrt", {"args": [{"$input": 0}]}, "an argument stands for reference 0 of its task, which there is not"),
+        ("math:sqrt", {"args": [{"$input": "0"}]}, "an argument stands for reference '0' of its task"),
+        ("builtins:set", {}, "the result (builtins.set) cannot be serialized: TypeError"),
+        ("builtins:float", {"args": ["nan"]}, "the result (builtins.float) cannot be serialized: ValueError"),
+        ("builtins:chr", {"args": [0xD800]}, "the result (builtins.str) cannot be serialized: UnicodeEncodeError"),
+    ],
+)
+def test_what_is_wrong_is_said(peer: BareClient, function: str, arguments: object, text: str) -> None:
+    failed = failure(peer, peer.submit(function, arguments))
+    assert failed.type == "scaler.errors.SerializationError"
+    assert text in failed.text
+
+
+@pytest.mark.parametrize(
+    ("tag", "payload", "text"),
+    [
+        (JSON, bytes([JSON]) + b"{", "a value is no JSON: JSONDecodeError"),
+        (JSON, bytes([JSON]) + b'{"args": [NaN]}', "NaN is no number of JSON"),
+        (MSGPACK, bytes([MSGPACK]) + b"\xc1", "a value is no MessagePack: FormatError"),
+        (9, b"", "a function by name asks for results of format 9, and there are 6 (JSON) and 7 (MessagePack)"),
+    ],
+)
+def test_bytes_that_are_of_no_format_are_named(peer: BareClient, tag: int, payload: bytes, text: str) -> None:
+    failed = failure(peer, peer.submit("math:sqrt", None, tag=tag, payload=payload or bytes([JSON]) + b"{}"))
+    assert failed.type == "scaler.errors.SerializationError"
+    assert text in failed.text
+
+
+def test_a_wrong_name_in_retry_on_is_said_beside_the_exception(peer: BareClient) -> None:
+    failed = failure(peer, peer.submit("math:sqrt", {"args": [-1]}, retryOn=names("builtins:OSErr")))
+    assert failed.type == "ValueError"
+    assert "retry_on could not be asked" in failed.traceback
+    assert "did you mean 'OSError'?" in failed.traceback
+
+
+def test_a_session_goes_on_over_another_connection(peer: BareClient) -> None:
+    tasks = [peer.submit("math:factorial", {"args": [number]}) for number in range(5)]
+    peer.scheduler.reconnect()
+    assert peer.scheduler.welcome.resumed
+    assert [peer.result(task) for task in tasks] == [1, 1, 2, 6, 24]
+
+
+def test_a_task_is_cancelled(peer: BareClient) -> None:
+    first = peer.submit("builtins:dict", {})
+    task = peer.submit("time:sleep", {"args": [1000]})
+    assert peer.result(first) == {}
+    peer.scheduler.say("cancel", ids=task)
+    assert failure(peer, task).outcome == 3
+
+
+def test_a_python_client_runs_a_failed_task_of_another_language_again(
+    address: str, tmp_path: Path, peer: BareClient
+) -> None:
+    path = tmp_path / "text"
+    name = peer.submit("builtins:str", {"args": [str(path)]})
+    task = peer.submit("os.path:getsize", {"args": [{"$input": 0}]}, references=[name])
+    assert failure(peer, task).type == "FileNotFoundError"
+    path.write_text("five!")
+    with Client(address, insecure_no_auth=True) as python:
+        assert python.run_again(task.hex()).result(20) == 5
+        assert python.replay(task.hex()) == 5
+        assert replay(read_bundle(python.bundle(task.hex(), tmp_path / "task.bundle"))[0], pdb=False) == 5
+
+
+def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path) -> None:
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    credential = tmp_path / "node.credentials"
+    write_private(credential, keys.add("node", "client").to_text(), replace=True)
+    address = free_addresses("127.0.0.1")[0]
+    with (
+        SchedulerClusterCombo(address, 1, credentials=str(keys.path)) as combo,
+        BareClient(combo.get_address(), str(credential)) as peer,
+    ):
+        numbers = list(range(20_000))
+        assert peer.result(peer.submit("builtins:sorted", {"args": [numbers]})) == numbers
+
+
+def test_a_client_with_another_python_is_still_refused(address: str) -> None:
+    with pytest.raises(ConnectionRefusedError, match=r"runs Python 2\.7"):
+        BareClient(address, pythonVersion="2.7")

@@ -1,0 +1,85 @@
+"""Functions by name, and the documents that other languages read and write."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.errors import ScalerError, SerializationError
+from scaler.protocol.messages import PayloadTag
+from scaler.serialization import format_of, load_function, load_retry_on, load_value, parts_of, to_payload
+from scaler.serialization.arguments import load_arguments
+from scaler.serialization.by_name import Format, read
+
+TAGS = (PayloadTag.JSON, PayloadTag.MSGPACK)
+SCALARS = (
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+)
+DOCUMENTS = st.recursive(
+    SCALARS | st.text(), lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4)
+)
+
+
+def no_input(index: int) -> Any:
+    raise IndexError(index)
+
+
+@given(st.sampled_from(TAGS), DOCUMENTS)
+def test_a_value_comes_back_as_it_was(tag: PayloadTag, value: object) -> None:
+    payload = to_payload([Format(tag).serialize(value)])
+    assert payload[0] == tag
+    assert load_value(parts_of(payload)) == value
+
+
+@given(st.sampled_from(TAGS), st.lists(DOCUMENTS, max_size=3), st.dictionaries(st.text(), DOCUMENTS, max_size=3))
+def test_arguments_come_as_they_were_given(tag: PayloadTag, args: list[Any], kwargs: dict[str, Any]) -> None:
+    payload = Format(tag).serialize({"args": args, "kwargs": kwargs})
+    assert load_arguments(parts_of(payload), no_input) == (tuple(args), kwargs)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_arguments_or_refused(data: bytes) -> None:
+    for tag in (PayloadTag.NAMED, *TAGS):
+        try:
+            args, kwargs = load_arguments([bytes([tag]) + data], no_input)
+        except ScalerError:
+            continue
+        assert type(args) is tuple
+        assert type(kwargs) is dict
+
+
+def test_only_functions_by_name_have_a_format() -> None:
+    assert isinstance(format_of(b"\x05\x06math:sqrt"), Format)
+    assert format_of(b"\x80\x05N.") is None
+    assert format_of(b"") is None
+
+
+def test_a_function_by_name_is_the_function_itself() -> None:
+    assert load_function(parts_of(b"\x05\x06os.path:join")) is sys.modules["os.path"].join
+    assert load_function([b"\x05\x07builtins:dict.fromkeys"]) == dict.fromkeys
+
+
+def test_without_its_library_messagepack_names_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "msgpack", None)
+    monkeypatch.setattr("scaler.extras.find_spec", lambda _: None)
+    for use in (lambda: format_of(b"\x05\x07math:sqrt"), lambda: read(b"\x07\x80")):
+        with pytest.raises(SerializationError, match=r"pip install 'scaler-compute\[msgpack\]'"):
+            use()
+
+
+@pytest.mark.parametrize(
+    "names", [b'"builtins:OSError"', b"[1]", b'["builtins:len"]', b'["no_such_module:Error"]', b"{"]
+)
+def test_what_is_no_list_of_exception_types_is_no_retry_on(names: bytes) -> None:
+    with pytest.raises(SerializationError):
+        load_retry_on(b"\x06" + names)
+
+
+def test_retry_on_names_exception_types() -> None:
+    is_to_retry = load_retry_on(b'\x06["builtins:LookupError", "json:JSONDecodeError"]')
+    assert is_to_retry(KeyError())
+    assert not is_to_retry(OSError())
