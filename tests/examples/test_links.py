@@ -13,7 +13,9 @@ from tests.examples.blocks import ROOT
 PAGES = sorted(
     str(path.relative_to(ROOT))
     for path in ROOT.rglob("*.md")
-    if not any(part.startswith(".") or part in {"build", "dist"} for part in path.relative_to(ROOT).parts)
+    if not any(
+        part.startswith(".") or part in {"build", "dist", "node_modules"} for part in path.relative_to(ROOT).parts
+    )
 )
 
 _FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

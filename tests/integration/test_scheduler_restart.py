@@ -27,13 +27,15 @@ SLOTS = 4
 class Cluster:
     """An object storage, a scheduler and some workers in processes of their own. Tasks note when they start."""
 
-    def __init__(self, directory: Path, slots: int, *settings: str) -> None:
+    def __init__(self, directory: Path, slots: int, *settings: str, **environment: str) -> None:
+        """settings: of the scheduler. environment: of all processes."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.address = f"tcp://127.0.0.1:{free.getsockname()[1]}"
         self._directory = directory
         self._slots = slots
         self._settings = settings
+        self._environment = environment
         self.notes = directory / "notes"
         self.notes.mkdir()
         self._running: list[Command] = []
@@ -51,7 +53,7 @@ class Cluster:
         self.scheduler.addresses()
 
     def _command(self, name: str, *arguments: str) -> Command:
-        self._running.append(Command(name, arguments, {}, self._directory))
+        self._running.append(Command(name, arguments, self._environment, self._directory))
         return self._running[-1]
 
     def kill(self) -> None:
