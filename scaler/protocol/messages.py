@@ -551,12 +551,29 @@ class RunGroup:
     devices: f.Devices = field(default_factory=list)  # indexes of each task's gpus among those of the worker
 
 
+@dataclass(slots=True)
+class Followers:
+    """Attempts at tasks of one spec, in columns. Each runs as soon as another task has succeeded here, with its value.
+
+    When that task ends in another way, or is given back, its follower is dropped without a word. One that comes when
+    the task has ended is given back.
+    """
+
+    spec: Spec
+    ids: f.Ids
+    after: f.Ids  # the task before each
+    attempts: f.Attempts
+    payloads: f.Payloads  # the arguments
+    inputs: f.RaggedPayloads  # the payloads of each task's references; an empty one: the value of the task before
+
+
 @message(from_scheduler=(WORKER,), batch=True)
 class Run(Message):
     """Tasks to run."""
 
     functions: Functions  # functions and serializers new to this worker
     groups: list[RunGroup]
+    followers: list[Followers] = field(default_factory=list)
 
 
 @message(from_scheduler=(WORKER,))

@@ -438,11 +438,29 @@ struct RunGroup {
   spec @9 :Spec;
 }
 
+struct Followers {
+  # Attempts at tasks of one spec, in columns. Each runs as soon as another task has succeeded here, with its value.
+  #
+  # When that task ends in another way, or is given back, its follower is dropped without a word. One that comes when
+  # the task has ended is given back.
+  ids @0 :Data;                  # column of ids
+  after @1 :Data;                # the task before each; column of ids
+  attempts @2 :List(UInt16);     # from 1 to 65533
+  inputCounts @3 :List(UInt32);  # entries of each row, or empty
+  inputSizes @4 :List(UInt32);   # in bytes
+  inputs @5 :Data;
+  # the payloads of each task's references; an empty one: the value of the task before; one behind the other
+  payloadSizes @6 :List(UInt32);  # in bytes
+  payloads @7 :Data;             # the arguments; one behind the other
+  spec @8 :Spec;
+}
+
 struct Run {
   # Tasks to run.
   # scheduler -> worker.
   functions @0 :List(AnnouncedFunction);  # functions and serializers new to this worker
   groups @1 :List(RunGroup);
+  followers @2 :List(Followers);
 }
 
 struct ForgetFunctions {

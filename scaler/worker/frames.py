@@ -56,7 +56,7 @@ class Descriptors(NamedTuple):
 
 
 class ToProcessor:
-    """Kinds on the task socket (TASK, END) and on the definition socket (all others), with the values behind them.
+    """Kinds on the task socket (TASK, GPU_TASK, RUN, END) and on the definition socket (all others), and their values.
 
     Plain numbers, which marshal writes and reads fastest.
     """
@@ -76,6 +76,9 @@ class ToProcessor:
     """address"""
     GPU_TASK = 7
     """As TASK, and CUDA_VISIBLE_DEVICES while it runs"""
+    RUN = 8
+    """values of several TASKs, each of which runs when the one before has succeeded: its empty inputs stand for the
+    payload of that one"""
 
 
 class ToAgent(IntEnum):
@@ -112,6 +115,13 @@ def pack(*kind_and_values: Any) -> bytes:
 
 unpack: Callable[[bytes], tuple[Any, ...]] = marshal.loads
 """Returns kind and values of such a datagram. The agent makes them, so they need no checks."""
+
+
+def task_of(values: Sequence[Any]) -> bytes:
+    """Return the id of the task of a datagram, the first one's of a run."""
+    row = values[1][0] if values[0] == ToProcessor.RUN else values[1:]
+    identifier: bytes = row[2]
+    return identifier
 
 
 _NOTE = struct.Struct("<B?Q16s")

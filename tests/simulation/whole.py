@@ -74,6 +74,7 @@ class ValueProcessor(FakeProcessor):
         self.is_ready = False
 
     def end_task(self, outcome: Outcome, value: bytes, duration_us: int) -> None:
+        self.value = value
         self.finish(outcome, duration_us)
         self.page[-1] = (*self.page[-1][:-1], len(value))
         self.values.append(value)
@@ -115,7 +116,7 @@ class SimulatedAgent(SimulatedWorker):
         self._rig.hands = ValueProcessors()
         self._port = StoragePort(storage, identifier, Role.WORKER)
         self._ended = ended
-        self._specs: dict[bytes, tuple[Spec, tuple[bytes, ...]]] = {}
+        self._specs: dict[bytes, Spec] = {}
         self._wake_at = math.inf
 
     @property
@@ -128,9 +129,9 @@ class SimulatedAgent(SimulatedWorker):
     def hear(self, message: Message) -> None:
         if isinstance(message, Run):
             for group in message.groups:
-                inputs = group.inputs or [()] * len(group.ids)
-                for identifier, each in zip(group.ids, inputs, strict=True):
-                    self._specs[identifier] = (group.spec, tuple(each))
+                self._specs.update(dict.fromkeys(group.ids, group.spec))
+            for followers in message.followers:
+                self._specs.update(dict.fromkeys(followers.ids, followers.spec))
         elif isinstance(message, Recall) and message.kill:
             attempts = self._rig.core.executor.queue.attempts
             for identifier, attempt in zip(message.ids, message.attempts, strict=True):
@@ -192,10 +193,10 @@ class SimulatedAgent(SimulatedWorker):
         if not processor.is_ready:
             processor.is_ready = True
             self._soon(SPAWN_SECONDS, lambda: self._step(ProcessorReported(number, Event.READY)))
-        elif processor.killed or (processor.ended and processor.running is None and not processor.unread):
+        elif processor.killed or (processor.ended and processor.running is None and not processor.has_next):
             processor.is_exiting = True
             self._soon(SPAWN_SECONDS, partial(self._exit, number, processor, "killed by signal 9 (SIGKILL)"))
-        elif processor.running is None and processor.unread and not processor.paused:
+        elif processor.running is None and processor.has_next and not processor.paused:
             self._begin(number, processor)
 
     def _exit(self, number: int, processor: ValueProcessor, text: str) -> None:
@@ -210,8 +211,9 @@ class SimulatedAgent(SimulatedWorker):
         processor.begin(self._world.now)
         assert processor.running is not None
         attempt = processor.running
-        spec, inputs = self._specs[attempt[0]]
-        stored = deque(payload[1:17] for payload in inputs if is_stored(payload))
+        spec = self._specs[attempt[0]]
+        assert all(processor.inputs), "a follower gets the value of the task before"
+        stored = deque(payload[1:17] for payload in processor.inputs if is_stored(payload))
 
         def fetch() -> None:
             if not self._is_running(processor, attempt):
@@ -270,7 +272,7 @@ class SimulatedAgent(SimulatedWorker):
 
     def _end(self, number: int, processor: ValueProcessor, outcome: Outcome, value: bytes, seconds: float) -> None:
         processor.end_task(outcome, value, int(seconds * 1e6))
-        if not processor.unread or self._random.random() < 0.3:
+        if not processor.has_next or self._random.random() < 0.3:
             self._step(ResultsReceived(number, processor.flush()))
         else:  # results go out together, or are read from the page of a processor that is killed
             self._step()

@@ -35,6 +35,10 @@ FAITHFUL = replace(ROUGH, once=0.4, worker_crashes_per_second=0.6, worker_freeze
 STEADY = replace(CALM, once=0.3, dependencies=0.4, long_tasks=0.1, stored_results=0.5)
 """Nothing goes wrong but that servers end."""
 
+CHAINS = replace(ROUGH, chains=0.9, long_tasks=0.0, processor_deaths=0.01, cancels=0.02, once=0.05)
+STEADY_CHAINS = replace(STEADY, chains=0.9, long_tasks=0.0, once=0.05)
+"""Most tasks run behind another one."""
+
 PROGRAMS = replace(STEADY, client_crashes_per_second=1.0)
 
 KILLS = Faults(scheduler_kills=1.0)
@@ -73,7 +77,7 @@ def any_world(seed: int) -> World:
     )
 
 
-def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0) -> WholeWorld:
+def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0, burst: int = 10) -> WholeWorld:
     """A world with the cores of agents and of the storage. storage_restarts: rate a second."""
     random = Random(seed)
     return WholeWorld(
@@ -82,7 +86,7 @@ def whole_world(seed: int, chances: Chances, storage_restarts: float = 0.0) -> W
         clients=3,
         tasks=200,
         chances=chances,
-        burst=10,
+        burst=burst,
         slots=random.choice((2, 3)),  # some tasks need two
         check_every=5,
         settle_seconds=6.0,  # a client acknowledges its last results with its second heartbeat
@@ -97,6 +101,7 @@ def restarting_world(
     faults: Faults,
     machine: Machine | None = None,
     kind: type[RestartingWorld] = RestartingWorld,
+    burst: int = 8,
 ) -> RestartingWorld:
     """A world whose servers end and start again. machine: on which they have journals."""
     return kind(
@@ -107,7 +112,7 @@ def restarting_world(
         clients=2,
         tasks=80,
         chances=chances,
-        burst=8,
+        burst=burst,
         slots=2 + seed % 2,
         check_every=3,
         limit_seconds=900.0,
@@ -165,6 +170,11 @@ KINDS: dict[str, Callable[[int], SimulationReport]] = {
     "workers and clients fail": _any,
     "agents fail": _rough,
     "connections break": _quiet,
+    "workers fail that run chains": lambda seed: World(
+        seed=seed, workers=6, clients=3, tasks=400, chances=CHAINS, burst=50, slots=1 + seed % 3
+    ).run(),
+    "agents fail that run chains": lambda seed: whole_world(seed, CHAINS, burst=60).run(),
+    "the scheduler loses chains": lambda seed: _judged(restarting_world(seed, STEADY_CHAINS, KILLS, burst=40)),
     "the storage loses everything": _forgetful_storage,
     "the scheduler loses everything": lambda seed: _without_journals(seed, STEADY),
     "scheduler and workers lose everything": lambda seed: _without_journals(seed, FAITHFUL),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scaler.protocol.codec import encode, split
@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     ROW_BYTES,
     SPLIT_BATCH_BYTES,
     Finished,
+    Followers,
     ForgetFunctions,
     Message,
     ObjectsMissing,
@@ -35,6 +36,7 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.data.links import link
 from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
+from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
 
@@ -175,6 +177,26 @@ class Outbox:
                     columns.devices.append(devices)
         self._run_bytes[worker] = size
 
+    def follow(self, worker: Worker, before: bytes, followers: Sequence[Follower]) -> None:
+        """Add tasks to the worker's next Run that it runs one behind the other, and the first behind a task of its."""
+        if self._run_bytes[worker] > SPLIT_BATCH_BYTES:
+            self._close_run(worker)
+        run = self._run_to(worker)
+        columns: Followers | None = None
+        for task, inputs in followers:
+            group = task.group
+            if columns is None or columns.spec is not group.spec:
+                columns = Followers(group.spec, [], [], [], [], [])
+                run.followers.append(columns)
+                self._announce(worker, group, run)
+            columns.ids.append(task.id)
+            columns.after.append(before)
+            columns.attempts.append(task.attempt)
+            columns.payloads.append(task.payload)
+            columns.inputs.append(inputs)
+            self._run_bytes[worker] += len(task.payload) + sum(map(len, inputs)) + ROW_BYTES
+            before = task.id
+
     def _columns_of(self, worker: Worker, group: Group) -> RunGroup:
         """Return what the next attempts of a group are added to: part of the worker's next Run.
 
@@ -184,17 +206,25 @@ class Outbox:
         columns = of_group.get(worker)
         if columns is None:
             columns = of_group[worker] = RunGroup(group.spec, [], [], [])
-            run = self._runs.get(worker)
-            if run is None:
-                run = self._runs[worker] = Run([], [])
+            run = self._run_to(worker)
             run.groups.append(columns)
-            for identifier in group.functions:
-                function = self._state.objects.functions[identifier]
-                if worker.id not in function.announced_to:
-                    function.announced_to.add(worker.id)
-                    run.functions.append((identifier, function.payload))
-                    self._run_bytes[worker] += len(function.payload)
+            self._announce(worker, group, run)
         return columns
+
+    def _run_to(self, worker: Worker) -> Run:
+        run = self._runs.get(worker)
+        if run is None:
+            run = self._runs[worker] = Run([], [])
+        return run
+
+    def _announce(self, worker: Worker, group: Group, run: Run) -> None:
+        """Add the functions of a group to a Run that its worker does not have yet."""
+        for identifier in group.functions:
+            function = self._state.objects.functions[identifier]
+            if worker.id not in function.announced_to:
+                function.announced_to.add(worker.id)
+                run.functions.append((identifier, function.payload))
+                self._run_bytes[worker] += len(function.payload)
 
     def _close_run(self, worker: Worker) -> None:
         self._commands.append(Send(worker.id, self._runs[worker]))

@@ -456,6 +456,8 @@ class Worker(PeerRecord):
     terminated: Terminated = field(init=False)
     """The states of its tasks, and of those that end here."""
     tasks: dict[bytes, Task] = field(default_factory=dict)
+    ahead: dict[bytes, Task] = field(default_factory=dict)
+    """Waiting tasks that it was sent to run behind another one, by the id of that one: see `followers.py`."""
     blocked: frozenset[bytes] = frozenset()
     """Ids of started tasks that wait for tasks of their own and have lent their slots."""
     by_function: dict[Timing, int] = field(default_factory=dict)
@@ -590,6 +592,25 @@ class Worker(PeerRecord):
         for task in tasks:
             self.tasks[task.id] = task
         self.sent += len(tasks)
+
+    def add_follower(self, before: bytes, task: Task) -> None:
+        """Note that it was sent a task that it runs behind another one."""
+        self.ahead[before] = task
+
+    def take_follower(self, before: bytes) -> Task | None:
+        """Return the task that it was to run behind this one, and forget that it was."""
+        return self.ahead.pop(before, None)
+
+    def drop_followers(self, before: bytes) -> None:
+        """Note that it does not run what it was to run behind this task, and behind that, and so on."""
+        while (task := self.ahead.pop(before, None)) is not None:
+            before = task.id
+
+    def give_back_follower(self, identifier: bytes) -> None:
+        """Note that it gives a follower back, with all that it was to run behind it."""
+        before = next((each for each, task in self.ahead.items() if task.id == identifier), None)
+        if before is not None:
+            self.drop_followers(before)
 
     def count_function(self, timing: Timing, change: int) -> None:
         """Count tasks of a function that came to it or left it, were blocked or go on."""

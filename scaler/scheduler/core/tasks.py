@@ -2,6 +2,7 @@
 
     admitted -> Ready | Waiting            resolve
     Waiting  -> Ready                      end of the last dependency
+    Waiting  -> Assigned                   the same, where its worker has been sent the task before
     Ready    -> Assigned                   assign
     Assigned -> Recalled                   recall, cancel; back to Assigned when the worker keeps the task
     Assigned, Recalled -> Ready | Delayed  returned, done, worker_lost
@@ -43,6 +44,7 @@ from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, Give
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.followers import MAX_FOLLOWERS, followers_of
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,
@@ -199,14 +201,33 @@ class Tasks:
         """Send ready tasks, which were taken from their queue, to a worker. inputs: see `Outbox.run`."""
         by_group: defaultdict[Group, list[Task]] = defaultdict(list)
         state = worker.assigned
+        needed: list[Task] = []
         for task in tasks:
             task.attempt += 1
             task.state = state
             by_group[task.group].append(task)
+            if task.dependents is not None:
+                needed.append(task)
         worker.take(tasks, now)
         for group, its_own in by_group.items():
             self._join(group, its_own, worker)
             self._outbox.run(worker, group, its_own, inputs)
+        if needed:
+            self._send_followers(needed, worker)
+
+    def _send_followers(self, tasks: Iterable[Task], worker: Worker) -> None:
+        """Send behind these tasks what may run there as soon as they have ended."""
+        left = MAX_FOLLOWERS
+        for first in tasks:
+            followers = followers_of(first, left)
+            if followers:
+                before = first.id
+                for task, _ in followers:
+                    task.attempt += 1
+                    worker.add_follower(before, task)
+                    before = task.id
+                self._outbox.follow(worker, first.id, followers)
+                left -= len(followers)
 
     def _join(self, group: Group, tasks: Sequence[Task], worker: Worker) -> None:
         """Count tasks of a group that a worker has taken."""
@@ -252,6 +273,7 @@ class Tasks:
         for identifier, attempt, has_started in reversed(list(rows)):  # each goes ahead of those before
             task = worker.tasks.get(identifier)
             if task is None or task.attempt != attempt:
+                worker.give_back_follower(identifier)
                 continue
             if has_started:
                 if type(task.state) is Recalled and not task.state.cancel:
@@ -267,6 +289,8 @@ class Tasks:
     def _release(self, worker: Worker, task: Task) -> None:
         """Take a task off a worker; its state is still the one that it had there."""
         worker.release(task)
+        if worker.ahead:
+            worker.drop_followers(task.id)
         task.group.assigned -= 1
 
     def started(self, worker: Worker, message: Started) -> None:
@@ -347,6 +371,7 @@ class Tasks:
                     peak_bytes[index] if peak_bytes else 0,
                 )
                 if task.dependents is not None:
+                    self._go_on(worker, task, outcome, now)
                     self._end_dependents(task, outcome, payload)
             else:
                 costs = duration_us, cpu_us[index] if cpu_us else 0, peak_bytes[index] if peak_bytes else 0
@@ -356,6 +381,17 @@ class Tasks:
         self._batch = NO_BATCH
         self.settle(batch)
         worker.note_progress(now, healthy)
+
+    def _go_on(self, worker: Worker, ended: Task, outcome: int, now: float) -> None:
+        """Note that a worker runs the follower of a task that has ended there, if it was sent one."""
+        follower = worker.take_follower(ended.id)
+        if follower is None:
+            return
+        state = follower.state
+        if outcome == _SUCCESS and type(state) is Waiting and state.missing == 1:
+            self.adopt(follower, worker, follower.attempt, (), now)
+        else:
+            worker.drop_followers(follower.id)
 
     def settle(self, batch: ResultBatch) -> None:
         """Note that one result of a Done, or the Done itself, is not needed any more."""
@@ -388,6 +424,7 @@ class Tasks:
     def _ended_without_result(
         self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, costs: tuple[int, int, int], now: float
     ) -> None:
+        worker.drop_followers(task.id)
         if outcome not in (Outcome.NOT_STARTED, Outcome.EXCEPTION_TO_RETRY, Outcome.INPUT_MISSING):
             self._forget_stored(result_id(task.id, task.attempt), worker)  # stopped in the middle
         if type(task.state) is Recalled and task.state.cancel:

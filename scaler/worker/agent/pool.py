@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from itertools import islice
+from itertools import chain, islice
 from operator import attrgetter
 from typing import Any
 
@@ -113,6 +113,11 @@ class PooledProcessor:
     batch: int = -1
     """The batch of results that was read last, and how many of its rows."""
     rows_taken: int = 0
+
+    @property
+    def runs(self) -> Iterator[Attempt]:
+        """Yield what it has without a result yet, in the order in which it does it."""
+        return chain.from_iterable(item.run() for item in self.dispatched)
 
     def running_seconds(self, now: float) -> float:
         """Return how long the task that it runs has run; 0 when it runs none whose result is not here."""
@@ -232,7 +237,7 @@ class ProcessorPool(ExecutorBase):
         numbers = {spec.number for spec in specs}
         for processor in self.processors.values():
             # What is dispatched may be run after this is read, so it stays known; the few bytes are not worth more.
-            stale = numbers & processor.specs - {item.spec.number for item in processor.dispatched}
+            stale = numbers & processor.specs - {item.spec.number for item in processor.runs}
             self._forget(processor, stale, processor.functions & functions)
 
     def storage_moved(self) -> None:
@@ -291,9 +296,10 @@ class ProcessorPool(ExecutorBase):
         for number, snapshot in snapshots.items():
             processor = self.processors[number]
             is_suspended = processor.state in (ProcessorState.SUSPENDED, ProcessorState.WAITING)
-            index = snapshot.finished - processor.results
-            if snapshot.begun > snapshot.finished and 0 <= index < len(processor.dispatched):
-                running, seconds = processor.dispatched[index].id, max(0.0, now - snapshot.begun_at)
+            reported = max(0, snapshot.finished - processor.results)
+            item = next(islice(processor.runs, reported, None), None)
+            if snapshot.begun > snapshot.finished and item is not None:
+                running, seconds = item.id, max(0.0, now - snapshot.begun_at)
             else:
                 running, seconds = b"", 0.0
             found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane, processor.waits_for
@@ -308,7 +314,7 @@ class ProcessorPool(ExecutorBase):
         if processor is None:
             return "", set()
         reported = max(0, snapshot.finished - processor.results)
-        dispatched = list(islice(processor.dispatched, reported + 1))
+        dispatched = list(islice(processor.runs, reported + 1))
         processor.ended.update(item.spec for item in dispatched[:reported])
         ended, processor.ended = {spec.wire.name for spec in processor.ended}, set()
         is_running = snapshot.begun > snapshot.finished and len(dispatched) > reported
@@ -462,7 +468,10 @@ class ProcessorPool(ExecutorBase):
             if spec.number not in processor.specs and not self._introduce(processor, spec, command.announcements):
                 self.killed(item, Outcome.OBJECT_LOST, "the task's function is not known to its worker")
                 continue
-            if not item.devices:
+            item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
+            if item.follower is not None:
+                task = self._pack_run(processor, item, command.announcements)
+            elif not item.devices:
                 task = pack(ToProcessor.TASK, item.attempt, spec.number, item.id, item.payload, item.inputs)
             else:
                 gpus = ",".join(self.config.gpus[index] for index in item.devices if index < len(self.config.gpus))
@@ -470,13 +479,34 @@ class ProcessorPool(ExecutorBase):
                 task = pack(ToProcessor.GPU_TASK, *values)
             command.tasks.append(task)
             item.executor = number
-            item.cost_us = spec.mean_us or 1.0  # so that what takes no time is spread, too
             processor.work_us += item.cost_us
             processor.dispatched.append(item)
             if processor.results + len(processor.dispatched) >= self._max_tasks:
                 self._wear_out(processor, now)
             if not processor.has_capacity():
                 free.remove(processor)
+
+    def _pack_run(self, processor: PooledProcessor, first: Attempt, announcements: list[bytes]) -> bytes:
+        """Return the datagram of an attempt and its followers; one that its processor cannot have waits here."""
+        run = [first]
+        item = first
+        while (follower := item.follower) is not None:
+            is_known = follower.spec.number in processor.specs or self._introduce(
+                processor, follower.spec, announcements
+            )
+            item.is_sent_with_follower = is_known and self._max_tasks == sys.maxsize
+            if not item.is_sent_with_follower:
+                break
+            run.append(follower)
+            item = follower
+        rows = [(each.attempt, each.spec.number, each.id, each.payload, each.inputs) for each in run]
+        if len(rows) == 1:
+            return pack(ToProcessor.TASK, *rows[0])
+        cost_us = 0.0
+        for each in reversed(run):  # what begins with it
+            cost_us += each.spec.mean_us or 1.0
+            each.cost_us = cost_us
+        return pack(ToProcessor.RUN, rows)
 
     def _introduce(self, processor: PooledProcessor, spec: KnownSpec, announcements: list[bytes]) -> bool:
         """Announce a spec and its functions. Returns False if a function is not known here."""
@@ -505,6 +535,17 @@ class ProcessorPool(ExecutorBase):
         return stuck if is_idle else []
 
     # -- completion ------------------------------------------------------------------------------------------------
+
+    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
+        if ended.is_sent_with_follower:
+            processor = self.processors[ended.executor]
+            follower.fill(value)
+            follower.executor = processor.number
+            self.queue.attempts[follower.id] = follower
+            processor.dispatched.appendleft(follower)
+            processor.work_us += follower.cost_us
+        else:
+            super()._go_on(ended, follower, value)
 
     def _take_results(self, processor: PooledProcessor, results: Results, sent: bool, now: float) -> None:
         """Take in results. sent: they came as a message, and were not only read from the page."""

@@ -55,6 +55,7 @@ from scaler.worker.frames import (
     make_page,
     pack,
     receive,
+    task_of,
     unpack,
     unpack_note,
     unpack_results,
@@ -284,7 +285,7 @@ class ProcessorAgent(Agent):
             while True:
                 datagrams.append(receive(processor.unread, socket.MSG_DONTWAIT)[0])
         datagrams += processor.tasks.take_back()
-        tasks = [values[3] for values in map(unpack, datagrams) if values[0] != ToProcessor.END]
+        tasks = [task_of(values) for values in map(unpack, datagrams) if values[0] != ToProcessor.END]
         if len(tasks) < len(datagrams):
             processor.tasks.send([_END])
         return tasks

@@ -42,10 +42,11 @@ def _size_of(item: AgentInput) -> int:
         return ROW_BYTES * len(item.results.rows) + len(item.results.payloads)
     if isinstance(item, Received) and isinstance(item.message, Run):
         size = 0
-        for group in item.message.groups:
-            size += ROW_BYTES * len(group.ids) + sum(map(len, group.payloads))
-            for inputs in group.inputs:
-                size += sum(map(len, inputs))
+        columns = [(each.payloads, each.inputs) for each in item.message.groups]
+        columns += [(each.payloads, each.inputs) for each in item.message.followers]
+        for payloads, inputs in columns:
+            size += ROW_BYTES * len(payloads) + sum(map(len, payloads))
+            size += sum([len(value) for values in inputs for value in values])
         for _, payload in item.message.functions:
             size += ROW_BYTES + len(payload)
         return size

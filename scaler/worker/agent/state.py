@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from scaler.config.worker import WorkerConfig
 from scaler.ids import PEER_ID_BYTES
@@ -95,6 +95,30 @@ class Attempt:
     """Of a call."""
     devices: tuple[int, ...] = ()
     """Indexes of its gpus among those of this worker."""
+    follower: Attempt | None = None
+    """What runs as soon as this has succeeded, with its value."""
+    is_sent_with_follower: bool = False
+    """Its processor goes on with the follower by itself."""
+    is_reported: bool = False
+    """It follows another one, and a restarted scheduler was told that it is here: it must be given back."""
+
+    def run(self) -> Iterator[Attempt]:
+        """Yield this, and what its processor does behind it by itself."""
+        item: Attempt | None = self
+        while item is not None:
+            yield item
+            item = item.follower if item.is_sent_with_follower else None
+
+    def followers(self) -> Iterator[Attempt]:
+        """Yield what is to run behind this, in order."""
+        item = self.follower
+        while item is not None:
+            yield item
+            item = item.follower
+
+    def fill(self, value: bytes) -> None:
+        """Take the payload of the value of the task before."""
+        self.inputs = tuple([each or value for each in self.inputs])
 
 
 _Entry = tuple[Rank, int, Attempt]
@@ -185,8 +209,15 @@ class AttemptQueue:
         for item in items:
             item.executor = 0
             item.request = None
+            item.is_sent_with_follower = False
             heapq.heappush(self._heap, (item.rank, item.place, item))
             self.waiting += 1
+
+    def follow(self, before: Attempt, item: Attempt) -> None:
+        """Put an attempt in the place of the one before, which has ended."""
+        self.attempts[item.id] = item
+        item.place = before.place
+        self.put_back((item,))
 
     def remove(self, items: Iterable[Attempt]) -> None:
         """Forget attempts that are in the queue."""
@@ -318,15 +349,19 @@ class ExecutorBase:
         attempts, suspended, once = self.queue.attempts, self.suspended(), self.retained.once
         for item in attempts.values():
             item.announced_started = False
-        self.forget_functions(
-            self.functions.keys() - {each for item in attempts.values() for each in item.spec.functions}
-        )
+        items = [each for item in attempts.values() for each in item.run()]
+        for item in items:
+            if item.is_sent_with_follower:
+                cast("Attempt", item.follower).is_reported = True
+            else:
+                item.follower = None  # the scheduler does not know of it, and sends it again
+        self.forget_functions(self.functions.keys() - {each for item in items for each in item.spec.functions})
         report = WorkerReport(
-            list(attempts),
-            [item.attempt for item in attempts.values()],
-            [identifier in suspended for identifier in attempts],
-            [not item.spec.wire.retries for item in attempts.values()],
-            [item.devices for item in attempts.values()],
+            [item.id for item in items],
+            [item.attempt for item in items],
+            [item.id in suspended for item in items],
+            [not item.spec.wire.retries for item in items],
+            [item.devices for item in items],
         )
         self.commands.append(report)
         for done in self.retained.take_all():
@@ -365,6 +400,20 @@ class ExecutorBase:
         if not self._ended:
             self._ended_at = len(self.commands)
         self._ended.append((item.id, item.attempt, outcome, payload, duration_us, cpu_us, peak_bytes, *ran))
+        if item.follower is None:
+            pass
+        elif outcome == Outcome.SUCCESS:
+            self._go_on(item, item.follower, payload)
+        else:
+            self._return([each for each in item.followers() if each.is_reported], started=False)
+
+    def _go_on(self, ended: Attempt, follower: Attempt, value: bytes) -> None:
+        """Queue the follower of an attempt that has succeeded, with its value."""
+        follower.fill(value)
+        if follower.id in self.queue.attempts:
+            self.returned([follower], started=False)
+        else:
+            self.queue.follow(ended, follower)
 
     def killed(
         self,
@@ -384,6 +433,11 @@ class ExecutorBase:
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""
+        if not started:
+            items = [each for item in items for each in (item, *item.followers()) if each is item or each.is_reported]
+        self._return(items, started)
+
+    def _return(self, items: list[Attempt], started: bool) -> None:
         if items:
             ids = [item.id for item in items]
             self.send(Returned(ids, [item.attempt for item in items], [started] * len(items)))

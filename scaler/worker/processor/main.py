@@ -264,6 +264,8 @@ class _Processor:
                 values = unpack(datagram)
                 if values[0] == ToProcessor.TASK:
                     run(values)
+                elif values[0] == ToProcessor.RUN:
+                    self._run_all(values[1])
                 elif values[0] == ToProcessor.GPU_TASK:
                     with _environment("CUDA_VISIBLE_DEVICES", values[-1]):
                         run(values[:-1])
@@ -316,8 +318,17 @@ class _Processor:
         self._objects.move(store_address, is_host_store=store_address != object_storage_address)
         self._context.object_storage_address = object_storage_address  # of clients in tasks, which are as any other
 
-    def _run(self, values: tuple[Any, ...]) -> None:  # noqa: PLR0915 (calls of more functions would cost each task)
-        """Run the task of a TASK datagram, and add its result."""
+    def _run_all(self, rows: Sequence[tuple[Any, ...]]) -> None:
+        """Run tasks one after the other, each with the value of the one before, until one fails."""
+        value: bytes | None = b""
+        for attempt, number, task, arguments, inputs in rows:
+            filled = [each or value for each in inputs]
+            value = self._run((ToProcessor.TASK, attempt, number, task, arguments, filled))
+            if value is None or self._is_spoilt:
+                return
+
+    def _run(self, values: tuple[Any, ...]) -> bytes | None:  # noqa: PLR0915 (more calls would cost each task)
+        """Run the task of a TASK datagram, and add its result. Returns the payload of its value; None: it failed."""
         _, attempt, number, task, arguments, inputs = values
         spec = self._functions.specs.get(number) or self._learn(number)
         results = self._results
@@ -383,6 +394,7 @@ class _Processor:
             results.note_growth(number, garbage.measured_bytes, private_bytes())
             garbage.measured_bytes = 0
         garbage.after_task(ended_ns)
+        return None if outcome else payload
 
     def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
         function = spec.function

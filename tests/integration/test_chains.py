@@ -1,0 +1,109 @@
+"""Chains of short tasks on a real cluster: they run one behind the other on a worker, and stay tasks of their own."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, SchedulerClusterCombo
+
+LENGTH = 300
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """A client of workers that know the functions to be short."""
+    with SchedulerClusterCombo(n_workers=2) as combo, Client(combo.get_address(), timeout_seconds=60) as client:
+        for function, arguments in (
+            (grow, ("",)),
+            (fail_at, (0, -1)),
+            (die_at, (0, -1, Path())),
+            (lower_limit_at, (0, -1)),
+            (wait_at, (0, -1, Path())),
+        ):
+            client.starmap(function, [arguments] * 50)
+        yield client
+
+
+def fail_at(number: int, last: int) -> int:
+    if number == last:
+        raise ValueError(f"no number follows {last}")
+    return number + 1
+
+
+def die_at(number: int, place: int, note: Path) -> int:
+    """Kill the process, the first time that the number is this one."""
+    if number == place and not note.exists():
+        note.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return number + 1
+
+
+def lower_limit_at(number: int, place: int) -> int:
+    """Change what the process may do, so that it must run no other task."""
+    if number == place:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+    return number + 1
+
+
+def wait_at(number: int, place: int, go: Path) -> int:
+    """Wait for a file when the number is this one."""
+    while number == place and not go.exists():
+        time.sleep(0.01)
+    return number + 1
+
+
+def grow(text: str) -> str:
+    return text + 100 * "x"
+
+
+def chain(function: Callable[..., Any], first: object, *arguments: object) -> dict[str, Any]:
+    """Return a graph of calls, each with the value of the one before."""
+    return {"0": first} | {str(n): (function, str(n - 1), *arguments) for n in range(1, LENGTH + 1)}
+
+
+def last_of(client: Client, graph: dict[str, Any]) -> Any:
+    return client.get(graph, [str(LENGTH)])[str(LENGTH)]
+
+
+def test_each_task_of_a_chain_gets_the_value_of_the_one_before(client: Client) -> None:
+    assert client.get(chain(fail_at, 0, -1), [str(LENGTH), "7"]) == {str(LENGTH): LENGTH, "7": 7}
+
+
+def test_values_that_outgrow_a_message_go_through_the_storage(client: Client) -> None:
+    assert last_of(client, chain(grow, "y" * 20_000)) == "y" * 20_000 + "x" * 100 * LENGTH
+
+
+def test_the_exception_in_the_middle_of_a_chain_ends_the_rest_with_it(client: Client) -> None:
+    futures = client.get(chain(fail_at, 0, 150), ["150", str(LENGTH)], block=False)
+    with pytest.raises(ValueError, match="no number follows 150"):
+        futures[str(LENGTH)].result()
+    assert futures["150"].result() == 150
+
+
+def test_a_process_that_dies_in_the_middle_of_a_chain_costs_one_attempt(client: Client, tmp_path: Path) -> None:
+    note = tmp_path / "died"
+    assert last_of(client, chain(die_at, 0, 150, note)) == LENGTH
+    assert note.exists()
+
+
+def test_a_task_that_spoils_its_process_is_the_last_one_there(client: Client) -> None:
+    assert last_of(client, chain(lower_limit_at, 0, 150)) == LENGTH
+
+
+def test_a_chain_can_be_cancelled_while_it_runs(client: Client, tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    futures = client.get(chain(wait_at, 0, 150, go), ["150", str(LENGTH)], block=False)
+    assert futures["150"].result() == 150
+    assert futures[str(LENGTH)].cancel()
+    go.touch()
+    with pytest.raises(CancelledError):
+        futures[str(LENGTH)].result()

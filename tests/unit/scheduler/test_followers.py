@@ -1,0 +1,199 @@
+"""Short tasks that each need the value of the one before: they go to a worker together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from scaler.ids import result_id
+from scaler.protocol.messages import Done, Outcome, Returned, Run, stored_reference
+from scaler.scheduler.core import followers
+from tests.unit.scheduler.driver import VALUE, Cluster
+
+SHORT = 0.0001
+
+
+@pytest.fixture
+def cluster() -> Cluster:
+    """A cluster in which the function is known to be short."""
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w")
+    (first,) = cluster.submit(client)
+    cluster.finish(worker, first, seconds=SHORT)
+    cluster.said.clear()
+    return cluster
+
+
+def chain(cluster: Cluster, length: int, **options: Any) -> list[bytes]:
+    ids = [cluster.task_id("client") for _ in range(length)]
+    references = [(), *((each,) for each in ids[:-1])]
+    return cluster.submit("client", ids=ids, references=references, **options)
+
+
+def sent_ahead(cluster: Cluster, worker: str = "w") -> list[tuple[bytes, bytes, int, tuple[bytes, ...]]]:
+    """Return each follower that was sent to a worker: the task before it, its id, its attempt and its inputs."""
+    return [
+        row
+        for name, message in cluster.said
+        if name == worker and isinstance(message, Run)
+        for group in message.followers
+        for row in zip(group.after, group.ids, group.attempts, group.inputs, strict=True)
+    ]
+
+
+def finish_all(cluster: Cluster, *ids: bytes, worker: str = "w", attempt: int = 1) -> None:
+    count = len(ids)
+    cluster.say(worker, Done(list(ids), [attempt] * count, [0] * count, [VALUE] * count, [100] * count))
+
+
+def test_a_chain_goes_to_a_worker_together_and_each_task_waits_for_the_one_before(cluster: Cluster) -> None:
+    first, second, third = chain(cluster, 3)
+    assert cluster.on("w") == [first]
+    assert sent_ahead(cluster) == [(first, second, 1, (b"",)), (second, third, 1, (b"",))]
+    cluster.finish("w", first, seconds=SHORT)
+    assert cluster.on("w") == [second]
+    assert [task for task, *_ in cluster.runs("w")] == [first], "it is there already"
+
+
+def test_results_of_a_whole_chain_in_one_message_count(cluster: Cluster) -> None:
+    ids = chain(cluster, 5)
+    finish_all(cluster, *ids)
+    assert [cluster.outcome("client", each) for each in ids] == [Outcome.SUCCESS] * 5
+    assert cluster.on("w") == []
+
+
+def test_other_inputs_come_with_a_follower(cluster: Cluster) -> None:
+    (other,) = cluster.submit("client")
+    cluster.finish("w", other, payload=b"\x80 other", seconds=SHORT)
+    first, second = (cluster.task_id("client") for _ in range(2))
+    cluster.submit("client", ids=[first, second], references=[(), (other, first)])
+    assert sent_ahead(cluster) == [(first, second, 1, (b"\x80 other", b""))]
+
+
+def test_followers_of_other_functions_bring_these(cluster: Cluster) -> None:
+    first, second = (cluster.task_id("client") for _ in range(2))
+    cluster.submit("client", ids=[first, second], references=[(), (first,)], name="another")
+    assert [task for _, task, *_ in sent_ahead(cluster)] == [second]
+
+
+def test_a_function_of_unknown_length_has_no_followers() -> None:
+    cluster = Cluster()
+    cluster.client()
+    cluster.worker("w")
+    chain(cluster, 3)
+    assert sent_ahead(cluster) == []
+
+
+def test_a_worker_is_sent_ten_milliseconds_of_followers(cluster: Cluster) -> None:
+    (slower,) = cluster.submit("client")
+    cluster.finish("w", slower, seconds=0.0059)
+    assert chain(cluster, 10)
+    assert len(sent_ahead(cluster)) == 2, "the mean is 3 ms"
+
+
+def test_all_tasks_of_a_step_have_a_bounded_number_of_followers(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.scheduler.core.tasks.MAX_FOLLOWERS", 7)
+    heads = [cluster.task_id("client") for _ in range(3)]
+    ids = [*heads]
+    references: list[tuple[bytes, ...]] = [()] * 3
+    for head in heads:
+        before = head
+        for _ in range(5):
+            references.append((before,))
+            before = cluster.task_id("client")
+            ids.append(before)
+    cluster.submit("client", ids=ids, references=references)
+    assert cluster.on("w") == heads
+    assert len(sent_ahead(cluster)) == 7
+
+
+@pytest.mark.parametrize("options", [{"retries": 0}, {"needs": (("memory", 1.0),)}, {"needs": (("cpus", 1.0),)}])
+def test_tasks_that_may_start_once_or_take_resources_do_not_follow(
+    cluster: Cluster, options: dict[str, object]
+) -> None:
+    cluster.worker("large", {"memory": 8.0, "cpus": 8.0}, slots=4)
+    chain(cluster, 3, **options)
+    assert sent_ahead(cluster) == sent_ahead(cluster, "large") == []
+
+
+def test_a_task_with_two_dependents_has_no_follower(cluster: Cluster) -> None:
+    (first,) = cluster.submit("client")
+    cluster.submit("client", 2, references=[(first,), (first,)])
+    assert sent_ahead(cluster) == []
+
+
+def test_a_task_with_a_stored_input_does_not_follow(cluster: Cluster) -> None:
+    (large,) = cluster.submit("client")
+    cluster.finish("w", large, payload=stored_reference(result_id(large, 1), 100_000), seconds=SHORT)
+    first, second = (cluster.task_id("client") for _ in range(2))
+    cluster.submit("client", ids=[first, second], references=[(), (large, first)])
+    assert sent_ahead(cluster) == []
+
+
+def test_a_task_with_too_large_arguments_does_not_follow(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers, "MAX_BYTES", 30)
+    chain(cluster, 5)
+    assert len(sent_ahead(cluster)) == 2, "each has 11 bytes"
+
+
+def test_what_follows_a_failed_task_fails_with_it(cluster: Cluster) -> None:
+    first, second, third = chain(cluster, 3)
+    cluster.finish("w", first, outcome=Outcome.EXCEPTION, payload=b"\x80 oops")
+    assert cluster.outcomes("client")[third] == (Outcome.EXCEPTION, b"\x80 oops")
+    finish_all(cluster, second, third)
+    assert cluster.on("w") == []
+
+
+def test_a_task_that_is_given_back_takes_its_followers_along(cluster: Cluster) -> None:
+    first, second = chain(cluster, 2)
+    cluster.give_back("w", first)
+    assert sent_ahead(cluster) == [(first, second, 1, (b"",)), (first, second, 2, (b"",))]
+    finish_all(cluster, first, second, attempt=2)
+    assert cluster.outcome("client", second) is Outcome.SUCCESS
+
+
+def test_a_follower_that_came_too_late_is_placed_again(cluster: Cluster) -> None:
+    first, second, third = chain(cluster, 3)
+    cluster.say("w", Returned([second], [1], [False]))
+    cluster.finish("w", first, seconds=SHORT)
+    assert cluster.on("w") == [second]
+    assert cluster.runs("w")[-1] == (second, 2, (VALUE,))
+    assert sent_ahead(cluster)[-1] == (second, third, 2, (b"",))
+
+
+def test_a_follower_that_was_given_back_after_its_time_is_placed_again(cluster: Cluster) -> None:
+    first, second = chain(cluster, 2)
+    cluster.finish("w", first, seconds=SHORT)
+    cluster.give_back("w", second)
+    assert cluster.runs("w")[-1] == (second, 2, (VALUE,))
+
+
+def test_a_cancelled_follower_ends_and_its_late_result_is_ignored(cluster: Cluster) -> None:
+    first, second, third = chain(cluster, 3)
+    cluster.cancel("client", second)
+    finish_all(cluster, first, second, third)
+    assert cluster.outcome("client", first) is Outcome.SUCCESS
+    assert cluster.outcome("client", second) is cluster.outcome("client", third) is Outcome.CANCELLED
+    assert not cluster.state.workers[cluster.peer("w")].ahead
+
+
+def test_a_dependent_that_comes_later_gets_the_value_as_ever(cluster: Cluster) -> None:
+    first, second = chain(cluster, 2)
+    (late,) = cluster.submit("client", references=[(first,)])
+    finish_all(cluster, first, second)
+    assert cluster.on("w") == [late]
+    assert cluster.runs("w")[-1] == (late, 1, (VALUE,))
+
+
+def test_a_lost_worker_costs_only_the_task_that_ran(cluster: Cluster) -> None:
+    first, second, third = chain(cluster, 3)
+    cluster.finish("w", first, seconds=SHORT)
+    cluster.leave("w", "killed")
+    cluster.worker("v")
+    cluster.wait(2.0, ["client", "v"])
+    finish_all(cluster, second, worker="v", attempt=2)
+    assert cluster.outcome("client", second) is Outcome.SUCCESS
+    assert cluster.on("v") == [third]

@@ -1,0 +1,259 @@
+"""Attempts that run behind others: the agent's core, told as stories."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scaler.ids import content_id
+from scaler.protocol.messages import (
+    Done,
+    Drain,
+    Followers,
+    ForgetFunctions,
+    Outcome,
+    Run,
+    RunGroup,
+    Spec,
+    Suspended,
+    WorkerReport,
+)
+from scaler.worker.agent.events import ProcessorEvent as Event
+from scaler.worker.frames import ToProcessor, unpack
+from tests.unit.worker.test_agent_core import FUNCTION, Story, task_id
+from tests.unit.worker.worker_fakes import worker_config
+
+OTHER = content_id(b"other code")
+SPEC = Spec(FUNCTION)
+
+
+def chain(*numbers: int, spec: Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> Run:
+    """Return the Run of a task and its followers."""
+    ids = [task_id(each) for each in numbers]
+    return Run([(FUNCTION, b"code")], [RunGroup(SPEC, ids[:1], [1], [b"x"])], [follow(ids, spec, inputs)])
+
+
+def follow(ids: Sequence[bytes], spec: Spec = SPEC, inputs: tuple[bytes, ...] = (b"",)) -> Followers:
+    """Return all tasks but the first, each behind the one before."""
+    count = len(ids) - 1
+    return Followers(spec, list(ids[1:]), list(ids[:-1]), [1] * count, [b"x"] * count, [inputs] * count)
+
+
+def begin_next(story: Story, number: int = 1) -> int:
+    """Let a processor begin what comes next; return the number of the task."""
+    processor = story.hands[number]
+    processor.begin(story.now)
+    assert processor.running is not None
+    return int.from_bytes(processor.running[0], "big")
+
+
+def test_a_chain_is_one_datagram_and_its_results_are_those_of_all_tasks() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    (datagram,) = story.hands[1].unread
+    assert unpack(datagram)[0] == ToProcessor.RUN
+    story.work(count=3)
+    assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
+    assert [message.ids for message in story.sent if isinstance(message, Done)] == [[task_id(n) for n in (1, 2, 3)]]
+
+
+def test_a_processor_gets_the_next_chain_behind_the_first_one() -> None:
+    story = Story()
+    story.run(9)
+    story.work(duration_us=100)
+    story.hear(chain(1, 2))
+    story.hear(chain(3, 4))
+    story.work(count=4, duration_us=100)
+    assert story.done() == dict.fromkeys((9, 1, 2, 3, 4), Outcome.SUCCESS)
+    assert story.pool.processors[1].work_us == 0.0
+
+
+def test_nothing_runs_behind_a_task_that_fails() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    begin_next(story)
+    story.hands[1].finish(Outcome.EXCEPTION)
+    story.flush()
+    assert story.done() == {1: Outcome.EXCEPTION}
+    assert story.returned() == []
+    assert not story.hands[1].has_next
+    story.run(4)
+    story.work()
+    assert story.done() == {1: Outcome.EXCEPTION, 4: Outcome.SUCCESS}
+
+
+def test_the_follower_that_runs_is_charged_for_a_death_and_the_next_one_is_not() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    story.work()
+    begin_next(story)
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.PROCESSOR_DIED}
+    assert story.fed(2) == []
+
+
+def test_a_follower_whose_processor_died_before_it_began_runs_on_another_one_with_its_value() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    story.work()
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert begin_next(story, 2) == 2
+    assert story.hands[2].inputs == (b".",)
+    story.hands[2].finish()
+    story.work(2)
+    assert story.done() == dict.fromkeys((1, 2, 3), Outcome.SUCCESS)
+
+
+def test_a_chain_that_has_not_begun_is_given_back_as_its_first_task() -> None:
+    story = Story()
+    story.run(9)
+    story.hands[1].begin(story.now)
+    story.hear(chain(1, 2))
+    story.recall(1, kill=False)
+    assert story.returned() == [1]
+    story.work_on()
+    assert not story.hands[1].has_next
+
+
+def test_a_chain_whose_processor_died_before_runs_on_another_one_as_a_whole() -> None:
+    story = Story()
+    story.hear(chain(1, 2))
+    story.die()
+    story.work(2, count=2)
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
+
+
+def test_a_running_follower_is_killed_when_it_is_cancelled() -> None:
+    story = Story()
+    story.hear(chain(1, 2))
+    story.work()
+    begin_next(story)
+    story.recall(2, kill=True)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.CANCELLED}
+
+
+def test_a_follower_beyond_its_time_limit_is_ended() -> None:
+    story = Story()
+    story.hear(chain(1, 2, spec=replace(SPEC, timeout_seconds=1.0)))
+    story.work()
+    begin_next(story)
+    story.tick(1.01)
+    assert story.hands[1].killed
+    story.die()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.TIMED_OUT}
+
+
+def test_a_follower_that_waits_for_its_own_tasks_lends_its_slot() -> None:
+    story = Story()
+    story.hear(chain(1, 2))
+    story.work()
+    begin_next(story)
+    story.signal(1, Event.BLOCKED)
+    assert Suspended([task_id(2)], [1], [True]) in story.sent
+
+
+def test_a_heartbeat_names_the_follower_that_runs_before_the_result_of_the_first_has_come() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    begin_next(story)
+    story.hands[1].finish()
+    begin_next(story)
+    assert story.pool.statuses(story.snapshots(), story.now)[1][2] == task_id(2)
+
+
+def test_a_follower_of_a_task_that_has_ended_is_given_back() -> None:
+    story = Story()
+    story.run(1)
+    story.work()
+    story.hear(Run([], [], [follow([task_id(1), task_id(2), task_id(3)])]))
+    assert story.returned() == [2, 3]
+
+
+def test_a_follower_that_comes_while_the_task_before_runs_starts_with_its_value() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.hear(Run([], [], [follow([task_id(1), task_id(2)], inputs=(b"\x80 other", b""))]))
+    assert story.fed() == []
+    story.work_on()
+    assert begin_next(story) == 2
+    assert story.hands[1].inputs == (b"\x80 other", b".")
+
+
+def test_a_follower_whose_function_is_not_here_ends_as_lost_when_its_time_comes() -> None:
+    story = Story()
+    story.hear(chain(1, 2, spec=Spec(OTHER)))
+    story.work()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.OBJECT_LOST}
+
+
+def test_functions_of_followers_stay_with_their_processor() -> None:
+    story = Story()
+    story.hear(Run([(OTHER, b"other code")], [], []))
+    story.hear(chain(1, 2, spec=Spec(OTHER)))
+    begin_next(story)
+    story.hear(ForgetFunctions([OTHER]))
+    assert story.pool.processors[1].specs == {1, 2}
+
+
+def test_a_processor_for_one_task_runs_one_task() -> None:
+    story = Story(config=replace(worker_config(), max_tasks_per_processor=1))
+    story.hear(chain(1, 2))
+    (datagram,) = story.hands[1].unread
+    assert unpack(datagram)[0] == ToProcessor.TASK
+    story.work()
+    assert story.fed() == []
+    story.hands[1].ended = True
+    story.die()
+    assert begin_next(story, 2) == 2
+
+
+def test_a_drained_worker_gives_back_a_follower_that_its_processor_does_not_have() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
+    story.hear(Drain("idle"))
+    story.work_on()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.returned() == [2]
+    assert story.ending is not None
+
+
+def test_a_restarted_scheduler_is_told_of_followers_that_run_by_themselves() -> None:
+    story = Story()
+    story.hear(chain(1, 2))
+    begin_next(story)
+    sent = story.restarted()
+    (report,) = [message for message in sent if isinstance(message, WorkerReport)]
+    assert report.ids == [task_id(1), task_id(2)]
+    story.hands[1].finish()
+    story.work()
+    assert story.done() == {1: Outcome.SUCCESS, 2: Outcome.SUCCESS}
+
+
+def test_a_reported_follower_is_given_back_when_the_task_before_fails() -> None:
+    story = Story()
+    story.hear(chain(1, 2, 3))
+    begin_next(story)
+    story.restarted()
+    story.hands[1].finish(Outcome.EXCEPTION)
+    story.flush()
+    assert story.done() == {1: Outcome.EXCEPTION}
+    assert story.returned() == [2, 3]
+
+
+def test_a_restarted_scheduler_sends_again_what_was_not_there_yet() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.hear(Run([], [], [follow([task_id(1), task_id(2)])]))
+    sent = story.restarted()
+    (report,) = [message for message in sent if isinstance(message, WorkerReport)]
+    assert report.ids == [task_id(1)]
+    story.work_on()
+    assert story.done() == {1: Outcome.SUCCESS}
+    assert story.fed() == []
