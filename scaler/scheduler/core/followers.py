@@ -17,7 +17,7 @@ from scaler.scheduler.core.state import Task, Waiting
 
 MAX_SECONDS = 0.01
 """As far as agents send ahead to a processor."""
-MAX_FOLLOWERS = 256
+MAX_FOLLOWERS = 1000
 MAX_BYTES = 64 * 1024
 """Arguments and inputs of a run: what may have been sent in vain."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from scaler.ids import TASK_KIND, show
 from scaler.needs import Needs, without_pin
@@ -100,8 +100,7 @@ class Submission:
         referencing: collects those that reference others, that are submitted again or claimed, or that have failed in
         a chunk; they are in no queue yet.
         """
-        account, session = client.account, client.session
-        accounts = self._state.accounts
+        account, session, accounts = client.account, client.session, self._state.accounts
         capacity = self._capacity(client, len(referencing))
         left = room = accounts.bytes_left(account)
         group = client.groups.get(columns.spec) or self._new_group(client, columns.spec)
@@ -112,7 +111,8 @@ class Submission:
         departed = self._state.departed and [each for each in self._state.departed if each.id == client.id]
         before = len(tasks)
         own = client.id + TASK_KIND
-        for index, (identifier, payload) in enumerate(zip(columns.ids, columns.payloads, strict=True)):
+        payloads = _shared(columns.payloads) if references else columns.payloads
+        for index, (identifier, payload) in enumerate(zip(columns.ids, payloads, strict=True)):
             if identifier in tasks or identifier in retained:
                 self._sessions.repeated(client, columns, index)
                 continue  # a repetition: one execution, one answer
@@ -254,6 +254,15 @@ def _label(session: DurableSession, task: Task, columns: TaskGroup, row: int) ->
     size_bytes = note_label(session.labels, columns, row)
     task.attempt = max(task.attempt, session.labels[task.id].attempt)
     return size_bytes
+
+
+def _shared(payloads: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield payloads, equal ones in a row as one object: most nodes of a graph have equal arguments."""
+    last = b""
+    for payload in payloads:
+        if payload != last:
+            last = payload
+        yield last
 
 
 def _note(wrong: list[str], text: str) -> None:

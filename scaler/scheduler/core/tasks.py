@@ -144,19 +144,22 @@ class Tasks:
         client = group.client
         if group.spec.failed:
             task.errors = AttemptErrors(group.spec.failed, texts=[_FAILED_IN_CHUNK])
+        references: list[bytes] = []  # the same ids, those of tasks as these have them: one object for each in a graph
         for reference in task.references:
-            if owner_of(reference) != client.id:
-                failed = failed or _NOT_ITS_OWN
-                continue
-            if not is_task(reference):
-                self._objects.use(reference)
-                continue
             other = client.tasks.get(reference)
             if other is not None:
                 if other.dependents is None:
                     other.dependents = []
                 other.dependents.append(task)
                 missing += 1
+                references.append(other.id)
+                continue
+            references.append(reference)
+            if owner_of(reference) != client.id:
+                failed = failed or _NOT_ITS_OWN
+                continue
+            if not is_task(reference):
+                self._objects.use(reference)
                 continue
             retained = client.retained.get(reference) or self._state.refused.get(reference)
             if retained is None:
@@ -166,6 +169,7 @@ class Tasks:
                 if retained.outcome != _SUCCESS and failed is None:
                     failed = retained
                     _errors_of(task).failed_input = retained.failed_input
+        task.references = tuple(references)
         if missing:
             task.state = Waiting(missing)
             self._state.waiting += 1
@@ -256,8 +260,10 @@ class Tasks:
     def inputs_of(self, task: Task) -> tuple[bytes, ...]:
         retained = task.group.client.retained
         return tuple(
-            retained[reference].payload if is_task(reference) else stored_reference(reference, 0)
-            for reference in task.references
+            [
+                retained[reference].payload if reference in retained else stored_reference(reference, 0)
+                for reference in task.references
+            ]
         )
 
     def recall(self, worker: Worker, tasks: Iterable[Task], *, cancel: bool = False) -> None:
@@ -813,15 +819,12 @@ class Tasks:
         client = task.group.client
         client.account.size_bytes -= REFERENCE_BYTES * len(task.references)
         for reference in task.references:
-            if owner_of(reference) != client.id:
-                continue
-            if not is_task(reference):
-                self._objects.unuse(reference)
-                continue
             retained = client.retained.get(reference)
             if retained is not None:
                 retained.uses -= 1
                 self._drop_retained(client, reference, retained)
+            elif not is_task(reference) and owner_of(reference) == client.id:
+                self._objects.unuse(reference)
 
     def _drop_retained(self, client: ClientRecord, identifier: bytes, retained: RetainedResult) -> None:
         if retained.uses or retained.unacknowledged:
