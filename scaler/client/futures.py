@@ -38,6 +38,9 @@ from scaler.serialization.exceptions import copy_of, load_exception
 from scaler.texts import readable
 
 MAX_CACHED_PAYLOADS = 256
+MAX_CACHED_BYTES = 1024
+_IMMUTABLE = frozenset({int, bool, str, type(None)})
+"""Types of values whose equals have equal payloads: not so floats, because 0.0 equals -0.0."""
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
 
@@ -74,7 +77,7 @@ class FutureTable(FutureOwner):
         self.released = 0
         """How many of them there were so far."""
         self._inbox_bytes = 0
-        self._payloads: dict[tuple[int, ...], bytes] = {}
+        self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
         """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
         self._read = b"", b""
@@ -160,24 +163,35 @@ class FutureTable(FutureOwner):
         return TaskFuture(self, task_id or self.ids.task(), template, payload, references, uploads)
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
-        """Return what `prepare` does, if the arguments are unfinished futures of this client alone.
+        """Return what `prepare` does, if the arguments are unfinished futures of this client and small values alone.
 
-        All such tasks have the same payload, by the order of the futures: most nodes of a graph need no pickling.
+        Tasks with the same values, and futures in the same places, have the same payload: most nodes of a graph need no
+        pickling.
         """
         indexes: dict[TaskFuture, int] = {}
+        order: list[int | tuple[type, object]] = []
+        """The index of each future; the type and value of each value, because 1 equals True."""
         for argument in args:
-            if type(argument) is not TaskFuture or not argument.is_pending_of(self):
+            kind = type(argument)
+            if kind is TaskFuture:
+                if not argument.is_pending_of(self):
+                    return None
+                order.append(indexes.setdefault(argument, len(indexes)))
+            elif kind in _IMMUTABLE:
+                order.append((kind, argument))
+            else:
                 return None
-            indexes.setdefault(argument, len(indexes))
         if len(indexes) > MAX_REFERENCES:
             return None
-        order = tuple([indexes[argument] for argument in args])
-        payload = self._payloads.get(order)
+        key = tuple(order)
+        payload = self._payloads.get(key)
         if payload is None:
+            parts, _ = dump_arguments(args, {}, None, self)
+            if len(parts) > 1 or len(parts[0]) > MAX_CACHED_BYTES:
+                return None
             if len(self._payloads) >= MAX_CACHED_PAYLOADS:
                 self._payloads.clear()
-            parts, _ = dump_arguments(args, {}, None, self)
-            payload = self._payloads[order] = bytes(parts[0])
+            payload = self._payloads[key] = bytes(parts[0])
         return TaskFuture(self, self.ids.task(), template, payload, tuple(indexes))
 
     def ended(

@@ -8,11 +8,13 @@ computations, other keys (their values), lists that hold keys or computations, a
 
 from __future__ import annotations
 
+import gc
 import reprlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol, cast
 
 from scaler.client.dask_nodes import (
     NodeCall,
@@ -42,12 +44,8 @@ _KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """Types of values that may be another key, as in Dask."""
 
 
-class Node(NamedTuple):
-    """A computation. needs: the keys among its arguments, each once."""
-
-    function: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    needs: tuple[Key, ...]
+Computation = tuple[Any, ...]
+"""A callable and its arguments, as in the graph."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,8 +66,9 @@ def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 class Plan:
     """What the wanted keys of a graph need.
 
-    nodes: in an order in which each comes after all that it needs. values: by key. wanted: each wanted key, and where
-    its value is found: under itself, or under the key that it stands for.
+    nodes: computations, in an order in which each comes after all that it needs. values: by key. uses: how many
+    computations need each of the values. wanted: each wanted key, and where its value is found: under itself, or under
+    the key that it stands for.
     """
 
     def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
@@ -79,8 +78,9 @@ class Plan:
         if isinstance(keys, str | bytes):
             raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
         self._graph = graph
-        self.nodes: dict[Key, Node] = {}
+        self.nodes: dict[Key, Computation] = {}
         self.values: dict[Key, Any] = {}
+        self.uses: Counter[Key] = Counter()
         self.wanted: dict[Key, Key] = {}
         self._stands_for: dict[Key, Key] = {}
         """Of keys that stand for another one: that one."""
@@ -123,55 +123,74 @@ class Plan:
 
     def _order(self) -> None:
         """Visit the wanted keys and all that they need, depth first and without recursion."""
-        entered: dict[Key, Node | None] = {}
-        path: dict[Key, Iterator[Key]] = {}
+        entered: dict[Key, Computation | None] = {}
+        path: set[Key] = set()
         for wanted in self.wanted:
-            if wanted in entered:
-                continue
-            path[wanted] = self._enter(wanted, entered)
-            while path:
-                key = next(reversed(path))
-                needed = next((needed for needed in path[key] if needed in path or needed not in entered), _NOTHING)
-                if needed in path:
-                    raise _cycle(list(path), needed)
-                if needed is not _NOTHING:
-                    path[needed] = self._enter(needed, entered)
-                    continue
-                del path[key]
-                node = entered[key]
-                if node is not None:
-                    self.nodes[key] = node
-                elif key in self._stands_for:
-                    self._targets[key] = self.target(self._stands_for[key])
+            stack = [] if wanted in entered else [self._step(wanted, entered, path)]
+            while stack:
+                key, needs, left = stack[-1]
+                for needed in left:
+                    if needed in path:
+                        raise _cycle([each for each, _, _ in stack], needed)
+                    if needed not in entered:
+                        stack.append(self._step(needed, entered, path))
+                        break
+                else:
+                    stack.pop()
+                    path.remove(key)
+                    self._leave(key, entered[key], needs)
 
-    def _enter(self, key: Key, entered: dict[Key, Node | None]) -> Iterator[Key]:
-        """Note the node or value of a key, unless it stands for another one; return the keys that it needs."""
-        value = self._graph[key]
+    def _step(
+        self, key: Key, entered: dict[Key, Computation | None], path: set[Key]
+    ) -> tuple[Key, dict[Key, None], Iterator[Key]]:
+        """Go on to a key. Returns it, the keys that it needs, and those of them that are to be visited: all."""
         needs: dict[Key, None] = {}
-        entered[key] = None
+        entered[key] = self._enter(key, needs)
+        path.add(key)
+        return key, needs, iter(needs)
+
+    def _leave(self, key: Key, computation: Computation | None, needs: dict[Key, None]) -> None:
+        """Note a key, after all that it needs."""
+        if computation is not None:
+            self.nodes[key] = computation
+            values = self.values
+            # A value counts once of a computation that has several names for it.
+            needed = dict.fromkeys(map(self.target, needs)) if self._targets else needs
+            if used := [each for each in needed if each in values]:
+                self.uses.update(used)
+        elif key in self._stands_for:
+            self._targets[key] = self.target(self._stands_for[key])
+
+    def _enter(self, key: Key, needs: dict[Key, None]) -> Computation | None:
+        """Return the computation of a key; None when it is a value or stands for another key, which is noted.
+
+        Notes the keys that it needs.
+        """
+        value = self._graph[key]
         if self._node_types and isinstance(value, self._node_types):
-            entered[key] = self._enter_node(key, value, needs)
-        elif _is_computation(value):
+            return self._enter_node(key, value, needs)
+        if _is_computation(value):
             self._check_plain(key, value[0])
+            graph = self._graph
             for argument in value[1:]:
-                self._scan(key, argument, needs)
-            entered[key] = Node(value[0], value[1:], tuple(needs))
-        elif type(value) is list and self._computes(value):
+                if type(argument) is str and argument in graph:  # as most arguments are
+                    needs[argument] = None
+                else:
+                    self._scan(key, argument, needs)
+            return cast("Computation", value)
+        if type(value) is list and self._computes(value):
             self._scan(key, value, needs, is_value=True)
-            entered[key] = Node(same, (value,), tuple(needs))
-        elif type(value) in _KEY_TYPES and self._is_key(value) and value != key:
+            return same, value
+        if type(value) in _KEY_TYPES and self._is_key(value) and value != key:
             self._stands_for[key] = value
             needs[value] = None
         else:
             self._check_plain(key, value)
             self.values[key] = value
-        return iter(needs)
+        return None
 
-    def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Node | None:
-        """Return the computation of a node of Dask; None when it is a value or stands for another key, which is noted.
-
-        Notes the keys that it needs. Raises UsageError when the graph does not have them.
-        """
+    def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
+        """Do what `_enter` does for a node of Dask. Raises UsageError when the graph does not have what it needs."""
         value = value_of(node)
         if value is not None:
             self._check_plain(key, value[0])
@@ -186,7 +205,7 @@ class Plan:
         function = self._functions.get(name)
         if function is None:
             function = self._functions[name] = NodeFunction(name)
-        return Node(function, (NodeCall(node, tuple(needs)), *needs), tuple(needs))
+        return function, NodeCall(node, tuple(needs)), *needs
 
     def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
         for needed in target_of(node) or node.dependencies:
@@ -258,6 +277,18 @@ def _cycle(path: list[Key], again: Key) -> UsageError:
     return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
 
 
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Pause the garbage collector: as a large graph grows, it would visit all of it many times, and find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class NodeBar(Protocol):
     """Shows how many computations of a graph have ended."""
 
@@ -311,17 +342,17 @@ class GraphRun:
 
         Raises UsageError when the graph cannot be run; then nothing runs.
         """
-        self._plan = Plan(graph, keys)
         self._table = table
         self._templates = templates
         self._own = own
         self._tasks: list[TaskFuture] = []
         self.futures: dict[Key, TaskFuture] = {}
         try:
-            self._prepare()
-            while not self._table.add([task for task in self._tasks if not task.done()]):
-                # A future among the graph's values has ended meanwhile: its value must be embedded.
-                self._prepare()
+            with _no_collections():
+                self._prepare(Plan(graph, keys))
+                while not self._table.add([task for task in self._tasks if not task.done()]):
+                    # A future among the graph's values has ended meanwhile: its value must be embedded.
+                    self._prepare(Plan(graph, keys))
         except BaseException:
             self.cancel()
             raise
@@ -348,25 +379,27 @@ class GraphRun:
         for task in self._tasks:
             task.cancel()
 
-    def _prepare(self) -> None:
+    def _prepare(self, plan: Plan) -> None:
         """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded."""
-        plan, table = self._plan, self._table
+        table = self._table
         wanted = set(plan.wanted.values())
         templates: dict[tuple[int, bool], TaskTemplate] = {}
         found: dict[Key, Any] = dict(plan.values)
         self._tasks = []
-        self._share_values(found)
-        for key, node in plan.nodes.items():
+        self._share_values(plan, found)
+        for key, (function, *arguments) in plan.nodes.items():
             deliver = key in wanted
             own = self._own.get(key)
-            template = templates.get((id(node.function), deliver)) if own is None else None
+            template = templates.get((id(function), deliver)) if own is None else None
             if template is None:
-                template = self._templates(node.function, deliver, own)
+                template = self._templates(function, deliver, own)
                 if own is None:
-                    templates[id(node.function), deliver] = template
-            task = found[key] = table.prepare(
-                template, tuple([plan.fill(argument, found) for argument in node.arguments]), {}
-            )
+                    templates[id(function), deliver] = template
+            # Most arguments are keys.
+            filled = [
+                found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments
+            ]
+            task = found[key] = table.prepare(template, tuple(filled), {})
             task.node = (key,)
             self._tasks.append(task)
         for key, target in plan.wanted.items():
@@ -383,12 +416,9 @@ class GraphRun:
                     future = table.ended(template, value)
             self.futures[key] = future
 
-    def _share_values(self, found: dict[Key, Any]) -> None:
-        values = self._plan.values
-        uses: Counter[Key] = Counter()
-        for node in self._plan.nodes.values():  # each value counts once of a computation that has several names for it
-            uses.update(key for key in dict.fromkeys(map(self._plan.target, node.needs)) if key in values)
-        for key, count in uses.items():
+    def _share_values(self, plan: Plan, found: dict[Key, Any]) -> None:
+        """Put large values into the object storage that several computations need."""
+        for key, count in plan.uses.items():
             value = found[key]
             if count < 2 or isinstance(value, (*_SMALL, ByReference)):
                 continue

@@ -168,7 +168,7 @@ class TaskSession:
         """Objects that the user sent, until the client is cleared."""
         self._failed_uploads: list[ObjectUpload] = []
         """Those that had failed before this step added a task that needs them."""
-        self._unsent: deque[tuple[int, ClientTask]] = deque()
+        self._unsent: deque[ClientTask] = deque()
         """Tasks that can be sent, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
         self._gated: dict[ClientTask, _Gate] = {}
         self._dropped: dict[bytes, ScalerError | None] = {}
@@ -236,7 +236,11 @@ class TaskSession:
         if (task.uploads or template.uploads or (self._gated and task.references)) and self._gate(task, template):
             return
         self.unsent_bytes += len(task.payload) + ROW_BYTES
-        self._unsent.append((self.resolved, task))
+        self._queue(task)
+
+    def _queue(self, task: ClientTask) -> None:
+        task.resolved = self.resolved
+        self._unsent.append(task)
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
         """Keep a task back until the uploads that it needs are stored. Returns False when they all are."""
@@ -263,7 +267,7 @@ class TaskSession:
                 gate[1].discard(upload)
                 if not gate[1]:
                     self.unsent_bytes += len(task.payload) + ROW_BYTES
-                    self._unsent.append((self.resolved, task))
+                    self._queue(task)
         upload.waiting.clear()
 
     def _clear(self, commands: list[SessionCommand]) -> None:
@@ -415,7 +419,7 @@ class TaskSession:
             commands += _in_slices(Release, self._released)
 
     def _acknowledgeable(self) -> int:
-        number = self._unsent[0][0] if self._unsent else self.resolved
+        number = self._unsent[0].resolved if self._unsent else self.resolved
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
     def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
@@ -423,12 +427,12 @@ class TaskSession:
         sent, again = Stage.SENT, Stage.AGAIN
         while unsent and free_bytes > 0:
             size = 0
-            acknowledged = self._acknowledgeable() if gated else unsent[0][0]
+            acknowledged = self._acknowledgeable() if gated else unsent[0].resolved
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
-            is_again = unsent[0][1].stage is again
+            is_again = unsent[0].stage is again
             while unsent and size < SPLIT_BATCH_BYTES:
-                _, task = unsent[0]
+                task = unsent[0]
                 template = task.template
                 if (task.stage is again) is not is_again and template is not None:
                     break

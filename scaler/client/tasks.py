@@ -140,6 +140,8 @@ class ClientTask:
     references: tuple[Reference, ...] = ()
     uploads: tuple[ObjectUpload, ...] = ()
     stage: Stage = Stage.UNSENT
+    resolved: int = field(init=False)
+    """Number of the last Finished whose futures were resolved when it was queued to be sent; unset before."""
     is_used: bool = field(init=False)
     """Other tasks name its value; unset when none does."""
     is_persisted: bool = field(init=False)

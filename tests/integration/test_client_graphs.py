@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import threading
 import time
@@ -34,6 +35,10 @@ def inc(x: int) -> int:
 
 def add(x: Any, y: Any) -> Any:
     return x + y
+
+
+def pair(x: Any, y: Any) -> Any:
+    return x, y
 
 
 def fail(x: Any) -> None:
@@ -186,3 +191,25 @@ def test_a_hundred_thousand_nodes_in_one_graph(client: Client) -> None:
     graph["last"] = (add, "all", ("x", 99_999))
     assert client.get(graph, ["last", ("x", 50_000)]) == {"last": 200_002, ("x", 50_000): 2}
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 400 * 1024, "kilobytes: 4 KB for each node"
+
+
+def test_values_that_are_equal_and_of_other_types_stay_apart_beside_futures(client: Client) -> None:
+    values: list[Any] = [1, True, 1.0, 0, False, 0.0, -0.0, None]
+    graph: dict[Any, Any] = {"n": (inc, 1)} | {place: (pair, "n", value) for place, value in enumerate(values, 100)}
+    found = client.get(graph, list(range(100, 100 + len(values))))
+    assert [repr(each) for each in found.values()] == [repr((2, value)) for value in values]
+
+
+def test_a_graph_leaves_the_garbage_collector_as_it_was(client: Client) -> None:
+    assert gc.isenabled()
+    client.get({"n": (inc, 1)}, ["n"])
+    assert gc.isenabled()
+    with pytest.raises(UsageError):
+        client.get({"n": (inc, "m"), "m": (inc, "n")}, ["n"])
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        client.get({"n": (inc, 1)}, ["n"])
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

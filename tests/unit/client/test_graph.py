@@ -19,9 +19,9 @@ def run(graph: dict[Any, Any], keys: list[Any]) -> dict[Any, Any]:
     """Run a plan here, as the tasks would."""
     plan = Plan(graph, keys)
     values = dict(plan.values)
-    for key, node in plan.nodes.items():
-        arguments = pickle.loads(pickle.dumps([plan.fill(argument, values) for argument in node.arguments]))
-        values[key] = node.function(*arguments)
+    for key, (function, *arguments) in plan.nodes.items():
+        filled = pickle.loads(pickle.dumps([plan.fill(argument, values) for argument in arguments]))
+        values[key] = function(*filled)
     return {key: values[plan.wanted[key]] for key in keys}
 
 
@@ -34,7 +34,11 @@ def test_only_what_the_keys_need_is_planned_and_each_comes_after_its_needs() -> 
     graph = {"last": (add, "middle", "first"), "middle": (add, "first", "first"), "first": (int,), "other": (int,)}
     plan = Plan(graph, ["last"])
     assert list(plan.nodes) == ["first", "middle", "last"]
-    assert plan.nodes["middle"].needs == ("first",)
+
+
+def test_a_value_counts_once_of_each_computation_that_needs_it() -> None:
+    plan = Plan({"a": 1, "b": "a", "c": (add, "a", "b"), "d": (add, "c", "a")}, ["d"])
+    assert plan.uses == {"a": 2}
 
 
 def test_lists_and_inner_computations_of_keys() -> None:
