@@ -3,9 +3,9 @@
 Rates, and the growth of all processes together at its largest, per node. The graph itself is made before.
 
     python benchmarks/peers.py                    # once
-    python benchmarks/large_graphs.py [--nodes 1000000] [--chain-nodes 100000] [--peer-nodes 10000] [--limit 1200]
+    python benchmarks/large_graphs.py [--nodes 1000000] [--peer-nodes 10000] [--limit 1200]
 
-Chains and other systems get fewer nodes, because they need minutes for them; their rates hardly depend on the number.
+Other systems get fewer nodes, because they need minutes for them; their rates hardly depend on the number.
 """
 
 from __future__ import annotations
@@ -129,7 +129,6 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1_000_000)
-    parser.add_argument("--chain-nodes", type=int, default=100_000)
     parser.add_argument("--peer-nodes", type=int, default=10_000)
     parser.add_argument("--limit", type=float, default=1_200.0, help="seconds of one run")
     parser.add_argument("--systems", default=",".join(PLATFORMS))
@@ -140,8 +139,7 @@ def main() -> None:
     print("\n| graph | system | nodes | nodes/s | B/node, all processes |\n| --- | --- | --- | --- | --- |", flush=True)
     for kind, name in enumerate(KINDS):
         for system in systems:
-            own = given.nodes if kind else given.chain_nodes
-            nodes = own if system == "scaler" else given.peer_nodes
+            nodes = given.nodes if system == "scaler" else given.peer_nodes
             answer = run_once("large_graphs", system, {"kind": kind, "nodes": nodes}, given.limit)
             found = [f"{answer.figures[each]:,.0f}" for each in ("nodes/s", "B/node") if each in answer.figures]
             print(f"| {name} | {system} | {nodes:,} | {' | '.join(found or [answer.problem, '-'])} |", flush=True)
