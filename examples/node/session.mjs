@@ -12,8 +12,7 @@ const HANDSHAKE_MS = 5_000;
 const FIRST_PAUSE_MS = 20;
 const LONGEST_PAUSE_MS = 1_000;
 
-const NO_HANDSHAKE =
-  "the connection ended in its handshake: is the credential of this cluster, and does the server ask for one?";
+const NO_HANDSHAKE = "the handshake failed: does the server ask for a credential, and is this one of its cluster?";
 
 /** Thrown when a server refuses this peer; it does not help to try again. */
 export class RefusedError extends Error {}
@@ -88,9 +87,7 @@ export class Session {
     socket.events.on("handshake:error:auth", ({ error }) => {
       this.#refuse(socket, `the server refuses this key (${error.message})`);
     });
-    socket.events.on("handshake:error:protocol", () => {
-      end("the server expects another key, or none, or has another key itself");
-    });
+    socket.events.on("handshake:error:protocol", () => end(NO_HANDSHAKE));
   }
 
   async #read(socket) {
