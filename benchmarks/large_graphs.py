@@ -30,7 +30,8 @@ INPUTS = 10
 LAYERS = 100
 MODULUS = 1_000_003
 """Keeps the values small."""
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 1.0
+"""Reading how much memory a large process has takes a part of this time, and a core."""
 
 Graph = dict[str, Any]
 VALUES: Graph = {f"value {number}": number for number in range(INPUTS)}
