@@ -311,8 +311,7 @@ class SocketConnector(ConnectorShell):
 
     def _dial(self) -> t.Connection:
         try:
-            local = connect_local(self._address, self._wakeups) if self._tries_local else None
-            if local is not None:
+            if (local := self._dial_locally()) is not None:
                 return local
             # Peers on the server's host need no ZeroMQ, whose import takes 20 ms and several megabytes.
             from scaler.net.zmq_connection import ZmqConnection  # noqa: PLC0415
@@ -322,9 +321,15 @@ class SocketConnector(ConnectorShell):
             if self._context is None:
                 self._context = acquire_context(self._io_threads)
                 self._at_close.callback(release_context)
+                # A server that starts together with this peer may have begun to listen meanwhile.
+                if (local := self._dial_locally()) is not None:
+                    return local
             return ZmqConnection(self._context, self._address, self._wakeups, self._keys(), self._compression)
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
+
+    def _dial_locally(self) -> t.Connection | None:
+        return connect_local(self._address, self._wakeups) if self._tries_local else None
 
 
 class _Closable(Protocol):

@@ -17,7 +17,7 @@ import psutil
 import pytest
 import zmq
 
-from scaler.net import connector, transport
+from scaler.net import connector, transport, zmq_transport
 from scaler.net.connection import Broken, Closed, Opened, Received
 from scaler.net.local import connect_local, local_name
 from scaler.net.transport import LINGER_SECONDS
@@ -93,6 +93,26 @@ def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp(addre
         client = Asker(server.address)
         await client.ask(1)
         assert tcp_connections(server.address) == 0
+
+    run(test)
+
+
+def test_a_server_that_begins_to_listen_while_a_peer_loads_zeromq_is_reached_without_tcp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def test() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as once:
+            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+
+        def load(io_threads: int) -> zmq_transport.Context:
+            server_with(address=address)
+            return acquire(io_threads)
+
+        acquire = zmq_transport.acquire_context
+        monkeypatch.setattr(zmq_transport, "acquire_context", load)
+        client = Asker(address)
+        await client.ask(1)
+        assert tcp_connections(address) == 0
 
     run(test)
 
