@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -16,6 +17,8 @@ from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 
 LOAD_SHARE = 0.05
 """Of one CPU, measuring takes no more than this."""
+MAX_READINGS = 3
+"""Of the exact shares, while processes begin and end."""
 READ_KILLS_SECONDS = 2.0
 _STATUS_FIELDS = (b"RssAnon:", b"VmSwap:")
 _ROLLUP_FIELDS = (b"Pss_Anon:", b"SwapPss:")
@@ -135,12 +138,29 @@ def counted_bytes(pid: int) -> int:
 
 
 def _private_bytes(pid: int) -> int:
-    return _sum_of(pid, "status", _STATUS_FIELDS)
+    return bytes_of(pid, "status", _STATUS_FIELDS)
 
 
 def exact_bytes(pid: int) -> int:
-    """Return the same, with the share of each process in its pages. Takes milliseconds per gigabyte."""
-    return sum(_sum_of(each, "smaps_rollup", _ROLLUP_FIELDS) or _private_bytes(each) for each in _with_descendants(pid))
+    """Return the same, with the share of each process in its pages. Takes milliseconds per gigabyte.
+
+    A process that begins or ends while the others are read changes their shares: all of them are then read again. If
+    that does not help, the smallest sum is the answer.
+    """
+    smallest, after = sys.maxsize, _living(pid)
+    for _ in range(MAX_READINGS):
+        before = after
+        total = sum(bytes_of(each, "smaps_rollup", _ROLLUP_FIELDS) or _private_bytes(each) for each in before)
+        after = _living(pid)
+        if after == before:
+            return total
+        smallest = min(smallest, total)
+    return smallest
+
+
+def _living(pid: int) -> list[int]:
+    """Return a process and its descendants, without those that have ended and still have their pids."""
+    return [each for each in _with_descendants(pid) if _private_bytes(each)]
 
 
 def _with_descendants(pid: int) -> Iterator[int]:
@@ -153,7 +173,7 @@ def _with_descendants(pid: int) -> Iterator[int]:
                     pids += map(int, (thread / "children").read_bytes().split())
 
 
-def _sum_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
+def bytes_of(pid: int, name: str, fields: tuple[bytes, ...]) -> int:
     """Return the sum of some fields of a file of a process, in bytes; 0 when it is not readable."""
     try:
         lines = Path("/proc", str(pid), name).read_bytes().splitlines()
