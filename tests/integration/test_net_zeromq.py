@@ -474,12 +474,14 @@ def test_a_server_that_ends_the_handshake_first_is_known_by_its_greeting(
     greeting = b"\xff" + bytes(8) + b"\x7f\3\1" + mechanism.ljust(52, b"\0")
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        accepted.append(writer)
         writer.write(greeting[:10])
         if len(await reader.readexactly(11)) == 11 and next(attempts):
             writer.write(greeting[10:])
         writer.close()
 
     attempts = cycle((False, True))  # a plain connection follows each that ZeroMQ makes
+    accepted: list[asyncio.StreamWriter] = []
 
     async def test() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -488,6 +490,10 @@ def test_a_server_that_ends_the_handshake_first_is_known_by_its_greeting(
         assert has_heard(client, text)
         server.close()
         await server.wait_closed()
+        for writer in accepted:
+            writer.close()
+            with suppress(ConnectionError):
+                await writer.wait_closed()
 
     run(test)
 
