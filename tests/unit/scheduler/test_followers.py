@@ -125,6 +125,41 @@ def test_a_task_with_two_dependents_has_no_follower(cluster: Cluster) -> None:
     assert sent_ahead(cluster) == []
 
 
+def test_a_task_with_other_needs_does_not_follow(cluster: Cluster) -> None:
+    (first,) = cluster.submit("client")
+    cluster.worker("x", {"x": None})
+    cluster.submit("client", references=[(first,)], needs=(("x", 0.0),))
+    cluster.give_back("w", first)
+    assert sent_ahead(cluster) == []
+
+
+def test_an_item_that_failed_in_its_chunk_waits_for_its_delay_and_does_not_follow(cluster: Cluster) -> None:
+    (first,) = cluster.submit("client")
+    (second,) = cluster.submit("client", references=[(first,)], failed=1)
+    cluster.give_back("w", first)
+    assert cluster.on("w") == [first]
+    assert sent_ahead(cluster) == []
+    cluster.finish("w", first, seconds=SHORT)
+    assert cluster.on("w") == [second]
+
+
+def test_what_follows_a_task_that_is_tried_again_goes_with_its_next_attempt(cluster: Cluster) -> None:
+    first, second = chain(cluster, 2)
+    cluster.finish("w", first, outcome=Outcome.EXCEPTION_TO_RETRY, payload=b"\x80 oops", seconds=SHORT)
+    assert cluster.on("w") == []
+    assert not cluster.state.workers[cluster.peer("w")].ahead
+    cluster.wait(3.0, ["client", "w"])
+    assert sent_ahead(cluster)[-1] == (first, second, 2, (b"",))
+
+
+def test_nothing_follows_a_task_that_is_cancelled_before_it_starts(cluster: Cluster) -> None:
+    first, second = chain(cluster, 2)
+    cluster.cancel("client", first)
+    cluster.give_back("w", first)
+    assert cluster.outcome("client", second) is Outcome.CANCELLED
+    assert not cluster.state.workers[cluster.peer("w")].ahead
+
+
 def test_a_task_with_a_stored_input_does_not_follow(cluster: Cluster) -> None:
     (large,) = cluster.submit("client")
     cluster.finish("w", large, payload=stored_reference(result_id(large, 1), 100_000), seconds=SHORT)

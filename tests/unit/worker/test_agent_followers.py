@@ -68,6 +68,19 @@ def test_a_processor_gets_the_next_chain_behind_the_first_one() -> None:
     assert story.pool.processors[1].work_us == 0.0
 
 
+def test_a_processor_has_the_work_of_all_followers() -> None:
+    story = Story()
+    story.run(9)
+    story.work(duration_us=100)
+    story.hear(chain(1, 2, 3))
+    story.run(4)
+    processor = story.pool.processors[1]
+    assert processor.work_us == 400.0
+    for left in (300.0, 200.0, 100.0):
+        story.work(duration_us=100)
+        assert processor.work_us == left
+
+
 def test_nothing_runs_behind_a_task_that_fails() -> None:
     story = Story()
     story.hear(chain(1, 2, 3))
@@ -244,6 +257,24 @@ def test_a_reported_follower_is_given_back_when_the_task_before_fails() -> None:
     story.flush()
     assert story.done() == {1: Outcome.EXCEPTION}
     assert story.returned() == [2, 3]
+
+
+def test_a_reported_follower_is_given_back_with_the_task_before_that_runs_elsewhere() -> None:
+    story = Story()
+    story.run(9)
+    story.hands[1].begin(story.now)
+    story.hear(chain(1, 2))
+    story.restarted(elsewhere=[1])
+    assert story.returned() == [1, 2]
+
+
+def test_a_restarted_scheduler_is_not_told_of_followers_whose_processor_died() -> None:
+    story = Story()
+    story.births_take_time = True
+    story.hear(chain(1, 2))
+    story.die()
+    (report,) = [message for message in story.restarted() if isinstance(message, WorkerReport)]
+    assert report.ids == [task_id(1)]
 
 
 def test_a_restarted_scheduler_sends_again_what_was_not_there_yet() -> None:
