@@ -101,7 +101,7 @@ class AsyncCalls(ABC):
         **options: Any,
     ) -> dict[Key, Any]:
         """Compute these keys of a graph, as `Client.get`; return them with their values, or futures."""
-        call = partial(self._open._graph, graph, keys, **options)
+        call = partial(self._open._graph, graph, keys, block=block, **options)
         run = await _in_thread(self._thread, call, late=GraphRun.cancel)
         if not block:
             return run.futures

@@ -27,6 +27,7 @@ from scaler.client.functions import Submitter, TemplateTable, check_call
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, Key, nodes_with_options
+from scaler.client.graph_chunks import checked_size
 from scaler.client.item_limits import ItemLimits, run_limited
 from scaler.client.map import (
     UNBOUNDED,
@@ -362,6 +363,7 @@ class Client(Submitter):
         block: bool = True,
         *,
         node_options: Mapping[Any, OptionKeywords] | None = None,
+        chunk_size: int | None = None,
         progress: bool = False,
         **options: Unpack[OptionKeywords],
     ) -> dict[Key, Any]:
@@ -373,7 +375,7 @@ class Client(Submitter):
         `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent, for missing keys and
         cycles.
         """
-        run = self._graph(graph, keys, node_options, **options)
+        run = self._graph(graph, keys, node_options, chunk_size, block, **options)
         return run.values(bar_of(run) if progress else None) if block else run.futures
 
     @hiding_frames
@@ -774,6 +776,8 @@ class Client(Submitter):
         graph: Mapping[Any, Any],
         keys: Sequence[Any],
         node_options: Mapping[Any, OptionKeywords] | None = None,
+        chunk_size: int | None = None,
+        block: bool = True,
         **options: Unpack[OptionKeywords],
     ) -> GraphRun:
         self._check_open()
@@ -785,7 +789,10 @@ class Client(Submitter):
         def template(fn: Callable[..., Any], deliver: bool, node: Options | None) -> TaskTemplate:
             return self._templates.template(fn, (node or carried)._replace(deliver=deliver, call=call.number), parent)
 
-        return GraphRun(graph, keys, self._futures, template, own)
+        size = checked_size(chunk_size, block, carried, self._serializer)
+        if chunk_size is None and self._is_in_process:
+            size = 1  # so that a debugger finds one node after the other
+        return GraphRun(graph, keys, self._futures, template, own, size)
 
     def _status(self) -> ClusterStatus:
         from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)

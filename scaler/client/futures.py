@@ -297,6 +297,17 @@ class FutureTable(FutureOwner):
         self.check_open()
         return bool(is_true)
 
+    def wait_ended(self, futures: Iterable[TaskFuture], seconds: float) -> None:
+        """Wait until all of these have ended, however that is, but not for longer than this."""
+        until = time.monotonic() + seconds
+        for future in futures:
+            try:
+                future.exception(max(0.0, until - time.monotonic()))
+            except CancelledError:
+                pass
+            except TimeoutError:
+                return
+
     def wait_for_room(self) -> None:
         """Wait until the limits allow another task. Called under the lock. Raises LimitError or ClientClosedError.
 

@@ -9,9 +9,13 @@ computations, other keys (their values), lists that hold keys or computations, a
 from __future__ import annotations
 
 import gc
+import math
 import reprlib
+import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -26,13 +30,26 @@ from scaler.client.dask_nodes import (
     target_of,
     value_of,
 )
+from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
+from scaler.client.graph_chunks import (
+    MAX_CHUNK_SECONDS,
+    MAX_NODES,
+    MIN_NODES,
+    WAIT_SECONDS,
+    Cut,
+    Measured,
+    NodeTask,
+    samples_of,
+)
+from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import UsageError
-from scaler.serialization import dump_value, size_of
+from scaler.serialization import Parts, dump_value, size_of
 from scaler.serialization.arguments import ByReference, same
+from scaler.serialization.exceptions import copy_of
 from scaler.worker.processor.calling import finish
 
 Key = Hashable
@@ -40,12 +57,16 @@ SHARED_VALUE_BYTES = 4096
 """A larger value that several computations need is put into the object storage, once."""
 _NOTHING = object()
 _SMALL = (type(None), bool, int, float, complex)
+_STRINGS = frozenset({str})
 _KEY_TYPES = frozenset({str, bytes, int, float, tuple})
 """Types of values that may be another key, as in Dask."""
 
 
 Computation = tuple[Any, ...]
 """A callable and its arguments, as in the graph."""
+_ON_PATH = -1
+_Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
+"""A key, its computation, what it needs, and those of these that are to be visited: all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,10 +103,18 @@ class Plan:
         self.values: dict[Key, Any] = {}
         self.uses: Counter[Key] = Counter()
         self.wanted: dict[Key, Key] = {}
+        self.keys: list[Key] = []
+        """Of values and computations, in that order: each has its number there."""
+        self._numbers: dict[Key, int] = {}
+        """Also of keys that stand for another one: the number of that. _ON_PATH: what a key needs is being visited."""
+        self._inputs = array("I")
+        """The numbers of what the computations need, of one after the other."""
+        self._ends = array("Q")
+        """By number: where its inputs end."""
+        self._is_value = bytearray()
+        """By number."""
         self._stands_for: dict[Key, Key] = {}
         """Of keys that stand for another one: that one."""
-        self._targets: dict[Key, Key] = {}
-        """Of the same keys: where their value is found."""
         self._node_types = node_types()
         self._functions: dict[str, NodeFunction] = {}
         """Of Dask's nodes, by their display names."""
@@ -97,14 +126,39 @@ class Plan:
         self.wanted = {key: self.target(key) for key in self.wanted}
 
     def target(self, key: Key) -> Key:
-        return self._targets.get(key, key)
+        """Return the key under which the value of a key is found: another one where it stands for that."""
+        return self.keys[self._numbers[key]]
+
+    def number(self, key: Key) -> int:
+        """Return the number of a key, or of the one that it stands for."""
+        return self._numbers[key]
+
+    def is_key(self, argument: Any) -> bool:
+        """Tell whether an argument of a computation is a key."""
+        try:
+            return argument in self._numbers
+        except TypeError:  # it cannot be hashed
+            return False
+
+    def inputs(self, number: int) -> Sequence[int]:
+        """Return the numbers of what a computation needs; of one whose arguments are all strings, in their order."""
+        return self._inputs[self._ends[number - 1] if number else 0 : self._ends[number]]
+
+    def is_simple(self, arguments: Sequence[Any]) -> bool:
+        """Tell whether arguments are keys and values alone: there is nothing inside them to compute or to fill in."""
+        return _STRINGS.issuperset(map(type, arguments)) or not any(
+            self._is_compound(each) for each in arguments if not self._is_key(each)
+        )
+
+    def _is_compound(self, argument: Any) -> bool:
+        return type(argument) is list or _is_computation(argument) or isinstance(argument, self._node_types)
 
     def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
         """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
         if self._node_types and isinstance(argument, self._node_types):
             return self._fill_node(argument, values)
         if self._is_key(argument):
-            return values[self._targets.get(argument, argument)]
+            return values[self.target(argument)]
         if type(argument) is list:
             return [self.fill(inner, values) for inner in argument]
         if _is_computation(argument):
@@ -123,50 +177,60 @@ class Plan:
 
     def _order(self) -> None:
         """Visit the wanted keys and all that they need, depth first and without recursion."""
-        entered: dict[Key, Computation | None] = {}
-        path: set[Key] = set()
+        graph, numbers = self._graph, self._numbers
         for wanted in self.wanted:
-            stack = [] if wanted in entered else [self._step(wanted, entered, path)]
+            stack = [] if wanted in numbers else [self._enter(wanted)]
             while stack:
-                key, needs, left = stack[-1]
+                key, computation, needs, left = stack[-1]
                 for needed in left:
-                    if needed in path:
-                        raise _cycle([each for each, _, _ in stack], needed)
-                    if needed not in entered:
-                        stack.append(self._step(needed, entered, path))
+                    number = numbers.get(needed)
+                    if number is None:
+                        if needed not in graph:
+                            self._scan(key, needed, {})  # raises
+                        stack.append(self._enter(needed))
                         break
+                    if number == _ON_PATH:
+                        raise _cycle([each for each, *_ in stack], needed)
                 else:
                     stack.pop()
-                    path.remove(key)
-                    self._leave(key, entered[key], needs)
+                    self._leave(key, computation, needs)
 
-    def _step(
-        self, key: Key, entered: dict[Key, Computation | None], path: set[Key]
-    ) -> tuple[Key, dict[Key, None], Iterator[Key]]:
-        """Go on to a key. Returns it, the keys that it needs, and those of them that are to be visited: all."""
+    def _enter(self, key: Key) -> _Entered:
+        """Go on to a key."""
+        self._numbers[key] = _ON_PATH
+        value = self._graph[key]
+        if type(value) is tuple and not self._node_types and _is_computation(value):
+            arguments = value[1:]
+            if _STRINGS.issuperset(map(type, arguments)):  # they are keys, or it is a mistake
+                return key, value, arguments, iter(arguments)
         needs: dict[Key, None] = {}
-        entered[key] = self._enter(key, needs)
-        path.add(key)
-        return key, needs, iter(needs)
+        computation = self._computation(key, value, needs)
+        return key, computation, needs, iter(needs)
 
-    def _leave(self, key: Key, computation: Computation | None, needs: dict[Key, None]) -> None:
+    def _leave(self, key: Key, computation: Computation | None, needs: Iterable[Key]) -> None:
         """Note a key, after all that it needs."""
+        numbers = self._numbers
+        if computation is None and key in self._stands_for:
+            numbers[key] = numbers[self._stands_for[key]]
+            return
+        numbers[key] = len(self.keys)
+        self.keys.append(key)
+        self._is_value.append(computation is None)
         if computation is not None:
             self.nodes[key] = computation
-            values = self.values
+            inputs = [numbers[each] for each in needs]
+            self._inputs.extend(inputs)
+            is_value = self._is_value
             # A value counts once of a computation that has several names for it.
-            needed = dict.fromkeys(map(self.target, needs)) if self._targets else needs
-            if used := [each for each in needed if each in values]:
-                self.uses.update(used)
-        elif key in self._stands_for:
-            self._targets[key] = self.target(self._stands_for[key])
+            if used := {each for each in inputs if is_value[each]}:
+                self.uses.update([self.keys[each] for each in used])
+        self._ends.append(len(self._inputs))
 
-    def _enter(self, key: Key, needs: dict[Key, None]) -> Computation | None:
+    def _computation(self, key: Key, value: Any, needs: dict[Key, None]) -> Computation | None:
         """Return the computation of a key; None when it is a value or stands for another key, which is noted.
 
         Notes the keys that it needs.
         """
-        value = self._graph[key]
         if self._node_types and isinstance(value, self._node_types):
             return self._enter_node(key, value, needs)
         if _is_computation(value):
@@ -190,7 +254,7 @@ class Plan:
         return None
 
     def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
-        """Do what `_enter` does for a node of Dask. Raises UsageError when the graph does not have what it needs."""
+        """Do what `_computation` does, for a node of Dask. Raises UsageError for keys that the graph does not have."""
         value = value_of(node)
         if value is not None:
             self._check_plain(key, value[0])
@@ -292,7 +356,7 @@ def _no_collections() -> Iterator[None]:
 class NodeBar(Protocol):
     """Shows how many computations of a graph have ended."""
 
-    def count_future(self, future: Any) -> None: ...
+    def count_future(self, future: Any, count: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -337,22 +401,26 @@ class GraphRun:
         table: FutureTable,
         templates: Templates,
         own: Mapping[Key, Options],
+        chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. own: options of single nodes.
+        """Submit the tasks. own: options of single nodes. chunk_size: nodes of a task, at most; None: by measurement.
 
         Raises UsageError when the graph cannot be run; then nothing runs.
         """
         self._table = table
         self._templates = templates
         self._own = own
+        self._known: dict[tuple[int, bool], TaskTemplate] = {}
+        """By the id of the function, and whether the value is wanted."""
+        self._wrapped: dict[int, ChunkedNode] = {}
+        """What runs single nodes that need values of chunks, by the id of their function."""
         self._tasks: list[TaskFuture] = []
+        self._sizes: dict[ScalerFuture, int] = {}
+        """How many nodes are in each task that has several."""
         self.futures: dict[Key, TaskFuture] = {}
         try:
             with _no_collections():
-                self._prepare(Plan(graph, keys))
-                while not self._table.add([task for task in self._tasks if not task.done()]):
-                    # A future among the graph's values has ended meanwhile: its value must be embedded.
-                    self._prepare(Plan(graph, keys))
+                self._run(Plan(graph, keys), chunk_size)
         except BaseException:
             self.cancel()
             raise
@@ -367,41 +435,38 @@ class GraphRun:
 
         bar: counts the computations that have ended, and is closed.
         """
-        return _Shown(self, self._tasks, bar)
+        return _Shown(self, self._tasks, self._sizes, bar)
 
     @property
     def size(self) -> int:
         """The number of computations."""
-        return len(self._tasks)
+        return len(self._tasks) - len(self._sizes) + sum(self._sizes.values())
 
     def cancel(self) -> None:
         """Cancel all unfinished tasks."""
         for task in self._tasks:
             task.cancel()
 
-    def _prepare(self, plan: Plan) -> None:
-        """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded."""
-        table = self._table
+    def _run(self, plan: Plan, chunk_size: int | None) -> None:
+        """Make all tasks before the first is submitted: the values of inner nodes never come here to be embedded.
+
+        But those of the nodes that are measured do: they are submitted before the others are made.
+        """
         wanted = set(plan.wanted.values())
-        templates: dict[tuple[int, bool], TaskTemplate] = {}
         found: dict[Key, Any] = dict(plan.values)
-        self._tasks = []
         self._share_values(plan, found)
-        for key, (function, *arguments) in plan.nodes.items():
-            deliver = key in wanted
-            own = self._own.get(key)
-            template = templates.get((id(function), deliver)) if own is None else None
-            if template is None:
-                template = self._templates(function, deliver, own)
-                if own is None:
-                    templates[id(function), deliver] = template
-            # Most arguments are keys.
-            filled = [
-                found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments
-            ]
-            task = found[key] = table.prepare(template, tuple(filled), {})
-            task.node = (key,)
-            self._tasks.append(task)
+        cut = self._cut(plan, found, wanted, chunk_size)
+        measured = len(self._tasks)
+        for key in plan.nodes if cut is None else cut.order:
+            if type(key) is NodeTask:
+                assert cut is not None, "it is of the cut"
+                self._make_chunk(key, cut.function, found)
+            elif cut is not None and key in cut.singles:
+                function = plan.nodes[key][0]
+                wrapped = self._wrapped.setdefault(id(function), ChunkedNode(function))
+                self._make(key, wrapped, cut.singles[key].arguments(found), found, deliver=key in wanted)
+            elif key not in found:  # it was not measured
+                self._make_plain(plan, key, found, deliver=key in wanted)
         for key, target in plan.wanted.items():
             future = found[target]
             if target in plan.values:
@@ -410,11 +475,97 @@ class GraphRun:
                 if isinstance(value, TaskFuture):
                     future = value
                 elif isinstance(value, ObjectReference):
-                    future = table.prepare(template, (value,), {})
+                    future = self._table.prepare(template, (value,), {})
                     self._tasks.append(future)
                 else:
-                    future = table.ended(template, value)
+                    future = self._table.ended(template, value)
             self.futures[key] = future
+        self._submit(measured)
+
+    def _make_plain(self, plan: Plan, key: Key, found: dict[Key, Any], *, deliver: bool) -> None:
+        function, *arguments = plan.nodes[key]
+        # Most arguments are keys.
+        filled = [found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments]
+        self._make(key, function, tuple(filled), found, deliver=deliver)
+
+    def _make(
+        self,
+        key: Key,
+        function: Callable[..., Any],
+        arguments: tuple[Any, ...],
+        found: dict[Key, Any],
+        *,
+        deliver: bool,
+    ) -> None:
+        own = self._own.get(key)
+        template = self._known.get((id(function), deliver)) if own is None else None
+        if template is None:
+            template = self._templates(function, deliver, own)
+            if own is None:
+                self._known[id(function), deliver] = template
+        task = found[key] = self._table.prepare(template, arguments, {})
+        task.node = (key,)
+        self._tasks.append(task)
+
+    def _make_chunk(self, chunk: NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
+        task = self._table.prepare(self._templates(function, False, None), chunk.arguments(found), {})
+        chunk.future = task
+        self._tasks.append(task)
+        self._sizes[task] = len(chunk.keys)
+
+    def _cut(self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None) -> Cut | None:
+        """Return the chunks; None: there are none. Without a size, some nodes run before the others, to be measured."""
+        alone = {*wanted, *self._own}
+        if chunk_size is not None:
+            return Cut(plan, chunk_size, alone) if chunk_size > 1 else None
+        if len(plan.nodes) < MIN_NODES or not self._table.may_wait():
+            return None
+        samples = samples_of(plan, self._own)
+        for key in samples:
+            self._make_plain(plan, key, found, deliver=True)
+        self._submit(0)
+        self._table.wait_ended(self._tasks, len(plan.nodes) * WAIT_SECONDS)
+        measured = Measured()
+        for key in samples:
+            measured.add(plan.nodes[key][0], *_measure(found[key]))
+        if not any(measured.is_small(plan.nodes[key][0]) for key in samples):
+            return None
+        return Cut(plan, MAX_NODES, alone, samples, measured.is_small, MAX_CHUNK_SECONDS)
+
+    def _submit(self, first: int) -> None:
+        """Submit the tasks from this one on.
+
+        A future among the graph's values, or a sample, may have ended since they were made, so that no task can name
+        it: its value goes into the object storage.
+        """
+        while not self._table.add(tasks := [task for task in self._tasks[first:] if not task.done()]):
+            stored: dict[TaskFuture, ObjectReference] = {}
+            for task in tasks:
+                self._store_inputs(task, stored)
+
+    def _store_inputs(self, task: TaskFuture, stored: dict[TaskFuture, ObjectReference]) -> None:
+        """Have a task get the values of inputs that have ended from the object storage; it ends when one has failed."""
+        for reference in task.references:
+            if not isinstance(reference, TaskFuture) or not reference.must_embed:
+                continue
+            error = CancelledError() if reference.cancelled() else reference.exception()
+            if error is not None:
+                task.template = None
+                task.settle(None, copy_of(error))
+                task.references = ()
+                return
+            if reference not in stored:
+                name = repr(reference)
+                stored[reference] = self._put(self._dumped(reference.result(), name), name)
+            put = stored[reference]
+            task.references = tuple([put if each is reference else each for each in task.references])
+            task.uploads = (*task.uploads, put._upload)
+
+    def _dumped(self, value: Any, what: str) -> Parts:
+        return dump_value(value, self._templates(same, True, None).serializer, what)
+
+    def _put(self, parts: Parts, name: str) -> ObjectReference:
+        return ObjectReference(self._table, self._table.upload(parts), name, size_of(parts))
 
     def _share_values(self, plan: Plan, found: dict[Key, Any]) -> None:
         """Put large values into the object storage that several computations need."""
@@ -424,9 +575,16 @@ class GraphRun:
                 continue
             if isinstance(value, str | bytes) and len(value) < SHARED_VALUE_BYTES:
                 continue
-            parts = dump_value(value, self._templates(same, True, None).serializer, f"the value of key {key!r}")
+            parts = self._dumped(value, f"the value of key {key!r}")
             if size_of(parts) >= SHARED_VALUE_BYTES:
-                found[key] = ObjectReference(self._table, self._table.upload(parts), repr(key), size_of(parts))
+                found[key] = self._put(parts, repr(key))
+
+
+def _measure(sample: TaskFuture) -> tuple[float, int]:
+    """Return the seconds of a task and the size of its value; more than any limit if it failed, or has not ended."""
+    if not sample.done() or sample.cancelled() or sample.exception() is not None:
+        return math.inf, sys.maxsize
+    return sample.profiling_info().duration_s, size_of(dump_value(sample.result()))
 
 
 class _Shown:
@@ -435,21 +593,29 @@ class _Shown:
     A class: contextlib's generators set the traceback of the exception, and one of a user's may refuse that.
     """
 
-    def __init__(self, run: GraphRun, tasks: Sequence[TaskFuture], bar: NodeBar | None) -> None:
+    def __init__(
+        self, run: GraphRun, tasks: Sequence[TaskFuture], sizes: Mapping[ScalerFuture, int], bar: NodeBar | None
+    ) -> None:
+        """sizes: how many computations are in each task that has several."""
         self._run = run
         self._tasks = tasks
+        self._sizes = sizes
         self._bar = bar
 
     def __enter__(self) -> None:
         if self._bar is not None:
             for task in self._tasks:
-                task.add_done_callback(self._bar.count_future)
+                task.add_done_callback(self._count)
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if self._bar is not None:
             for task in self._tasks:
                 if task.done():  # though its callback was not called yet
-                    self._bar.count_future(task)
+                    self._count(task)
             self._bar.close()
         if error is not None:
             self._run.cancel()
+
+    def _count(self, task: ScalerFuture) -> None:
+        assert self._bar is not None, "only a run with a bar counts"
+        self._bar.count_future(task, self._sizes.get(task, 1))

@@ -481,12 +481,12 @@ class Progress:
             self._bar.set_postfix(failed=self._failed, refresh=False)
         self._bar.update(ended)
 
-    def count_future(self, future: Future[Any]) -> None:
-        """Count a future that has ended, once; any thread may, until the bar is closed."""
+    def count_future(self, future: Future[Any], count: int = 1) -> None:
+        """Count a future that has ended, once; any thread may, until the bar is closed. count: what it stands for."""
         with self._lock:
             if not self._is_closed and future not in self._counted:
                 self._counted.add(future)
-                self.count(1, future.cancelled() or future.exception() is not None)
+                self.count(count, count if future.cancelled() or future.exception() is not None else 0)
 
     def close(self) -> None:
         """Leave the bar as it is, with what it has counted last. Harmless when repeated."""

@@ -12,7 +12,7 @@ from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
-from scaler.serialization.exceptions import annotate, locate
+from scaler.serialization.exceptions import annotate, locate, take_origin
 
 _UNSENT: Final = Stage.UNSENT
 _HOW_TO_MAKE = (
@@ -201,11 +201,12 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
         failed = (each.failed_first for each in self.references if isinstance(each, TaskFuture))
         origin = next(filter(None, failed), self)
-        if origin.node is not None:
-            locate(exception, f"node {origin.node[0]!r} of the graph")
+        inner = take_origin(exception)  # of a chunk: the node
+        if inner or origin.node is not None:
+            locate(exception, f"{inner or origin._label} of the graph")
         if origin is not self:
             self._origin = origin
-            annotate(exception, f"{self._label} did not run because its input {origin._label} failed")
+            annotate(exception, f"{self._label} did not run because its input {inner or origin._label} failed")
 
     @property
     def failed_first(self) -> TaskFuture | None:

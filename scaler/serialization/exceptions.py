@@ -30,6 +30,7 @@ from scaler.texts import readable
 MAX_TRACEBACK_CHARACTERS = 16 * 1024
 MAX_TEXT_BYTES = 4 * MAX_TRACEBACK_CHARACTERS
 _VERSION = 2
+_ORIGIN = "__origin__"
 _Packed = tuple[list[bytes], bool, Any]
 """The parts of an exception; whether what led to it is its context, or else its cause; and that, packed, or None."""
 _HEAD = struct.Struct("<BB3I")
@@ -150,9 +151,26 @@ def assign(exception: BaseException, name: str, value: object) -> None:
 
 def annotate(exception: BaseException, note: str) -> None:
     """Add a note to an exception, once, whatever its class makes of `add_note` and of attributes."""
-    notes = vars(BaseException)["__dict__"].__get__(exception).get("__notes__", ())
+    notes = _attributes(exception).get("__notes__", ())
     if note not in notes:
         assign(exception, "__notes__", [*notes, note])
+
+
+def note_origin(exception: BaseException, origin: str) -> None:
+    """Have an exception tell `take_origin` where it came from, unless it does: it may pass through several places."""
+    if _ORIGIN not in _attributes(exception):
+        assign(exception, _ORIGIN, origin)
+
+
+def take_origin(exception: BaseException) -> str:
+    """Return what `note_origin` noted, and forget it; empty when that is nothing."""
+    return str(_attributes(exception).pop(_ORIGIN, ""))
+
+
+def _attributes(exception: BaseException) -> dict[str, Any]:
+    """Return the attributes of an exception, whatever its class makes of them."""
+    found: dict[str, Any] = vars(BaseException)["__dict__"].__get__(exception)
+    return found
 
 
 def copy_of(exception: BaseException) -> BaseException:

@@ -1,0 +1,320 @@
+"""How `get` puts small nodes of a large graph into chunks, each of which is one task. Pure.
+
+A chunk has nodes that follow each other in the order of their levels: the nodes of one level need none of each other,
+so that chunks run side by side where the graph allows it. A node stays a task of its own when its value is wanted, when
+it has options of its own, and when it, or what needs it, has lists or computations among its arguments.
+
+Without a size from the user, some nodes of each function run first, by themselves. Functions whose calls cost less than
+a task of their own go into chunks.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple, Protocol
+
+from scaler.client.graph_tasks import POSITION_BITS, ChunkFunction, Program
+from scaler.client.options import Options, check_integer
+from scaler.errors import UsageError
+
+Key = Hashable
+MAX_NODES = 256
+"""Of a chunk whose size is chosen here: it runs for up to 10 ms, and its value travels inline."""
+MAX_NODE_SECONDS = 40e-6
+"""What a node costs as a task of its own. A longer one gains nothing in a chunk, where those of few levels wait."""
+MAX_VALUE_BYTES = 128
+MAX_CHUNK_SECONDS = 0.1
+"""A chunk whose size was chosen here, and that runs for longer than this, sends the rest of its nodes as tasks."""
+MIN_NODES = 5_000
+"""A smaller graph is not worth the measurement."""
+WAIT_SECONDS = 4e-6
+"""Times the nodes, for the measurement: a tenth of what the graph costs without chunks."""
+SAMPLES = 16
+"""Nodes of each function that are measured."""
+MAX_FUNCTIONS = 32
+"""Functions that are measured: some graphs make one for each node."""
+MAX_INPUTS = 1024
+"""When a chunk needs this many values and other tasks, it ends: each is sent to it as a whole."""
+_STAGE = 1 << 40
+"""More than any graph has levels. A stage ends at nodes that are tasks of their own: a chunk lies in one stage."""
+_STRINGS = frozenset({str})
+
+
+class Plan(Protocol):
+    """What is needed of a `graph.Plan`; see there."""
+
+    nodes: dict[Key, tuple[Any, ...]]
+    values: dict[Key, Any]
+    keys: list[Key]
+
+    def is_key(self, argument: Any) -> bool: ...
+
+    def number(self, key: Key) -> int: ...
+
+    def inputs(self, number: int) -> Sequence[int]: ...
+
+    def is_simple(self, arguments: Sequence[Any]) -> bool: ...
+
+
+class Constant(NamedTuple):
+    """An argument that is no key."""
+
+    value: Any
+
+
+class NodeTask:
+    """The nodes of one task, on their way into a program.
+
+    keys: of the nodes. inputs: what the task gets: values of chunks, of single nodes and of the graph, and constants.
+    """
+
+    def __init__(self) -> None:
+        self.keys: list[Key] = []
+        self.inputs: list[NodeTask | Constant | Key] = []
+        self.future: Any = None
+        """Of the task, once there is one."""
+        self.chunks: dict[NodeTask, int] = {}
+        """Where the chunks are in the inputs."""
+        self.slots, self.sources = array("i"), array("Q")
+        self.functions, self.counts = array("I"), array("I")
+        self.is_kept = bytearray()
+        """Of each node, whether other tasks need its value."""
+
+    def add(self, whole: Constant | Key) -> int:
+        """Return the slot of another input."""
+        self.sources.append(len(self.inputs) << POSITION_BITS)
+        self.inputs.append(whole)
+        return -len(self.sources)
+
+    def arguments(self, found: Mapping[Key, Any]) -> tuple[Any, ...]:
+        """Return the program and what it gets, now that all tasks that need its values have been made.
+
+        found: values, and futures of single nodes, by key.
+        """
+        labels = [f"node {key!r}" for key in self.keys]
+        program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept), labels)
+        inputs = [
+            each.future if type(each) is NodeTask else each.value if type(each) is Constant else found[each]
+            for each in self.inputs
+        ]
+        return program, *inputs
+
+
+class Cut:
+    """A graph cut into tasks.
+
+    order: keys of nodes that are tasks of their own, and chunks, each after all that it needs. singles: of such keys
+    that need values of chunks. function: runs the chunks.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        size: int,
+        alone: Container[Key],
+        sent: Container[Key] = (),
+        is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
+        seconds: float = math.inf,
+    ) -> None:
+        """size: nodes of a chunk, at most. alone: nodes that stay tasks of their own. sent: those on their way already.
+
+        is_small: tells whether the calls of a function may be in chunks. seconds: see `ChunkFunction`.
+        """
+        self._plan = plan
+        self._size = size
+        self.order: list[Key | NodeTask] = []
+        self.singles: dict[Key, NodeTask] = {}
+        self._functions: dict[int, tuple[int, Callable[..., Any]]] = {}
+        """Of nodes in chunks, by their ids: their numbers, and they themselves."""
+        numbers = range(len(plan.keys))
+        self._chunks: list[NodeTask | None] = [None for _ in numbers]
+        """By number of the node: its chunk."""
+        self._positions = array("I", bytes(4 * len(numbers)))
+        """By number of the node: where it is in its chunk."""
+        self._tasks = array("I", bytes(4 * len(numbers)))
+        """By number of the node: which task has needed it last, and"""
+        self._slots = array("i", bytes(4 * len(numbers)))
+        """in which slot it is there."""
+        self._count = 0
+        """Of tasks."""
+        self._open: list[int] = []
+        """The next nodes in chunks, which are in none yet."""
+        for level, singles in self._levels(alone, sent, is_small):
+            if 2 * min(len(self._open), len(level)) > size:
+                self._close()  # the next level is wide, too: chunks of one level each run side by side
+            for number in level:
+                self._open.append(number)
+                if len(self._open) >= size:
+                    self._close()
+            if singles:
+                self._close()
+                for number in singles:
+                    self._add_single(number)
+        self._close()
+        self.function = ChunkFunction([function for _, function in self._functions.values()], seconds)
+
+    def _levels(
+        self, alone: Container[Key], sent: Container[Key], is_small: Callable[[Callable[..., Any]], bool]
+    ) -> Iterator[tuple[list[int], list[int]]]:
+        """Yield the nodes of each level that may be in chunks, and those that are tasks of their own behind it.
+
+        The rank of a node is its level, or, for one that is a task of its own, the next stage.
+        """
+        plan = self._plan
+        of_odd: set[int] = set()
+        """What is needed by nodes that have lists or computations among their arguments."""
+        odd: set[Key] = set()
+        for key, node in plan.nodes.items():
+            if not plan.is_simple(node[1:]):
+                odd.add(key)
+                of_odd.update(plan.inputs(plan.number(key)))
+        small: dict[int, bool] = {}
+        ranks = [0] * len(plan.keys)
+        levels: defaultdict[int, list[int]] = defaultdict(list)
+        singles: defaultdict[int, list[int]] = defaultdict(list)
+        rank_of = ranks.__getitem__
+        for number, key in enumerate(plan.keys):
+            if key in plan.values or key in sent:
+                continue
+            highest = max(map(rank_of, plan.inputs(number)), default=0)
+            function = plan.nodes[key][0]
+            if id(function) not in small:
+                small[id(function)] = is_small(function)
+            if small[id(function)] and key not in odd and number not in of_odd and key not in alone:
+                ranks[number] = highest + 1
+                levels[highest + 1].append(number)
+            else:
+                stage = highest // _STAGE
+                ranks[number] = (stage + 1) * _STAGE
+                singles[stage].append(number)
+        stages: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in sorted(levels):
+            stages[rank // _STAGE].append(rank)
+        for stage in sorted({*stages, *singles}):
+            for rank in stages[stage]:
+                yield levels[rank], []
+            yield [], singles[stage]
+
+    def _close(self) -> None:
+        """Make chunks of the open nodes: one, unless they need too much."""
+        numbers, self._open = self._open, []
+        while len(numbers) > 1:
+            chunk = self._task_of(numbers)
+            self.order.append(chunk)
+            count = len(chunk.keys)
+            for position, number in enumerate(numbers[:count]):
+                self._chunks[number] = chunk
+                self._positions[number] = position
+            del numbers[:count]
+        if numbers:
+            self._add_single(numbers[0])
+
+    def _add_single(self, number: int) -> None:
+        key = self._plan.keys[number]
+        self.order.append(key)
+        chunks = self._chunks
+        if any(chunks[each] is not None for each in self._plan.inputs(number)):
+            self.singles[key] = self._task_of([number])
+
+    def _task_of(self, numbers: Sequence[int]) -> NodeTask:
+        """Return the task of these nodes, or of the first of them, which gets what they need from elsewhere."""
+        self._count += 1
+        task, count, plan = NodeTask(), self._count, self._plan
+        tasks, slots, chunks, positions, sources = self._tasks, self._slots, self._chunks, self._positions, task.sources
+        for place, number in enumerate(numbers):
+            if place and len(task.inputs) >= MAX_INPUTS:
+                break
+            key = plan.keys[number]
+            function, *arguments = plan.nodes[key]
+            inputs = plan.inputs(number)
+            if len(inputs) < len(arguments) or not _STRINGS.issuperset(map(type, arguments)):
+                inputs = [plan.number(each) if plan.is_key(each) else task.add(Constant(each)) for each in arguments]
+            for each in inputs:
+                if each < 0:
+                    slot = each  # of a constant
+                elif tasks[each] == count:
+                    slot = slots[each]
+                else:
+                    chunk = chunks[each]
+                    if chunk is None:
+                        slot = task.add(plan.keys[each])
+                    else:
+                        position = positions[each]
+                        chunk.is_kept[position] = 1
+                        index = task.chunks.get(chunk)
+                        if index is None:
+                            index = task.chunks[chunk] = len(task.inputs)
+                            task.inputs.append(chunk)
+                        sources.append(index << POSITION_BITS | position + 1)
+                        slot = -len(sources)
+                    tasks[each] = count
+                    slots[each] = slot
+                task.slots.append(slot)
+            self._functions.setdefault(id(function), (len(self._functions), function))
+            task.functions.append(self._functions[id(function)][0])
+            task.counts.append(len(arguments))
+            task.keys.append(key)
+            tasks[number] = count
+            slots[number] = place
+        task.is_kept = bytearray(len(task.keys))
+        return task
+
+
+def checked_size(given: int | None, block: bool, options: Options, serializer: object) -> int | None:
+    """Return the size of the chunks of a graph; None: by measurement. Raises UsageError.
+
+    given: the user's choice. block: the values are awaited together. options, serializer: those of the nodes.
+    """
+    if given is not None:
+        check_integer("chunk_size", given, 1)
+    reasons = {
+        "block=False makes each node a task": not block,
+        "retries=0 starts each node at most once": not options.retries,
+        "retry_on is of each node by itself": options.retry_on,
+        "timeout_seconds is of each node by itself": options.timeout_seconds,
+        "expected_seconds is of each node by itself": options.expected_seconds,
+        "profiling measures each node by itself": options.profiling,
+        "the client's serializer makes each value by itself": serializer is not None,
+    }
+    reason = next((text for text, holds in reasons.items() if holds), "")
+    if reason and given is not None and given > 1:
+        raise UsageError(f"chunk_size is {given}, and {reason}: leave one of them out")
+    # The rest of a chunk that takes long would run without these.
+    return 1 if reason or (given is None and options.needs) else given
+
+
+def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
+    """Return some nodes of each function that need no other nodes than these. own: nodes with options of their own."""
+    counts: defaultdict[int, int] = defaultdict(int)
+    found: dict[Key, None] = {}
+    for key, node in plan.nodes.items():
+        function = id(node[0])
+        if (function in counts or len(counts) < MAX_FUNCTIONS) and counts[function] < SAMPLES and key not in own:
+            needed = (plan.keys[each] for each in plan.inputs(plan.number(key)))
+            if all(each in plan.values or each in found for each in needed):
+                counts[function] += 1
+                found[key] = None
+    return found
+
+
+class Measured:
+    """How long the calls of functions take, and how large their values are."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[int, list[float]] = defaultdict(list)
+        """By the ids of functions."""
+        self._size_bytes: defaultdict[int, int] = defaultdict(int)
+        """Of the largest value."""
+
+    def add(self, function: Callable[..., Any], seconds: float, size_bytes: int) -> None:
+        self._seconds[id(function)].append(seconds)
+        self._size_bytes[id(function)] = max(size_bytes, self._size_bytes[id(function)])
+
+    def is_small(self, function: Callable[..., Any]) -> bool:
+        """Tell whether the calls of a function cost less than a task of their own. One without measurement may not."""
+        seconds = self._seconds.get(id(function), [math.inf])
+        return median(seconds) <= MAX_NODE_SECONDS and self._size_bytes[id(function)] <= MAX_VALUE_BYTES

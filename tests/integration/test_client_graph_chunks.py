@@ -1,0 +1,323 @@
+"""Small nodes of graphs in chunks, on a real worker: what the user sees of it is the speed."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import AsyncClient, Client, SchedulerClusterCombo
+from scaler.client import graph as graph_module
+from scaler.client import graph_chunks
+from scaler.client.futures import FutureTable
+from scaler.client.graph_chunks import MIN_NODES
+from scaler.errors import ProcessorDiedError, UsageError
+from tests.waiting import wait_for_file
+
+SECONDS = 20
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        yield combo.get_address()
+
+
+@pytest.fixture
+def client(address: str) -> Iterator[Client]:
+    with Client(address, timeout_seconds=SECONDS) as connected:
+        yield connected
+
+
+def add(*values: Any) -> Any:
+    return sum(values)
+
+
+def total(*values: int) -> int:
+    return sum(values)
+
+
+def fail(*values: Any) -> None:
+    raise ValueError(f"bad {values}")
+
+
+def die() -> None:
+    os._exit(1)
+
+
+def slowly(*values: int) -> int:
+    time.sleep(0.001)
+    return sum(values)
+
+
+def opened(path: str, value: int) -> int:
+    wait_for_file(Path(path))
+    if value < 0:
+        raise ValueError("below 0")
+    return value
+
+
+def chunks_of(client: Client, function: str) -> int:
+    """Return how many chunks of a function's nodes this client has sent so far."""
+    own = client.identity.hex()
+    return sum(row.id.startswith(own) for row in client.tasks(name=f"{function} (chunks)"))
+
+
+def levels(function: Any, count: int, width: int) -> tuple[dict[str, Any], list[str]]:
+    """Return a graph with this many levels over two values, and the keys of the last one."""
+    graph: dict[str, Any] = {"one": 1, "two": 2}
+    before = ["one", "two"]
+    for level in range(count):
+        names = [f"{level} {number}" for number in range(width)]
+        graph |= {name: (function, before[0], before[number % len(before)]) for number, name in enumerate(names)}
+        before = names
+    return graph, before
+
+
+def values_of(graph: dict[str, Any], keys: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, node in graph.items():
+        found[key] = sum(found[each] for each in node[1:]) if isinstance(node, tuple) else node
+    return {key: found[key] for key in keys}
+
+
+def test_inner_nodes_travel_together_and_wanted_ones_alone(client: Client) -> None:
+    graph, keys = levels(add, 5, 10)
+    assert client.get(graph, keys, chunk_size=5) == values_of(graph, keys)
+    assert chunks_of(client, "add") == 8
+    assert len([row for row in client.tasks(name="add") if row.id.startswith(client.identity.hex())]) == len(keys)
+
+
+def test_without_a_size_large_graphs_of_short_calls_have_chunks(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 0.01)  # this machine may be busy
+    monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
+    graph, keys = levels(add, 10, MIN_NODES // 10)
+    assert client.get(graph, keys[:5]) == values_of(graph, keys[:5])
+    assert not chunks_of(client, "add"), "it is not large, since not all of its last level are needed"
+    assert client.get(graph, keys) == values_of(graph, keys)
+    assert chunks_of(client, "add") > 1
+
+
+def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_module, "MIN_NODES", 15)
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 1.0)
+    graph, keys = levels(slowly, 15, 10)
+    assert client.get(graph, keys[:1]) == values_of(graph, keys[:1])
+    assert not chunks_of(client, "slowly")
+
+
+def test_a_size_of_one_makes_each_node_a_task(client: Client) -> None:
+    graph, keys = levels(add, 10, MIN_NODES // 10)
+    assert client.get(graph, keys, chunk_size=1) == values_of(graph, keys)
+    assert not chunks_of(client, "add")
+
+
+@pytest.mark.parametrize("chunk_size", [1, 3])
+def test_a_failure_is_told_alike(client: Client, chunk_size: int) -> None:
+    graph = {"a": 1, ("b", 0): (fail, "a"), "c": (add, ("b", 0)), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
+    with pytest.raises(ValueError, match=r"bad \(1,\)") as caught:
+        client.get(graph, ["f"], chunk_size=chunk_size)
+    did_not_run = "node 'f' did not run because its input node ('b', 0) failed"
+    assert caught.value.__notes__ == ["in node ('b', 0) of the graph", did_not_run]
+
+
+def test_the_traceback_leads_to_the_line_of_the_node_that_raised(client: Client) -> None:
+    graph = {"a": (fail, 1), "b": (add, "a"), "c": (add, "b")}
+    with pytest.raises(ValueError, match="bad") as caught:
+        client.get(graph, ["c"], chunk_size=2)
+    text = str(caught.value.__cause__)
+    assert "node 'a' of the graph" in text
+    assert 'raise ValueError(f"bad {values}")' in text
+
+
+def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
+    graph = {"a": (die,), "b": (add, 1), "c": (add, "a", "b")}
+    with pytest.raises(ProcessorDiedError) as caught:
+        client.get(graph, ["c"], chunk_size=2, losses=0)
+    assert "did not run because its input 2 functions (chunks)" in "\n".join(caught.value.__notes__)
+
+
+def test_nodes_with_options_are_tasks_of_their_own(client: Client) -> None:
+    graph = {"a": (add, 1), "b": (add, "a"), "c": (add, "b"), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
+    assert client.get(graph, ["f"], chunk_size=9, node_options={"c": {"name": "own", "retry_on": OSError}}) == {"f": 1}
+    assert chunks_of(client, "add") == 2
+    assert [row.function for row in client.tasks(name="own")] == ["own"]
+
+
+def test_a_bar_counts_the_nodes_in_chunks(client: Client, capsys: pytest.CaptureFixture[str]) -> None:
+    graph, keys = levels(add, 5, 10)
+    client.get(graph, keys, chunk_size=7, progress=True)
+    assert "50/50" in capsys.readouterr().err
+
+
+def test_options_of_each_call_and_chunks_exclude_each_other(client: Client) -> None:
+    with pytest.raises(UsageError, match="chunk_size is 5, and timeout_seconds is of each node by itself"):
+        client.get({"a": (add, 1)}, ["a"], chunk_size=5, timeout_seconds=1)
+    with pytest.raises(UsageError, match="chunk_size is 0, and must be an integer of at least 1"):
+        client.get({"a": (add, 1)}, ["a"], chunk_size=0)
+
+
+def test_views_and_clients_of_a_loop_have_chunks_too(client: Client, address: str) -> None:
+    graph, keys = levels(add, 5, 10)
+    before = len(client.tasks(name="add (chunks)"))
+    assert client.options(priority=1).get(graph, keys, chunk_size=5) == values_of(graph, keys)
+
+    async def compute() -> dict[Any, Any]:
+        async with AsyncClient(address) as other:
+            return await other.get(graph, keys, chunk_size=5)
+
+    assert asyncio.run(compute()) == values_of(graph, keys)
+    assert len(client.tasks(name="add (chunks)")) == before + 16
+
+
+def test_a_client_in_this_process_computes_chunks_of_a_given_size() -> None:
+    graph, keys = levels(add, 5, 10)
+    with Client(processes=False) as client:
+        assert client.get(graph, keys, chunk_size=5) == values_of(graph, keys)
+
+
+# -- chunks that take longer than was measured -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small graphs are measured, and their chunks send all their nodes as tasks."""
+    for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": 1.0, "MAX_CHUNK_SECONDS": 0.0}.items():
+        monkeypatch.setattr(graph_module, name, value)
+    monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_chunk_that_takes_long_sends_the_rest_of_its_nodes_as_tasks(client: Client) -> None:
+    graph, keys = levels(total, 20, 10)
+    assert client.get(graph, keys) == values_of(graph, keys)
+    assert chunks_of(client, "total") == 1
+    assert len(client.tasks(name="total")) == 200
+
+
+def made(value: int) -> list[int]:
+    return [value]
+
+
+def joined(*values: list[int]) -> list[int]:
+    return [*chain.from_iterable(values)]
+
+
+def fail_late(values: list[int]) -> list[int]:
+    if len(values) > 1:
+        raise ValueError(f"bad {values}")
+    return values
+
+
+@pytest.mark.usefixtures("impatient")
+def test_what_fails_among_the_rest_is_told_as_in_the_chunk(client: Client) -> None:
+    graph: dict[str, Any] = {"v": 1} | {f"a{number}": (made, "v") for number in range(20)}
+    graph |= {f"b{number}": (joined, "a0", "a1") for number in range(40)}
+    graph |= {f"c{number}": (fail_late, f"a{number}") for number in range(17)}
+    graph |= {"bad": (fail_late, "b30"), "d": (joined, "bad", "a2"), "e": (joined, "d"), "f": (joined, "e")}
+    graph |= {"all": (joined, *(key for key in graph if key[0] in "abc" and key != "bad")), "last": (joined, "all")}
+    with pytest.raises(ValueError, match=r"bad \[1, 1\]") as caught:
+        client.get(graph, ["f", "last"])
+    did_not_run = "node 'f' did not run because its input node 'bad' failed"
+    assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
+    assert client.get(graph, ["last"]) == {"last": [1] * (20 + 80 + 17)}
+    assert len(client.tasks(name="3 functions (chunks)")) == 2
+
+
+# -- values that come while a graph is prepared ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_size", [1, 9])
+def test_a_value_of_the_graph_that_ends_before_its_tasks_are_sent_is_used(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_size: int
+) -> None:
+    go = tmp_path / "go"
+    value = client.submit(opened, str(go), 5)
+    ends_before_the_next_add(monkeypatch, go, value)
+    graph = {"v": value, "a": (add, "v", 1), "b": (add, "a"), "c": (add, "b", "v", "v")}
+    assert client.get(graph, ["c"], chunk_size=chunk_size) == {"c": 16}
+
+
+@pytest.mark.parametrize("chunk_size", [1, 9])
+def test_a_value_of_the_graph_that_fails_before_its_tasks_are_sent_fails_what_needs_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk_size: int
+) -> None:
+    go = tmp_path / "go"
+    value = client.submit(opened, str(go), -5)
+    ends_before_the_next_add(monkeypatch, go, value)
+    graph = {"v": value, "a": (add, "v", 1), "b": (add, "a"), "c": (add, "b"), "d": (add, 2)}
+    with pytest.raises(ValueError, match="below 0"):
+        client.get(graph, ["c", "d"], chunk_size=chunk_size)
+
+
+def test_futures_that_do_not_need_a_value_that_has_failed_go_on(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go = tmp_path / "go"
+    value = client.submit(opened, str(go), -5)
+    ends_before_the_next_add(monkeypatch, go, value)
+    futures = client.get({"v": value, "a": (add, "v"), "b": (add, "a"), "c": (add, 2)}, ["b", "c"], block=False)
+    with pytest.raises(ValueError, match="below 0"):
+        futures["b"].result(SECONDS)
+    assert futures["c"].result(SECONDS) == 2
+
+
+def test_a_value_of_the_graph_that_is_cancelled_before_its_tasks_are_sent_cancels_what_needs_it(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    value = client.submit(opened, str(tmp_path / "never"), 5)
+    add_now = FutureTable.add
+
+    def add_later(self: FutureTable, futures: Any) -> bool:
+        value.cancel()
+        return add_now(self, futures)
+
+    monkeypatch.setattr(FutureTable, "add", add_later)
+    futures = client.get({"v": value, "a": (add, "v"), "b": (add, "a")}, ["b"], block=False)
+    with pytest.raises(CancelledError):
+        futures["b"].result(SECONDS)
+
+
+def ends_before_the_next_add(monkeypatch: pytest.MonkeyPatch, go: Path, value: Any) -> None:
+    add_now = FutureTable.add
+
+    def add_later(self: FutureTable, futures: Any) -> bool:
+        go.touch()
+        value.exception(SECONDS)
+        return add_now(self, futures)
+
+    monkeypatch.setattr(FutureTable, "add", add_later)
+
+
+def test_slow_nodes_that_were_to_be_measured_end_before_the_others_are_sent(
+    client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their values were not known when the others were made, and no task can name them any more."""
+    go = tmp_path / "go"
+    graph: dict[str, Any] = {"path": str(go), "v": 1, "slow": (opened, "path", "v")}
+    graph |= {str(number): (math.sqrt, "slow") for number in range(MIN_NODES)}
+    graph["all"] = (add, *map(str, range(0, MIN_NODES, 100)))
+    add_now = FutureTable.add
+    sent: list[Any] = []
+
+    def add_later(self: FutureTable, futures: Any) -> bool:
+        if sent:
+            go.touch()
+            sent[0].result(SECONDS)
+        sent.extend(futures)
+        return add_now(self, futures)
+
+    monkeypatch.setattr(FutureTable, "add", add_later)
+    assert client.get(graph, ["all", *map(str, range(MIN_NODES))])["all"] == MIN_NODES // 100

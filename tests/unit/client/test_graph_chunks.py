@@ -1,0 +1,343 @@
+"""Small nodes of a graph in chunks: what they give, which nodes stay alone, and what a failure takes with it."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scaler.client.graph import Plan
+from scaler.client.graph_chunks import (
+    MAX_INPUTS,
+    MAX_NODE_SECONDS,
+    MAX_VALUE_BYTES,
+    SAMPLES,
+    Cut,
+    Measured,
+    NodeTask,
+    checked_size,
+    samples_of,
+)
+from scaler.client.graph_tasks import ChunkedNode
+from scaler.client.options import Options
+from scaler.errors import SerializationError, UsageError
+from scaler.serialization.exceptions import note_origin, take_origin
+
+Graph = dict[Any, Any]
+
+
+def add(*values: Any) -> Any:
+    return sum(values)
+
+
+def other(*values: Any) -> Any:
+    return -sum(values)
+
+
+def fail(*values: Any) -> Any:
+    raise ValueError(f"bad {values}")
+
+
+def sent(value: Any) -> Any:
+    """Return a value as a task gets it."""
+    return pickle.loads(pickle.dumps(value))
+
+
+def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan, Cut]:
+    plan = Plan(graph, keys)
+    return plan, Cut(plan, size, given.pop("alone", set(plan.wanted.values())), **given)
+
+
+def run(plan: Plan, cut: Cut, found: Graph | None = None) -> Graph:
+    """Run a graph here, as the tasks would; return the values of chunks' tasks and single nodes."""
+    found = {**plan.values, **(found or {})}
+    for each in cut.order:
+        if isinstance(each, NodeTask):
+            each.future = sent(sent(cut.function)(*sent(each.arguments(found))))
+        elif each in cut.singles:
+            found[each] = sent(ChunkedNode(plan.nodes[each][0]))(*sent(cut.singles[each].arguments(found)))
+        else:
+            function, *arguments = plan.nodes[each]
+            found[each] = function(*sent([plan.fill(argument, found) for argument in arguments]))
+    return found
+
+
+def chunks_of(cut: Cut) -> list[list[Any]]:
+    return [each.keys for each in cut.order if isinstance(each, NodeTask)]
+
+
+def chain(length: int) -> Graph:
+    return {"0": (add,), **{str(each): (add, str(each - 1), 1) for each in range(1, length)}}
+
+
+# -- which nodes go together -------------------------------------------------------------------------------------------
+
+
+def test_nodes_of_a_chain_go_together_but_for_the_wanted_one() -> None:
+    plan, cut = cut_of(chain(8), ["7"], 3)
+    assert chunks_of(cut) == [["0", "1", "2"], ["3", "4", "5"]]
+    assert run(plan, cut)["7"] == 7
+
+
+def test_a_level_that_fills_half_a_chunk_ends_it_so_that_levels_stay_side_by_side() -> None:
+    graph: Graph = {f"{level}{each}": (add, f"{level - 1}{each}") for level in (1, 2) for each in range(3)}
+    graph |= {f"0{each}": each for each in range(3)} | {"last": (add, *(f"2{each}" for each in range(3)))}
+    _, cut = cut_of(graph, ["last"], 4)
+    assert chunks_of(cut) == [["10", "11", "12"], ["20", "21", "22"]]
+
+
+def test_a_node_between_chunks_that_is_a_task_of_its_own_ends_a_stage() -> None:
+    graph = {"a": (add,), "b": (add, "a"), "c": (add, "b"), "d": (add, "c"), "e": (add, "b", "d"), "f": (add, "e")}
+    plan, cut = cut_of(graph, ["f"], 10, alone={"f", "c"})
+    assert [each.keys if isinstance(each, NodeTask) else each for each in cut.order] == [
+        ["a", "b"],
+        "c",
+        ["d", "e"],
+        "f",
+    ]
+    assert run(plan, cut)["f"] == 0
+
+
+def test_functions_that_are_not_small_stay_alone() -> None:
+    graph = {"a": (add,), "b": (add, "a"), "c": (other, "b"), "d": (add, "c"), "e": (add, "d"), "f": (add, "e")}
+    plan, cut = cut_of(graph, ["f"], 10, is_small=lambda function: function is add)
+    assert chunks_of(cut) == [["a", "b"], ["d", "e"]]
+    assert run(plan, cut)["f"] == 0
+
+
+@pytest.mark.parametrize("odd", [["a", "b"], (add, "a", 1)])
+def test_what_has_lists_or_computations_among_its_arguments_stays_alone_and_so_does_what_it_needs(odd: Any) -> None:
+    graph = {"x": (add, 1), "a": (add, "x"), "b": (add, "x"), "c": (add, "b"), "d": (len, [odd]), "e": (add, "c", "d")}
+    plan, cut = cut_of(graph, ["e"], 10)
+    assert all("a" not in keys and "d" not in keys for keys in chunks_of(cut))
+    assert run(plan, cut)["e"] == 2
+
+
+def test_a_single_node_that_is_left_of_a_level_is_a_task_of_its_own() -> None:
+    _, cut = cut_of(chain(5), ["4"], 3)
+    assert [each.keys if isinstance(each, NodeTask) else each for each in cut.order] == [["0", "1", "2"], "3", "4"]
+
+
+def test_a_chunk_ends_before_it_needs_too_many_tasks() -> None:
+    graph: Graph = {str(each): (other, each) for each in range(2 * MAX_INPUTS)}
+    graph |= {f"sum {each}": (add, str(each), str(each + 1)) for each in range(2 * MAX_INPUTS - 1)}
+    graph["last"] = (add, *(key for key in graph if key.startswith("sum")))
+    plan, cut = cut_of(graph, ["last"], 4 * MAX_INPUTS, is_small=lambda function: function is add)
+    tasks = [each for each in cut.order if isinstance(each, NodeTask)]
+    assert len(tasks) > 1
+    assert all(len(each.inputs) <= MAX_INPUTS + 1 for each in tasks)
+    assert run(plan, cut)["last"] == -sum(2 * each + 1 for each in range(2 * MAX_INPUTS - 1))
+
+
+# -- what they give ----------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[Graph, list[Any]]:
+    """Return a graph with keys and values of several kinds, names of names, lists and computations."""
+    names: list[Any] = ["v", 7, ("x", 0)]
+    graph: Graph = {"v": 3, 7: 5, ("x", 0): 11}
+    for number in range(draw(st.integers(1, 30))):
+        key = draw(st.sampled_from([f"n{number}", ("n", number), 100 + number]))
+        arguments = draw(st.lists(st.sampled_from(names), max_size=4))
+        kind = draw(st.integers(0, 9))
+        if kind == 0:
+            graph[key] = draw(st.sampled_from(names))
+        elif kind == 1:
+            graph[key] = (sum, list(arguments))
+        elif kind == 2:
+            graph[key] = (add, (other, *arguments), *arguments)
+        elif kind == 3:
+            graph[key] = (add, *arguments, *draw(st.lists(st.sampled_from([0.5, True, 1, -1j]), max_size=3)))
+        else:
+            graph[key] = (draw(st.sampled_from([add, other])), *arguments)
+        names.append(key)
+    return graph, draw(st.lists(st.sampled_from(names), min_size=1, max_size=3))
+
+
+@given(graphs(), st.integers(2, 12), st.data())
+def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size: int, data: st.DataObject) -> None:
+    graph, keys = made
+    plan = Plan(graph, keys)
+    single = dict(plan.values)
+    for key, (function, *arguments) in plan.nodes.items():
+        single[key] = function(*sent([plan.fill(argument, single) for argument in arguments]))
+    nodes = list(plan.nodes)
+    own = set(data.draw(st.lists(st.sampled_from(nodes)))) if nodes else set()
+    samples = samples_of(plan, own) if data.draw(st.booleans()) else {}
+    is_small: Callable[[Any], bool] = (lambda function: function is add) if data.draw(st.booleans()) else bool
+    cut = Cut(plan, size, {*plan.wanted.values(), *own}, samples, is_small)
+    found = run(plan, cut, {key: single[key] for key in samples})
+    wanted = plan.wanted.values()
+    assert [(type(found[key]), found[key]) for key in wanted] == [(type(single[key]), single[key]) for key in wanted]
+    ordered = [key for each in cut.order for key in (each.keys if isinstance(each, NodeTask) else [each])]
+    assert sorted(map(repr, [*ordered, *samples])) == sorted(map(repr, nodes)), "each node runs once"
+
+
+def grown(values: list[int]) -> list[int]:
+    values.append(len(values))
+    return values
+
+
+def test_a_node_that_changes_its_argument_changes_it_for_no_other() -> None:
+    graph = {
+        "made": (list,),
+        "a": (grown, "made"),
+        "b": (grown, "made"),
+        "c": (grown, "a"),
+        "d": (add, (len, "a")),
+        "value": [5],
+        "e": (grown, "value"),
+        "f": (grown, "value"),
+        "all": (dict.fromkeys, "names"),
+        "names": ("x", "y"),
+        **{f"last {name}": (pickle.dumps, name) for name in "abcef"},
+    }
+    plan, cut = cut_of(graph, [f"last {name}" for name in "abcef"], 10)
+    assert chunks_of(cut)
+    found = run(plan, cut)
+    assert [pickle.loads(found[f"last {name}"]) for name in "abcef"] == [[0], [0], [0, 1], [5, 1], [5, 1]]
+
+
+CALLS: list[int] = []
+
+
+def calls() -> list[int]:
+    CALLS.append(len(CALLS))
+    return CALLS
+
+
+def test_a_value_is_what_it_was_when_its_node_returned_it() -> None:
+    CALLS.clear()
+    graph = {"a": (calls,), "b": (calls,), "x": (len, "a"), "y": (len, "b"), "z": (add, "x", "y")}
+    plan, cut = cut_of(graph, ["x", "y"], 10)
+    assert chunks_of(cut) == [["a", "b"]]
+    found = run(plan, cut)
+    assert (found["x"], found["y"]) == (1, 2)
+
+
+async def later(value: int) -> int:
+    return value + 1
+
+
+def test_coroutine_functions_and_other_callables_are_nodes_of_chunks() -> None:
+    graph = {"a": (later, 1), "b": (later, "a"), "c": (str, "b"), "d": (add, "b"), "e": (len, "c")}
+    plan, cut = cut_of(graph, ["d", "e"], 10)
+    assert chunks_of(cut) == [["a", "b", "c"]]
+    found = run(plan, cut)
+    assert (found["d"], found["e"]) == (3, 1)
+
+
+# -- failures ----------------------------------------------------------------------------------------------------------
+
+
+def failure(graph: Graph, keys: list[Any], kind: type[BaseException]) -> tuple[str, str]:
+    """Return the text of what a chunk raises, and the node that it names."""
+    plan, cut = cut_of(graph, keys, 10)
+    with pytest.raises(kind) as caught:
+        run(plan, cut)
+    return str(caught.value), take_origin(sent(caught.value))
+
+
+def test_a_node_that_raises_ends_its_chunk_and_names_itself() -> None:
+    graph = {"v": 1, "a": (add, "v"), "b": (fail, "a"), "c": (add, "b"), "d": (add, "c")}
+    assert failure(graph, ["d"], ValueError) == ("bad (1,)", "node 'b'")
+
+
+def test_a_node_whose_value_cannot_be_sent_names_itself() -> None:
+    graph = {"b": (add, 1), "a": (threading.Lock,), "x": (add, "b"), "y": (str, "a")}
+    text, label = failure(graph, ["x", "y"], SerializationError)
+    assert text == "the result (_thread.lock) cannot be serialized: TypeError: cannot pickle '_thread.lock' object"
+    assert label == "node 'a'"
+
+
+def exits() -> None:
+    raise SystemExit(3)
+
+
+def test_a_node_that_exits_names_itself() -> None:
+    assert failure({"b": (add, 1), "a": (exits,), "x": (add, "a", "b")}, ["x"], SystemExit) == ("3", "node 'a'")
+
+
+def test_the_first_place_that_names_the_origin_of_an_exception_is_right() -> None:
+    error = ValueError("bad")
+    note_origin(error, "here")
+    note_origin(error, "there")
+    assert take_origin(sent(error)) == "here"
+    assert (take_origin(error), take_origin(error)) == ("here", ""), "it is told once"
+
+
+# -- which graphs have chunks ------------------------------------------------------------------------------------------
+
+
+def test_samples_need_no_other_nodes_and_are_some_of_each_function() -> None:
+    graph = chain(3 * SAMPLES) | {"o": (other, "2"), "last": (add, str(3 * SAMPLES - 1), "o")}
+    plan = Plan(graph, ["last"])
+    assert list(samples_of(plan, ())) == [*map(str, range(SAMPLES)), "o"]
+    assert list(samples_of(plan, {"1"})) == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size_bytes", "is_small"),
+    [
+        ([MAX_NODE_SECONDS] * 2 + [1.0], MAX_VALUE_BYTES, True),
+        ([MAX_NODE_SECONDS] + [2 * MAX_NODE_SECONDS] * 2, 1, False),
+        ([0.0], MAX_VALUE_BYTES + 1, False),
+    ],
+)
+def test_functions_are_small_whose_calls_cost_less_than_a_task(
+    seconds: list[float], size_bytes: int, is_small: bool
+) -> None:
+    measured = Measured()
+    for each in seconds:
+        measured.add(add, each, size_bytes)
+        measured.add(fail, float("inf"), 0)
+    assert measured.is_small(add) is is_small
+    assert not measured.is_small(fail)
+    assert not measured.is_small(other), "it was not measured"
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        Options(retries=0),
+        Options(retry_on=b"x"),
+        Options(timeout_seconds=1.0),
+        Options(expected_seconds=1.0),
+        Options(profiling=True),
+    ],
+)
+def test_what_is_of_each_node_by_itself_excludes_chunks(options: Options) -> None:
+    assert checked_size(None, True, options, None) == 1
+    assert checked_size(1, True, options, None) == 1
+    with pytest.raises(UsageError, match=r"chunk_size is 2, and .*: leave one of them out"):
+        checked_size(2, True, options, None)
+
+
+@pytest.mark.parametrize("size", [0, -1, 1.5, "2", True])
+def test_a_size_that_cannot_be_is_refused(size: Any) -> None:
+    with pytest.raises(UsageError, match=r"chunk_size is .*, and must be an integer of at least 1"):
+        checked_size(size, True, Options(), None)
+
+
+def test_a_serializer_of_the_user_makes_each_value_by_itself() -> None:
+    assert checked_size(None, True, Options(), object()) == 1
+    assert checked_size(None, True, Options(), None) is None
+    assert checked_size(5, True, Options(), None) == 5
+
+
+def test_futures_are_of_single_nodes() -> None:
+    assert checked_size(None, False, Options(), None) == 1
+    with pytest.raises(UsageError, match="chunk_size is 5, and block=False makes each node a task"):
+        checked_size(5, False, Options(), None)
+
+
+def test_what_the_rest_of_a_chunk_would_run_without_excludes_chunks_of_a_measured_size() -> None:
+    options = Options(needs=(("gpu", 1.0),))
+    assert checked_size(None, True, options, None) == 1
+    assert checked_size(5, True, options, None) == 5
