@@ -229,8 +229,8 @@ def test_what_fails_among_the_rest_is_told_as_in_the_chunk(client: Client) -> No
     graph |= {"bad": (fail_late, "b30"), "d": (joined, "bad", "a2"), "e": (joined, "d"), "f": (joined, "e")}
     graph |= {"all": (joined, *(key for key in graph if key[0] in "abc" and key != "bad")), "last": (joined, "all")}
     with pytest.raises(ValueError, match=r"bad \[1, 1\]") as caught:
-        client.get(graph, ["f", "last"])
-    did_not_run = "node 'f' did not run because its input node 'bad' failed"
+        client.get(graph, ["last", "f"])  # in this order, `bad` is none of those that are measured
+    did_not_run = "node 'last' did not run because its input node 'bad' failed"
     assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
     assert client.get(graph, ["last"]) == {"last": [1] * (20 + 80 + 17)}
     assert len(client.tasks(name="3 functions (chunks)")) == 2
