@@ -22,7 +22,8 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from scaler.client.client import Client, bar_of
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import futures_in, gather
-from scaler.client.graph import GraphRun, Key
+from scaler.client.graph import GraphRun
+from scaler.client.graph_plan import Key
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.options import OptionKeywords, options_of
 from scaler.client.tasks import ObjectReference

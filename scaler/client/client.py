@@ -26,8 +26,9 @@ from scaler.client.durable import NamedSession
 from scaler.client.functions import Submitter, TemplateTable, check_call
 from scaler.client.future import ScalerFuture
 from scaler.client.gathering import AsCompleted, gather, show_progress
-from scaler.client.graph import GraphRun, Key, nodes_with_options
+from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
+from scaler.client.graph_plan import Key
 from scaler.client.item_limits import ItemLimits, run_limited
 from scaler.client.map import (
     UNBOUNDED,
@@ -372,8 +373,9 @@ class Client(Submitter):
         A graph is a dict of keys to values and to computations `(callable, key, ...)`. block=False returns futures
         instead of values; otherwise progress shows a bar of the computations that have ended. options: as in
         `submit_verbose`, of each computation. node_options: of single ones, by their keys, over the others:
-        `{"train": {"memory": "8GB", "retries": 5}}`. Raises UsageError, before anything is sent, for missing keys and
-        cycles.
+        `{"train": {"memory": "8GB", "retries": 5}}`. chunk_size: how many computations between values and wanted keys
+        travel together as one task, at most; by default, those of large graphs do that are short by measurement.
+        Raises UsageError, before anything is sent, for missing keys and cycles.
         """
         run = self._graph(graph, keys, node_options, chunk_size, block, **options)
         return run.values(bar_of(run) if progress else None) if block else run.futures

@@ -13,15 +13,15 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Container, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from statistics import median
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from scaler.client.graph_plan import Key, Plan
 from scaler.client.graph_tasks import POSITION_BITS, ChunkFunction, Program
 from scaler.client.options import Options, check_integer
 from scaler.errors import UsageError
 
-Key = Hashable
 MAX_NODES = 256
 """Of a chunk whose size is chosen here: it runs for up to 10 ms, and its value travels inline."""
 MAX_NODE_SECONDS = 40e-6
@@ -42,22 +42,6 @@ MAX_INPUTS = 1024
 _STAGE = 1 << 40
 """More than any graph has levels. A stage ends at nodes that are tasks of their own: a chunk lies in one stage."""
 _STRINGS = frozenset({str})
-
-
-class Plan(Protocol):
-    """What is needed of a `graph.Plan`; see there."""
-
-    nodes: dict[Key, tuple[Any, ...]]
-    values: dict[Key, Any]
-    keys: list[Key]
-
-    def is_key(self, argument: Any) -> bool: ...
-
-    def number(self, key: Key) -> int: ...
-
-    def inputs(self, number: int) -> Sequence[int]: ...
-
-    def is_simple(self, arguments: Sequence[Any]) -> bool: ...
 
 
 class Constant(NamedTuple):
@@ -104,7 +88,7 @@ class NodeTask:
         return program, *inputs
 
 
-class Cut:
+class GraphCut:
     """A graph cut into tasks.
 
     order: keys of nodes that are tasks of their own, and chunks, each after all that it needs. singles: of such keys

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from scaler.client.future import ScalerFuture
+from scaler.grammar import counted
 from scaler.serialization import Parts, dump_value, load_value, name_of
 from scaler.serialization.exceptions import note_origin
 from scaler.worker.processor.calling import finish
@@ -49,8 +50,8 @@ class ChunkFunction:
         """seconds: when a chunk has run for so long, the rest of its nodes become tasks of their own."""
         self.functions = functions
         self.seconds = seconds
-        names = [name_of(each) for each in functions[:2]]
-        self.__qualname__ = f"{names[0] if len(functions) == 1 else f'{len(functions)} functions'} (chunks)"
+        name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
+        self.__qualname__ = f"{name} (chunks)"
 
     def __call__(self, program: Program, *inputs: Any) -> list[Any]:
         """Return the value of each node that another task needs, None in the places of the others.
@@ -114,7 +115,7 @@ def _run(functions: Sequence[Callable[..., Any]], program: Program, inputs: Sequ
 
 def _send_rest(functions: Sequence[Callable[..., Any]], program: Program, values: list[Any], first: int) -> None:
     """Have the nodes from this one on run as tasks of their own, and fill in their values."""
-    from scaler.client.client import Client  # noqa: PLC0415 (few chunks need it)
+    from scaler import Client  # noqa: PLC0415 (few chunks need it)
 
     futures: dict[int, ScalerFuture] = {}
     end = sum(program.counts[:first])

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from scaler.client.functions import Submitter
 from scaler.client.future import ScalerFuture
-from scaler.client.graph import GraphRun, Key
+from scaler.client.graph import GraphRun
+from scaler.client.graph_plan import Key
 from scaler.client.map import ResultIterator
 from scaler.client.options import OptionKeywords, options_of
 from scaler.serialization.arguments import Collection, Reduced

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from scaler.client.graph import Plan
+from scaler.client.graph_plan import Plan
 from scaler.errors import UsageError
 
 

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scaler.client.graph import Plan
 from scaler.client.graph_chunks import (
     MAX_INPUTS,
     MAX_NODE_SECONDS,
     MAX_VALUE_BYTES,
     SAMPLES,
-    Cut,
+    GraphCut,
     Measured,
     NodeTask,
     checked_size,
     samples_of,
 )
+from scaler.client.graph_plan import Plan
 from scaler.client.graph_tasks import ChunkedNode
 from scaler.client.options import Options
 from scaler.errors import SerializationError, UsageError
@@ -48,12 +48,12 @@ def sent(value: Any) -> Any:
     return pickle.loads(pickle.dumps(value))
 
 
-def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan, Cut]:
+def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan, GraphCut]:
     plan = Plan(graph, keys)
-    return plan, Cut(plan, size, given.pop("alone", set(plan.wanted.values())), **given)
+    return plan, GraphCut(plan, size, given.pop("alone", set(plan.wanted.values())), **given)
 
 
-def run(plan: Plan, cut: Cut, found: Graph | None = None) -> Graph:
+def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
     """Run a graph here, as the tasks would; return the values of chunks' tasks and single nodes."""
     found = {**plan.values, **(found or {})}
     for each in cut.order:
@@ -67,7 +67,7 @@ def run(plan: Plan, cut: Cut, found: Graph | None = None) -> Graph:
     return found
 
 
-def chunks_of(cut: Cut) -> list[list[Any]]:
+def chunks_of(cut: GraphCut) -> list[list[Any]]:
     return [each.keys for each in cut.order if isinstance(each, NodeTask)]
 
 
@@ -171,7 +171,7 @@ def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size:
     own = set(data.draw(st.lists(st.sampled_from(nodes)))) if nodes else set()
     samples = samples_of(plan, own) if data.draw(st.booleans()) else {}
     is_small: Callable[[Any], bool] = (lambda function: function is add) if data.draw(st.booleans()) else bool
-    cut = Cut(plan, size, {*plan.wanted.values(), *own}, samples, is_small)
+    cut = GraphCut(plan, size, {*plan.wanted.values(), *own}, samples, is_small)
     found = run(plan, cut, {key: single[key] for key in samples})
     wanted = plan.wanted.values()
     assert [(type(found[key]), found[key]) for key in wanted] == [(type(single[key]), single[key]) for key in wanted]

@@ -1,0 +1,313 @@
+"""What wanted keys of a graph need, checked and ordered before anything is sent. Pure.
+
+A graph is a dict, as Dask's. A computation is a tuple of a callable and its arguments. An argument is a key of the
+graph, a list of such, or a computation of its own; an argument that is neither a string nor a key is a value. The
+values of the dict itself are computations, other keys (their values), lists that hold keys or computations, and plain
+values. Nodes of today's Dask (`Task`, `Alias` and others) may stand in the place of any of these, and inside lists and
+arguments.
+"""
+
+from __future__ import annotations
+
+import reprlib
+from array import array
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from scaler.client.dask_nodes import (
+    NodeCall,
+    NodeFunction,
+    find_node,
+    is_call,
+    name_of_node,
+    node_types,
+    target_of,
+    value_of,
+)
+from scaler.errors import UsageError
+from scaler.serialization.arguments import same
+from scaler.worker.processor.calling import finish
+
+Key = Hashable
+Computation = tuple[Any, ...]
+"""A callable and its arguments, as in the graph."""
+_Entered = tuple[Key, Computation | None, Iterable[Key], Iterator[Key]]
+"""A key, its computation, what it needs, and those of these that are to be visited: all."""
+_STRINGS = frozenset({str})
+_KEY_TYPES = frozenset({str, bytes, int, float, tuple})
+"""Types of values that may be another key, as in Dask."""
+_ON_PATH = -1
+
+
+@dataclass(slots=True, eq=False)
+class InnerCall:
+    """A computation inside another one's arguments; the task that gets it computes it."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _call, (self.function, self.arguments)
+
+
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return finish(function(*arguments))
+
+
+class Plan:
+    """What the wanted keys of a graph need.
+
+    nodes: computations, in an order in which each comes after all that it needs. values: by key. uses: how many
+    computations need each of the values. wanted: each wanted key, and where its value is found: under itself, or under
+    the key that it stands for.
+    """
+
+    def __init__(self, graph: Mapping[Any, Any], keys: Iterable[Any]) -> None:
+        """Raises UsageError for keys that are missing, and for cycles; the text names them."""
+        if not isinstance(graph, Mapping):
+            raise UsageError(f"a graph is a dict of keys to values and computations, not {type(graph).__name__}")
+        if isinstance(keys, str | bytes):
+            raise UsageError(f"keys is {keys!r}: give a list of keys, such as [{keys!r}]")
+        self._graph = graph
+        self.nodes: dict[Key, Computation] = {}
+        self.values: dict[Key, Any] = {}
+        self.uses: Counter[Key] = Counter()
+        self.wanted: dict[Key, Key] = {}
+        self.keys: list[Key] = []
+        """Of values and computations, in that order: each has its number there."""
+        self._numbers: dict[Key, int] = {}
+        """Also of keys that stand for another one: the number of that. _ON_PATH: what a key needs is being visited."""
+        self._inputs = array("I")
+        """The numbers of what the computations need, of one after the other."""
+        self._ends = array("Q")
+        """By number: where its inputs end."""
+        self._is_value = bytearray()
+        """By number."""
+        self._stands_for: dict[Key, Key] = {}
+        """Of keys that stand for another one: that one."""
+        self._node_types = node_types()
+        self._functions: dict[str, NodeFunction] = {}
+        """Of Dask's nodes, by their display names."""
+        for key in keys:
+            if not self._is_key(key):
+                raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
+            self.wanted[key] = key
+        self._order()
+        self.wanted = {key: self.target(key) for key in self.wanted}
+
+    def target(self, key: Key) -> Key:
+        """Return the key under which the value of a key is found: another one where it stands for that."""
+        return self.keys[self._numbers[key]]
+
+    def number(self, key: Key) -> int:
+        """Return the number of a key, or of the one that it stands for."""
+        return self._numbers[key]
+
+    def is_key(self, argument: Any) -> bool:
+        """Tell whether an argument of a computation is a key."""
+        try:
+            return argument in self._numbers
+        except TypeError:  # it cannot be hashed
+            return False
+
+    def inputs(self, number: int) -> Sequence[int]:
+        """Return the numbers of what a computation needs; of one whose arguments are all strings, in their order."""
+        return self._inputs[self._ends[number - 1] if number else 0 : self._ends[number]]
+
+    def is_simple(self, arguments: Sequence[Any]) -> bool:
+        """Tell whether arguments are keys and values alone: there is nothing inside them to compute or to fill in."""
+        return _STRINGS.issuperset(map(type, arguments)) or not any(
+            self._is_compound(each) for each in arguments if not self._is_key(each)
+        )
+
+    def _is_compound(self, argument: Any) -> bool:
+        return type(argument) is list or is_computation(argument) or isinstance(argument, self._node_types)
+
+    def fill(self, argument: Any, values: Mapping[Key, Any]) -> Any:
+        """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
+        if self._node_types and isinstance(argument, self._node_types):
+            return self._fill_node(argument, values)
+        if self._is_key(argument):
+            return values[self.target(argument)]
+        if type(argument) is list:
+            return [self.fill(inner, values) for inner in argument]
+        if is_computation(argument):
+            return InnerCall(argument[0], tuple([self.fill(inner, values) for inner in argument[1:]]))
+        return argument
+
+    def _fill_node(self, node: Any, values: Mapping[Key, Any]) -> Any:
+        target = target_of(node)
+        if target is not None:
+            return values[self.target(target[0])]
+        value = value_of(node)
+        if value is not None:
+            return value[0]
+        needs = tuple(node.dependencies)
+        return InnerCall(NodeCall(node, needs), tuple([values[self.target(key)] for key in needs]))
+
+    def _order(self) -> None:
+        """Visit the wanted keys and all that they need, depth first and without recursion."""
+        graph, numbers = self._graph, self._numbers
+        for wanted in self.wanted:
+            stack = [] if wanted in numbers else [self._enter(wanted)]
+            while stack:
+                key, computation, needs, left = stack[-1]
+                for needed in left:
+                    number = numbers.get(needed)
+                    if number is None:
+                        if needed not in graph:
+                            self._scan(key, needed, {})  # raises
+                        stack.append(self._enter(needed))
+                        break
+                    if number == _ON_PATH:
+                        raise _cycle([each for each, *_ in stack], needed)
+                else:
+                    stack.pop()
+                    self._leave(key, computation, needs)
+
+    def _enter(self, key: Key) -> _Entered:
+        """Go on to a key."""
+        self._numbers[key] = _ON_PATH
+        value = self._graph[key]
+        if type(value) is tuple and not self._node_types and is_computation(value):
+            arguments = value[1:]
+            if _STRINGS.issuperset(map(type, arguments)):  # they are keys, or it is a mistake
+                return key, value, arguments, iter(arguments)
+        needs: dict[Key, None] = {}
+        computation = self._computation(key, value, needs)
+        return key, computation, needs, iter(needs)
+
+    def _leave(self, key: Key, computation: Computation | None, needs: Iterable[Key]) -> None:
+        """Note a key, after all that it needs."""
+        numbers = self._numbers
+        if computation is None and key in self._stands_for:
+            numbers[key] = numbers[self._stands_for[key]]
+            return
+        numbers[key] = len(self.keys)
+        self.keys.append(key)
+        self._is_value.append(computation is None)
+        if computation is not None:
+            self.nodes[key] = computation
+            inputs = [numbers[each] for each in needs]
+            self._inputs.extend(inputs)
+            is_value = self._is_value
+            # A value counts once of a computation that has several names for it.
+            if used := {each for each in inputs if is_value[each]}:
+                self.uses.update([self.keys[each] for each in used])
+        self._ends.append(len(self._inputs))
+
+    def _computation(self, key: Key, value: Any, needs: dict[Key, None]) -> Computation | None:
+        """Return the computation of a key; None when it is a value or stands for another key, which is noted.
+
+        Notes the keys that it needs.
+        """
+        if self._node_types and isinstance(value, self._node_types):
+            return self._enter_node(key, value, needs)
+        if is_computation(value):
+            self._check_plain(key, value[0])
+            graph = self._graph
+            for argument in value[1:]:
+                if type(argument) is str and argument in graph:  # as most arguments are
+                    needs[argument] = None
+                else:
+                    self._scan(key, argument, needs)
+            return cast("Computation", value)
+        if type(value) is list and self._computes(value):
+            self._scan(key, value, needs, is_value=True)
+            return same, value
+        if type(value) in _KEY_TYPES and self._is_key(value) and value != key:
+            self._stands_for[key] = value
+            needs[value] = None
+        else:
+            self._check_plain(key, value)
+            self.values[key] = value
+        return None
+
+    def _enter_node(self, key: Key, node: Any, needs: dict[Key, None]) -> Computation | None:
+        """Do what `_computation` does, for a node of Dask. Raises UsageError for keys that the graph does not have."""
+        value = value_of(node)
+        if value is not None:
+            self._check_plain(key, value[0])
+            self.values[key] = value[0]
+            return None
+        self._scan_node(key, node, needs)
+        target = target_of(node)
+        if target is not None:
+            (self._stands_for[key],) = target
+            return None
+        name = name_of_node(key, node)
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = NodeFunction(name)
+        return function, NodeCall(node, tuple(needs)), *needs
+
+    def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
+        for needed in target_of(node) or node.dependencies:
+            if not self._is_key(needed):
+                raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
+            needs[needed] = None
+
+    def _check_plain(self, key: Key, value: Any) -> None:
+        """Raise UsageError for a value that holds a node of Dask, which would come back as it is."""
+        if self._node_types and (node := find_node(value, self._node_types)) is not None:
+            text = "make it a node of its own, or use Dask's containers, such as Dict and Tuple"
+            raise UsageError(f"key {key!r} holds {node!r} in its {type(value).__name__}, where it does not run: {text}")
+
+    def _scan(self, key: Key, argument: Any, needs: dict[Key, None], is_value: bool = False) -> None:
+        """Note the keys in an argument. is_value: it is in a list that is a value of the graph: strings may be values.
+
+        It recurses only as deep as the user wrote lists and computations into each other.
+        """
+        if self._node_types and isinstance(argument, self._node_types):
+            if (value := value_of(argument)) is None:
+                self._scan_node(key, argument, needs)
+            else:
+                self._check_plain(key, value[0])
+        elif self._is_key(argument):
+            needs[argument] = None
+        elif type(argument) is list:
+            for inner in argument:
+                self._scan(key, inner, needs, is_value)
+        elif is_computation(argument):
+            self._check_plain(key, argument[0])
+            for inner in argument[1:]:
+                self._scan(key, inner, needs)
+        elif isinstance(argument, str) and not is_value:
+            raise UsageError(
+                f"key {key!r} needs {reprlib.repr(argument)}, but the graph has no such key; "
+                "give a string as a value of its own"
+            )
+        else:
+            self._check_plain(key, argument)
+
+    def _computes(self, values: list[Any]) -> bool:
+        """Tell whether a list holds a key, a computation or a node, at any depth."""
+        return any(
+            self._computes(value)
+            if type(value) is list
+            else isinstance(value, self._node_types) or is_computation(value) or self._is_key(value)
+            for value in values
+        )
+
+    def _is_key(self, argument: Any) -> bool:
+        try:
+            return argument in self._graph
+        except TypeError:  # it cannot be hashed
+            return False
+
+
+def is_computation(value: object) -> bool:
+    return type(value) is tuple and bool(value) and callable(value[0])
+
+
+def is_call_node(value: object, types: tuple[type, ...]) -> bool:
+    return isinstance(value, types) and is_call(value)
+
+
+def _cycle(path: list[Key], again: Key) -> UsageError:
+    cycle = [repr(key) for key in path[path.index(again) :]] + [repr(again)]
+    if len(cycle) > 12:
+        cycle = [*cycle[:6], "...", *cycle[-5:]]
+    return UsageError(f"the graph has a cycle: {' -> '.join(cycle)}")
