@@ -30,7 +30,7 @@ MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
 """A chunk whose size was chosen here, and that runs for longer than this, sends the rest of its nodes as tasks."""
 MIN_NODES = 5_000
-"""A smaller graph is not worth the measurement."""
+"""With fewer nodes that are not wanted, a graph is not worth the measurement."""
 WAIT_SECONDS = 4e-6
 """Times the nodes, for the measurement: a tenth of what the graph costs without chunks."""
 SAMPLES = 16

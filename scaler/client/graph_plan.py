@@ -91,7 +91,7 @@ class Plan:
         self._functions: dict[str, NodeFunction] = {}
         """Of Dask's nodes, by their display names."""
         for key in keys:
-            if not self._is_key(key):
+            if not self.is_key(key):
                 raise UsageError(f"key {key!r} is wanted, but the graph has no such key")
             self.wanted[key] = key
         self._order()
@@ -106,9 +106,9 @@ class Plan:
         return self._numbers[key]
 
     def is_key(self, argument: Any) -> bool:
-        """Tell whether an argument of a computation is a key."""
+        """Tell whether an argument is a key of the graph."""
         try:
-            return argument in self._numbers
+            return argument in self._graph
         except TypeError:  # it cannot be hashed
             return False
 
@@ -119,7 +119,7 @@ class Plan:
     def is_simple(self, arguments: Sequence[Any]) -> bool:
         """Tell whether arguments are keys and values alone: there is nothing inside them to compute or to fill in."""
         return _STRINGS.issuperset(map(type, arguments)) or not any(
-            self._is_compound(each) for each in arguments if not self._is_key(each)
+            self._is_compound(each) for each in arguments if not self.is_key(each)
         )
 
     def _is_compound(self, argument: Any) -> bool:
@@ -129,7 +129,7 @@ class Plan:
         """Return an argument with the values or futures of its keys; inner computations become InnerCalls."""
         if self._node_types and isinstance(argument, self._node_types):
             return self._fill_node(argument, values)
-        if self._is_key(argument):
+        if self.is_key(argument):
             return values[self.target(argument)]
         if type(argument) is list:
             return [self.fill(inner, values) for inner in argument]
@@ -217,7 +217,7 @@ class Plan:
         if type(value) is list and self._computes(value):
             self._scan(key, value, needs, is_value=True)
             return same, value
-        if type(value) in _KEY_TYPES and self._is_key(value) and value != key:
+        if type(value) in _KEY_TYPES and self.is_key(value) and value != key:
             self._stands_for[key] = value
             needs[value] = None
         else:
@@ -245,7 +245,7 @@ class Plan:
 
     def _scan_node(self, key: Key, node: Any, needs: dict[Key, None]) -> None:
         for needed in target_of(node) or node.dependencies:
-            if not self._is_key(needed):
+            if not self.is_key(needed):
                 raise UsageError(f"key {key!r} needs {needed!r}, but the graph has no such key")
             needs[needed] = None
 
@@ -265,7 +265,7 @@ class Plan:
                 self._scan_node(key, argument, needs)
             else:
                 self._check_plain(key, value[0])
-        elif self._is_key(argument):
+        elif self.is_key(argument):
             needs[argument] = None
         elif type(argument) is list:
             for inner in argument:
@@ -287,15 +287,9 @@ class Plan:
         return any(
             self._computes(value)
             if type(value) is list
-            else isinstance(value, self._node_types) or is_computation(value) or self._is_key(value)
+            else isinstance(value, self._node_types) or is_computation(value) or self.is_key(value)
             for value in values
         )
-
-    def _is_key(self, argument: Any) -> bool:
-        try:
-            return argument in self._graph
-        except TypeError:  # it cannot be hashed
-            return False
 
 
 def is_computation(value: object) -> bool:
