@@ -215,7 +215,7 @@ class GraphRun:
         alone = {*wanted, *self._own}
         if chunk_size is not None:
             return GraphCut(plan, chunk_size, alone) if chunk_size > 1 else None
-        if len(plan.nodes) - len(wanted) < MIN_NODES or not self._table.may_wait():
+        if len(plan.nodes) - len(wanted) < MIN_NODES:
             return None
         samples = samples_of(plan, self._own)
         for key in samples:

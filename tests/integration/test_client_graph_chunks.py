@@ -18,7 +18,8 @@ from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.client import graph as graph_module
 from scaler.client import graph_chunks
 from scaler.client.futures import FutureTable
-from scaler.client.graph_chunks import MIN_NODES
+from scaler.client.graph_chunks import MIN_NODES, GraphCut, NodeTask
+from scaler.client.graph_plan import Plan
 from scaler.errors import ProcessorDiedError, UsageError
 from tests.waiting import wait_for_file
 
@@ -102,10 +103,14 @@ def test_without_a_size_large_graphs_of_short_calls_have_chunks(
     monkeypatch.setattr(graph_module, "WAIT_SECONDS", 0.01)  # this machine may be busy
     monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
     graph, keys = levels(add, 11, MIN_NODES // 10)
-    assert client.get(graph, [*graph]) == values_of(graph, [*graph])
-    assert not chunks_of(client, "add"), "all of its nodes are wanted"
     assert client.get(graph, keys) == values_of(graph, keys)
     assert chunks_of(client, "add") > 1
+
+
+def test_a_graph_of_which_all_nodes_are_wanted_is_not_measured(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(graph_module, "samples_of")
+    graph, _ = levels(add, 11, MIN_NODES // 10)
+    assert client.get(graph, [*graph]) == values_of(graph, [*graph])
 
 
 def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
@@ -114,8 +119,9 @@ def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
     monkeypatch.setattr(graph_module, "MIN_NODES", 15)
     monkeypatch.setattr(graph_module, "WAIT_SECONDS", 1.0)
     graph, keys = levels(slowly, 15, 10)
-    assert client.get(graph, keys[:1]) == values_of(graph, keys[:1])
+    assert client.get(graph, keys) == values_of(graph, keys)
     assert not chunks_of(client, "slowly")
+    assert len(client.tasks(name="slowly")) == 150, "those that were measured ran once"
 
 
 def test_a_size_of_one_makes_each_node_a_task(client: Client) -> None:
@@ -205,6 +211,31 @@ def test_a_chunk_that_takes_long_sends_the_rest_of_its_nodes_as_tasks(client: Cl
     assert client.get(graph, keys) == values_of(graph, keys)
     assert chunks_of(client, "total") == 1
     assert len(client.tasks(name="total")) == 200
+
+
+def pass_time(seconds: float) -> int:
+    until = time.monotonic() + seconds
+    while time.monotonic() <= until:
+        pass
+    return 5
+
+
+def product(x: int, y: int) -> int:
+    return x * y
+
+
+def test_what_a_chunk_has_done_before_it_took_too_long_is_not_done_again(client: Client) -> None:
+    graph: dict[str, Any] = {"t": 0.001, "x": 7, "a": (product, "x", "x"), "b": (pass_time, "t")}
+    graph |= {"c": (product, "b", "x"), "d": (product, "c", "a"), "e": (product, "d", "d")}
+    plan = Plan(graph, ["e"])
+    cut = GraphCut(plan, 10, {"e"}, seconds=0.001)
+    (chunk,) = (each for each in cut.order if isinstance(each, NodeTask))
+    assert chunk.keys[-2:] == ["c", "d"]
+    values = client.submit(cut.function, *chunk.arguments(plan.values)).result()
+    assert values == [None] * 3 + [5 * 7 * 7 * 7]
+    assert len(client.tasks(name="product")) in {2, 3}, (
+        "the busy machine may have stopped the chunk before its first node"
+    )
 
 
 def made(value: int) -> list[int]:

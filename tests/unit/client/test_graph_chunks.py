@@ -5,13 +5,16 @@ from __future__ import annotations
 import pickle
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scaler.client import graph_plan
 from scaler.client.graph_chunks import (
+    MAX_FUNCTIONS,
     MAX_INPUTS,
     MAX_NODE_SECONDS,
     MAX_VALUE_BYTES,
@@ -82,6 +85,8 @@ def test_nodes_of_a_chain_go_together_but_for_the_wanted_one() -> None:
     plan, cut = cut_of(chain(8), ["7"], 3)
     assert chunks_of(cut) == [["0", "1", "2"], ["3", "4", "5"]]
     assert run(plan, cut)["7"] == 7
+    values = [each.future for each in cut.order if isinstance(each, NodeTask)]
+    assert values == [[None, None, 2], [None, None, 5]], "no other value is needed"
 
 
 def test_a_level_that_fills_half_a_chunk_ends_it_so_that_levels_stay_side_by_side() -> None:
@@ -177,6 +182,14 @@ def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size:
     assert [(type(found[key]), found[key]) for key in wanted] == [(type(single[key]), single[key]) for key in wanted]
     ordered = [key for each in cut.order for key in (each.keys if isinstance(each, NodeTask) else [each])]
     assert sorted(map(repr, [*ordered, *samples])) == sorted(map(repr, nodes)), "each node runs once"
+
+
+def test_a_key_may_stand_twice_among_arguments_also_beside_nodes_of_dask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graph_plan, "node_types", lambda: (threading.Thread,))
+    graph = {"v": 3, "w": 4, "a": (add, "v", "v", "w"), "b": (add, "a", "a"), "c": (add, "b"), "d": (add, "c")}
+    plan, cut = cut_of(graph, ["d"], 10)
+    assert chunks_of(cut) == [["a", "b", "c"]]
+    assert run(plan, cut)["d"] == 20
 
 
 def grown(values: list[int]) -> list[int]:
@@ -280,6 +293,11 @@ def test_samples_need_no_other_nodes_and_are_some_of_each_function() -> None:
     plan = Plan(graph, ["last"])
     assert list(samples_of(plan, ())) == [*map(str, range(SAMPLES)), "o"]
     assert list(samples_of(plan, {"1"})) == ["0"]
+
+
+def test_samples_are_of_some_functions_where_each_node_has_one_of_its_own() -> None:
+    graph = {str(number): (partial(add, number),) for number in range(2 * MAX_FUNCTIONS)}
+    assert len(samples_of(Plan(graph, list(graph)), ())) == MAX_FUNCTIONS
 
 
 @pytest.mark.parametrize(
