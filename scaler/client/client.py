@@ -794,7 +794,7 @@ class Client(Submitter):
         size = checked_size(chunk_size, block, carried, self._serializer)
         if chunk_size is None and self._is_in_process:
             size = 1  # so that a debugger finds one node after the other
-        return GraphRun(graph, keys, self._futures, template, own, size)
+        return GraphRun(graph, keys, self._futures, template, carried, own, size)
 
     def _status(self) -> ClusterStatus:
         from scaler.client.status import ClusterStatus  # noqa: PLC0415 (processors import this module)

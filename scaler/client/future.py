@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
+from scaler.serialization import Buffer
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
@@ -212,11 +213,12 @@ class Unloaded:
     Loading may run code of the user, for as long as it likes: in the client's thread it would delay all other futures.
     """
 
-    __slots__ = ("load", "lock")
+    __slots__ = ("load", "lock", "payload")
 
-    def __init__(self, load: Callable[[], tuple[object, BaseException | None]]) -> None:
-        """load: returns value and exception."""
+    def __init__(self, load: Callable[[], tuple[object, BaseException | None]], payload: Buffer = b"") -> None:
+        """load: returns value and exception. payload: of the value, if the built-in serializer has made it."""
         self.load = load
+        self.payload = payload
         self.lock = threading.RLock()
 
 

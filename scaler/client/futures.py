@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -34,7 +34,7 @@ from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
 from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
-from scaler.serialization.exceptions import copy_of, load_exception
+from scaler.serialization.exceptions import PartFailedError, copy_of, load_exception
 from scaler.texts import readable
 
 MAX_CACHED_PAYLOADS = 256
@@ -129,18 +129,29 @@ class FutureTable(FutureOwner):
                 raise
 
     def prepare(
-        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], task_id: bytes = b""
+        self,
+        template: TaskTemplate,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        task_id: bytes = b"",
+        node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
-        """Return a future whose task is not submitted. It has ended when a future in the arguments has failed."""
+        """Return a future whose task is not submitted. It has ended when a future in the arguments has failed.
+
+        node: of a graph.
+        """
         if args and template.serializer is None and not kwargs and type(args[0]) is TaskFuture and not task_id:
             future = self._prepare_for_futures(template, args)
             if future is not None:
+                future.node = node
                 return future
         try:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
-            why = CancelledError() if error.exception is None else copy_of(error.exception)
-            return self.ended(template, None, why, (cast("TaskFuture", error.reference),))
+            reference = cast("TaskFuture", error.reference)
+            first = reference.failed_first
+            why = CancelledError() if first is None or first._exception is None else copy_of(first._exception)
+            return self.ended(template, None, why, (reference,), node)
         uploads: tuple[ObjectUpload, ...] = ()
         references: tuple[Reference, ...] = ()
         if found:
@@ -160,7 +171,9 @@ class FutureTable(FutureOwner):
             payload = upload.payload
             uploads = (*uploads, upload)
             references = (*references, upload)
-        return TaskFuture(self, task_id or self.ids.task(), template, payload, references, uploads)
+        future = TaskFuture(self, task_id or self.ids.task(), template, payload, references, uploads)
+        future.node = node
+        return future
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:
         """Return what `prepare` does, if the arguments are unfinished futures of this client and small values alone.
@@ -200,8 +213,10 @@ class FutureTable(FutureOwner):
         value: object,
         exception: BaseException | None = None,
         references: tuple[Reference, ...] = (),
+        node: tuple[Hashable] | None = None,
     ) -> TaskFuture:
         future = TaskFuture(self, self.ids.task(), template, b"", references)
+        future.node = node
         future.template = None
         future.settle(value, exception)
         future.references = ()
@@ -297,16 +312,19 @@ class FutureTable(FutureOwner):
         self.check_open()
         return bool(is_true)
 
-    def wait_ended(self, futures: Iterable[TaskFuture], seconds: float) -> None:
-        """Wait until all of these have ended, however that is, but not for longer than this."""
-        until = time.monotonic() + seconds
-        for future in futures:
+    def wait_ended(self, futures: Sequence[TaskFuture], seconds: float) -> None:
+        """Wait until all of these have ended, however that is, but not for longer than this. Loads no values.
+
+        Raises UsageError in a thread that must not wait.
+        """
+        self.check_waitable()
+        with self.blocked(), self.condition:
+            self._waiting_threads += 1
             try:
-                future.exception(max(0.0, until - time.monotonic()))
-            except CancelledError:
-                pass
-            except TimeoutError:
-                return
+                left = list(futures)
+                self.condition.wait_for(lambda: self.closed is not None or _drop_ended(left), seconds)
+            finally:
+                self._waiting_threads -= 1
 
     def wait_for_room(self) -> None:
         """Wait until the limits allow another task. Called under the lock. Raises LimitError or ClientClosedError.
@@ -330,6 +348,13 @@ class FutureTable(FutureOwner):
         if self._inbox_bytes + session.unsent_bytes > MAX_UNSENT_BYTES:
             return f"MAX_UNSENT_BYTES={MAX_UNSENT_BYTES}"
         return None
+
+
+def _drop_ended(futures: list[TaskFuture]) -> bool:
+    """Remove futures that have ended from the end of a list; True when none is left."""
+    while futures and futures[-1].done():
+        futures.pop()
+    return not futures
 
 
 def load_outcome(
@@ -370,7 +395,8 @@ _ERRORS: dict[Outcome, type[TaskError]] = {
 def _exception(outcome: Outcome, payload: bytes) -> BaseException:
     if outcome in (Outcome.EXCEPTION, Outcome.EXCEPTION_TO_RETRY):
         try:
-            return load_exception(payload)
+            loaded = load_exception(payload)
+            return loaded.raised() if type(loaded) is PartFailedError else loaded
         except ProtocolError as error:
             return error
         except BaseException as error:  # noqa: BLE001 (as above)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import math
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
@@ -18,7 +17,9 @@ from scaler.client.graph_chunks import (
     MAX_NODES,
     MIN_NODES,
     WAIT_SECONDS,
+    WAIT_SECONDS_PER_NODE,
     GraphCut,
+    Levels,
     Measured,
     NodeTask,
     samples_of,
@@ -26,10 +27,10 @@ from scaler.client.graph_chunks import (
 from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.options import OptionKeywords, Options
-from scaler.client.task_future import TaskFuture
+from scaler.client.task_future import ChunkKeys, TaskFuture
 from scaler.client.tasks import ObjectReference, TaskTemplate
-from scaler.errors import UsageError
-from scaler.serialization import Parts, dump_value, size_of
+from scaler.errors import SerializationError, UsageError
+from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 from scaler.serialization.arguments import ByReference, same
 from scaler.serialization.exceptions import copy_of
 
@@ -97,15 +98,19 @@ class GraphRun:
         keys: Iterable[Any],
         table: FutureTable,
         templates: Templates,
+        options: Options,
         own: Mapping[Key, Options],
         chunk_size: int | None,
     ) -> None:
-        """Submit the tasks. own: options of single nodes. chunk_size: nodes of a task, at most; None: by measurement.
+        """Submit the tasks. options: of the nodes. own: of single ones.
+
+        chunk_size: how many nodes travel together, at most; None: by measurement.
 
         Raises UsageError when the graph cannot be run; then nothing runs.
         """
         self._table = table
         self._templates = templates
+        self._options = options
         self._own = own
         self._known: dict[tuple[int, bool], TaskTemplate] = {}
         """By the id of the function, and whether the value is wanted."""
@@ -154,10 +159,13 @@ class GraphRun:
         self._share_values(plan, found)
         cut = self._cut(plan, found, wanted, chunk_size)
         measured = len(self._tasks)
+        of_chunks = None
+        if cut is not None and cut.functions:
+            of_chunks = self._function_of(cut, MAX_CHUNK_SECONDS if chunk_size is None else math.inf)
         for key in plan.nodes if cut is None else cut.order:
             if type(key) is NodeTask:
-                assert cut is not None, "it is of the cut"
-                self._make_chunk(key, cut.function, found)
+                assert of_chunks is not None, "it has functions"
+                self._make_chunk(key, of_chunks, found)
             elif cut is not None and key in cut.singles:
                 function = plan.nodes[key][0]
                 wrapped = self._wrapped.setdefault(id(function), ChunkedNode(function))
@@ -200,34 +208,46 @@ class GraphRun:
             template = self._templates(function, deliver, own)
             if own is None:
                 self._known[id(function), deliver] = template
-        task = found[key] = self._table.prepare(template, arguments, {})
-        task.node = (key,)
+        task = found[key] = self._table.prepare(template, arguments, {}, node=(key,))
         self._tasks.append(task)
 
     def _make_chunk(self, chunk: NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
-        task = self._table.prepare(self._templates(function, False, None), chunk.arguments(found), {})
+        template = self._templates(function, False, None)
+        task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
         chunk.future = task
         self._tasks.append(task)
         self._sizes[task] = len(chunk.keys)
+
+    def _function_of(self, cut: GraphCut, seconds: float) -> ChunkFunction:
+        """Return what runs the chunks. Raises the error of the function that cannot be sent."""
+        function = ChunkFunction(cut.functions, self._options, seconds)
+        try:
+            self._templates(function, False, None)
+        except SerializationError:
+            for each in cut.functions:
+                self._templates(each, False, None)
+            raise
+        return function
 
     def _cut(self, plan: Plan, found: dict[Key, Any], wanted: set[Key], chunk_size: int | None) -> GraphCut | None:
         """Return the chunks; None: there are none. Without a size, some nodes run before the others, to be measured."""
         alone = {*wanted, *self._own}
         if chunk_size is not None:
-            return GraphCut(plan, chunk_size, alone) if chunk_size > 1 else None
+            return GraphCut(plan, Levels(plan, alone), chunk_size) if chunk_size > 1 else None
         if len(plan.nodes) - len(wanted) < MIN_NODES:
             return None
         samples = samples_of(plan, self._own)
         for key in samples:
             self._make_plain(plan, key, found, deliver=True)
         self._submit(0)
-        self._table.wait_ended(self._tasks, len(plan.nodes) * WAIT_SECONDS)
+        self._table.wait_ended(self._tasks, WAIT_SECONDS + len(plan.nodes) * WAIT_SECONDS_PER_NODE)
         measured = Measured()
         for key in samples:
             measured.add(plan.nodes[key][0], *_measure(found[key]))
         if not any(measured.is_small(plan.nodes[key][0]) for key in samples):
             return None
-        return GraphCut(plan, MAX_NODES, alone, samples, measured.is_small, MAX_CHUNK_SECONDS)
+        levels = Levels(plan, alone, samples, measured.is_small)
+        return GraphCut(plan, levels, MAX_NODES) if levels.are_worth_it else None
 
     def _submit(self, first: int) -> None:
         """Submit the tasks from this one on.
@@ -245,15 +265,17 @@ class GraphRun:
         for reference in task.references:
             if not isinstance(reference, TaskFuture) or not reference.must_embed:
                 continue
-            error = CancelledError() if reference.cancelled() else reference.exception()
-            if error is not None:
-                task.template = None
-                task.settle(None, copy_of(error))
-                task.references = ()
-                return
             if reference not in stored:
                 name = repr(reference)
-                stored[reference] = self._put(self._dumped(reference.result(), name), name)
+                if reference.unloaded:
+                    stored[reference] = self._put(parts_of(reference.unloaded), name)
+                elif (error := CancelledError() if reference.cancelled() else reference.exception()) is not None:
+                    task.template = None
+                    task.settle(None, copy_of(error))
+                    task.references = ()
+                    return
+                else:
+                    stored[reference] = self._put(self._dumped(reference.result(), name), name)
             put = stored[reference]
             task.references = tuple([put if each is reference else each for each in task.references])
             task.uploads = (*task.uploads, put._upload)
@@ -261,8 +283,8 @@ class GraphRun:
     def _dumped(self, value: Any, what: str) -> Parts:
         return dump_value(value, self._templates(same, True, None).serializer, what)
 
-    def _put(self, parts: Parts, name: str) -> ObjectReference:
-        return ObjectReference(self._table, self._table.upload(parts), name, size_of(parts))
+    def _put(self, parts: Sequence[Buffer], name: str) -> ObjectReference:
+        return ObjectReference(self._table, self._table.upload([*parts]), name, size_of(parts))
 
     def _share_values(self, plan: Plan, found: dict[Key, Any]) -> None:
         """Put large values into the object storage that several computations need."""
@@ -278,9 +300,12 @@ class GraphRun:
 
 
 def _measure(sample: TaskFuture) -> tuple[float, int]:
-    """Return the seconds of a task and the size of its value; more than any limit if it failed, or has not ended."""
-    if not sample.done() or sample.cancelled() or sample.exception() is not None:
-        return math.inf, sys.maxsize
+    """Return the seconds of a task and the size of its value. The time is infinite if it failed, or has not ended.
+
+    And where the value may be of a class of the user: it is not loaded here, as it may be of use on workers only.
+    """
+    if not sample.done() or sample.unloaded or sample.is_stored or sample.cancelled() or sample.exception() is not None:
+        return math.inf, 0
     return sample.profiling_info().duration_s, size_of(dump_value(sample.result()))
 
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 import math
 from array import array
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
 from scaler.client.graph_plan import Key, Plan
-from scaler.client.graph_tasks import POSITION_BITS, ChunkFunction, Program
+from scaler.client.graph_tasks import POSITION_BITS, Program
 from scaler.client.options import Options, check_integer
 from scaler.errors import UsageError
 
@@ -29,12 +29,17 @@ MAX_NODE_SECONDS = 40e-6
 MAX_VALUE_BYTES = 128
 MAX_CHUNK_SECONDS = 0.1
 """A chunk whose size was chosen here, and that runs for longer than this, sends the rest of its nodes as tasks."""
+MAX_LOADS = 4
+"""Of chunks' values by single nodes, for each node in a chunk: each such load costs 10 us."""
 MIN_NODES = 5_000
 """With fewer nodes that are not wanted, a graph is not worth the measurement."""
-WAIT_SECONDS = 4e-6
-"""Times the nodes, for the measurement: a tenth of what the graph costs without chunks."""
+WAIT_SECONDS = 0.05
+WAIT_SECONDS_PER_NODE = 4e-6
+"""How long to wait for the measurement: about a tenth of what the graph costs without chunks."""
+FIRST_SAMPLES = 256
+"""Nodes that are measured, the first ones, with what they need of each other."""
 SAMPLES = 16
-"""Nodes of each function that are measured."""
+"""Nodes of each function that are measured at least, if they need none but such nodes."""
 MAX_FUNCTIONS = 32
 """Functions that are measured: some graphs make one for each node."""
 MAX_INPUTS = 1024
@@ -42,6 +47,82 @@ MAX_INPUTS = 1024
 _STAGE = 1 << 40
 """More than any graph has levels. A stage ends at nodes that are tasks of their own: a chunk lies in one stage."""
 _STRINGS = frozenset({str})
+
+
+class Levels:
+    """The nodes of a graph by level, and those that are tasks of their own.
+
+    steps: the nodes of each level that go into chunks, and then single nodes, each after all that it needs.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        alone: Container[Key],
+        sent: Container[Key] = (),
+        is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
+    ) -> None:
+        """alone: nodes that are tasks of their own. sent: those that are on their way already.
+
+        is_small: tells whether the calls of a function may be in chunks.
+        """
+        self.steps: list[tuple[list[int], list[int]]] = []
+        self._plan = plan
+        self._is_chunked = bytearray(len(plan.keys))
+        """By number of the node."""
+        levels: defaultdict[int, list[int]] = defaultdict(list)
+        singles: defaultdict[int, list[int]] = defaultdict(list)
+        """By stage."""
+        self._sort(alone, sent, is_small, levels, singles)
+        stages: defaultdict[int, list[int]] = defaultdict(list)
+        for rank in sorted(levels):
+            stages[rank // _STAGE].append(rank)
+        for stage in sorted({*stages, *singles}):
+            self.steps += [(levels[rank], []) for rank in stages[stage]]
+            self.steps.append(([], singles[stage]))
+
+    @property
+    def are_worth_it(self) -> bool:
+        """Whether chunks save more than the single nodes may pay for loading the values of whole chunks."""
+        is_chunked = self._is_chunked
+        loads = sum(is_chunked[each] for _, singles in self.steps for one in singles for each in self._plan.inputs(one))
+        return loads <= MAX_LOADS * sum(is_chunked)
+
+    def _sort(
+        self,
+        alone: Container[Key],
+        sent: Container[Key],
+        is_small: Callable[[Callable[..., Any]], bool],
+        levels: defaultdict[int, list[int]],
+        singles: defaultdict[int, list[int]],
+    ) -> None:
+        """Sort the nodes by rank: the rank of a node is its level, or, for a task of its own, the next stage."""
+        plan = self._plan
+        of_odd: set[int] = set()
+        """What is needed by nodes that have lists or computations among their arguments."""
+        odd: set[Key] = set()
+        for key, node in plan.nodes.items():
+            if not plan.is_simple(node[1:]):
+                odd.add(key)
+                of_odd.update(plan.inputs(plan.number(key)))
+        small: dict[int, bool] = {}
+        ranks = [0] * len(plan.keys)
+        rank_of = ranks.__getitem__
+        for number, key in enumerate(plan.keys):
+            if key in plan.values or key in sent:
+                continue
+            highest = max(map(rank_of, plan.inputs(number)), default=0)
+            function = plan.nodes[key][0]
+            if id(function) not in small:
+                small[id(function)] = is_small(function)
+            if small[id(function)] and key not in odd and number not in of_odd and key not in alone:
+                ranks[number] = highest + 1
+                levels[highest + 1].append(number)
+                self._is_chunked[number] = 1
+            else:
+                stage = highest // _STAGE
+                ranks[number] = (stage + 1) * _STAGE
+                singles[stage].append(number)
 
 
 class Constant(NamedTuple):
@@ -79,8 +160,7 @@ class NodeTask:
 
         found: values, and futures of single nodes, by key.
         """
-        labels = [f"node {key!r}" for key in self.keys]
-        program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept), labels)
+        program = Program(self.functions, self.counts, self.slots, self.sources, bytes(self.is_kept))
         inputs = [
             each.future if type(each) is NodeTask else each.value if type(each) is Constant else found[each]
             for each in self.inputs
@@ -92,22 +172,11 @@ class GraphCut:
     """A graph cut into tasks.
 
     order: keys of nodes that are tasks of their own, and chunks, each after all that it needs. singles: of such keys
-    that need values of chunks. function: runs the chunks.
+    that need values of chunks. functions: of the nodes in chunks, by their numbers.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        size: int,
-        alone: Container[Key],
-        sent: Container[Key] = (),
-        is_small: Callable[[Callable[..., Any]], bool] = lambda _: True,
-        seconds: float = math.inf,
-    ) -> None:
-        """size: nodes of a chunk, at most. alone: nodes that stay tasks of their own. sent: those on their way already.
-
-        is_small: tells whether the calls of a function may be in chunks. seconds: see `ChunkFunction`.
-        """
+    def __init__(self, plan: Plan, levels: Levels, size: int) -> None:
+        """size: nodes of a chunk, at most."""
         self._plan = plan
         self._size = size
         self.order: list[Key | NodeTask] = []
@@ -127,7 +196,7 @@ class GraphCut:
         """Of tasks."""
         self._open: list[int] = []
         """The next nodes in chunks, which are in none yet."""
-        for level, singles in self._levels(alone, sent, is_small):
+        for level, singles in levels.steps:
             if 2 * min(len(self._open), len(level)) > size:
                 self._close()  # the next level is wide, too: chunks of one level each run side by side
             for number in level:
@@ -139,49 +208,7 @@ class GraphCut:
                 for number in singles:
                     self._add_single(number)
         self._close()
-        self.function = ChunkFunction([function for _, function in self._functions.values()], seconds)
-
-    def _levels(
-        self, alone: Container[Key], sent: Container[Key], is_small: Callable[[Callable[..., Any]], bool]
-    ) -> Iterator[tuple[list[int], list[int]]]:
-        """Yield the nodes of each level that may be in chunks, and those that are tasks of their own behind it.
-
-        The rank of a node is its level, or, for one that is a task of its own, the next stage.
-        """
-        plan = self._plan
-        of_odd: set[int] = set()
-        """What is needed by nodes that have lists or computations among their arguments."""
-        odd: set[Key] = set()
-        for key, node in plan.nodes.items():
-            if not plan.is_simple(node[1:]):
-                odd.add(key)
-                of_odd.update(plan.inputs(plan.number(key)))
-        small: dict[int, bool] = {}
-        ranks = [0] * len(plan.keys)
-        levels: defaultdict[int, list[int]] = defaultdict(list)
-        singles: defaultdict[int, list[int]] = defaultdict(list)
-        rank_of = ranks.__getitem__
-        for number, key in enumerate(plan.keys):
-            if key in plan.values or key in sent:
-                continue
-            highest = max(map(rank_of, plan.inputs(number)), default=0)
-            function = plan.nodes[key][0]
-            if id(function) not in small:
-                small[id(function)] = is_small(function)
-            if small[id(function)] and key not in odd and number not in of_odd and key not in alone:
-                ranks[number] = highest + 1
-                levels[highest + 1].append(number)
-            else:
-                stage = highest // _STAGE
-                ranks[number] = (stage + 1) * _STAGE
-                singles[stage].append(number)
-        stages: defaultdict[int, list[int]] = defaultdict(list)
-        for rank in sorted(levels):
-            stages[rank // _STAGE].append(rank)
-        for stage in sorted({*stages, *singles}):
-            for rank in stages[stage]:
-                yield levels[rank], []
-            yield [], singles[stage]
+        self.functions = [function for _, function in self._functions.values()]
 
     def _close(self) -> None:
         """Make chunks of the open nodes: one, unless they need too much."""
@@ -267,17 +294,17 @@ def checked_size(given: int | None, block: bool, options: Options, serializer: o
     reason = next((text for text, holds in reasons.items() if holds), "")
     if reason and given is not None and given > 1:
         raise UsageError(f"chunk_size is {given}, and {reason}: leave one of them out")
-    # The rest of a chunk that takes long would run without these.
-    return 1 if reason or (given is None and options.needs) else given
+    return 1 if reason else given
 
 
 def samples_of(plan: Plan, own: Container[Key]) -> dict[Key, None]:
-    """Return some nodes of each function that need no other nodes than these. own: nodes with options of their own."""
+    """Return nodes of each function that need no other nodes than these. own: nodes with options of their own."""
     counts: defaultdict[int, int] = defaultdict(int)
     found: dict[Key, None] = {}
     for key, node in plan.nodes.items():
         function = id(node[0])
-        if (function in counts or len(counts) < MAX_FUNCTIONS) and counts[function] < SAMPLES and key not in own:
+        is_wanted = (function in counts or len(counts) < MAX_FUNCTIONS) and counts[function] < SAMPLES
+        if (is_wanted or len(found) < FIRST_SAMPLES) and key not in own:
             needed = (plan.keys[each] for each in plan.inputs(plan.number(key)))
             if all(each in plan.values or each in found for each in needed):
                 counts[function] += 1

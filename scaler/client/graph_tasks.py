@@ -10,11 +10,15 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from scaler.client.connect import processor
 from scaler.client.future import ScalerFuture
+from scaler.client.options import Options
+from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
-from scaler.serialization import Parts, dump_value, load_value, name_of
-from scaler.serialization.exceptions import note_origin
-from scaler.worker.processor.calling import finish
+from scaler.protocol.messages import Outcome
+from scaler.serialization import dump, load, name_of, unpicklable
+from scaler.serialization.exceptions import PartFailedError
+from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32
 _POSITION = (1 << POSITION_BITS) - 1
@@ -26,7 +30,7 @@ class Program(NamedTuple):
 
     functions, counts: of each node, the number of its function and of its arguments. slots: of all arguments. sources:
     of each slot from elsewhere, the number of the input, and in the lowest bits the position there from 1 on, or 0 for
-    the whole input. is_kept: of each node, whether other tasks need its value. labels: texts that name the nodes.
+    the whole input. is_kept: of each node, whether other tasks need its value.
     """
 
     functions: array[int]
@@ -34,32 +38,81 @@ class Program(NamedTuple):
     slots: array[int]
     sources: array[int]
     is_kept: bytes
-    labels: list[str]
 
 
 class Changeable(NamedTuple):
     """A value of a node that another one could change. Each that needs it gets a copy, as in a task of its own."""
 
-    parts: Parts
+    pickled: bytes
 
 
 class ChunkFunction:
     """What the task of a chunk runs: the functions of its nodes."""
 
-    def __init__(self, functions: Sequence[Callable[..., Any]], seconds: float) -> None:
-        """seconds: when a chunk has run for so long, the rest of its nodes become tasks of their own."""
+    def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
+        """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
         self.functions = functions
-        self.seconds = seconds
+        self._options = options._replace(owner=None, call=0)
+        self._seconds = seconds
         name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
         self.__qualname__ = f"{name} (chunks)"
 
     def __call__(self, program: Program, *inputs: Any) -> list[Any]:
-        """Return the value of each node that another task needs, None in the places of the others.
+        """Return the values of the nodes that other tasks need, None in the places of the others.
 
-        Raises what the first node raises that does, with the label of the node as its origin.
+        Raises PartFailedError.
         """
-        values = _run(self.functions, program, inputs, time.monotonic() + self.seconds)
-        return [_copied(value) if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
+        ran: list[int] = []
+        try:
+            return self.run(program, inputs, ran)
+        except BaseException as error:
+            outcome, payload = failure_of(error)
+            if outcome != Outcome.EXCEPTION:
+                raise
+            raise PartFailedError(len(ran) - 1, payload) from None
+
+    def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
+        """Do the same, and raise what a node raises. ran: takes the number of each node that is called."""
+        until = time.monotonic() + self._seconds
+        functions, slots, end = self.functions, program.slots, 0
+        values: list[Any] = [None] * len(program.counts)
+        values.extend(_from_elsewhere(program, inputs))
+        is_plain = _UNCHANGEABLE.issuperset(map(type, values))
+        if not is_plain:
+            values = [_copyable(each) for each in values]
+        for number, (function, count) in enumerate(zip(program.functions, program.counts, strict=True)):
+            if time.monotonic() > until and processor() is not None:
+                self._send_rest(program, values, ran)
+                break
+            ran.append(number)
+            begin, end = end, end + count
+            arguments = [values[slot] for slot in slots[begin:end]]
+            value = finish(functions[function](*(arguments if is_plain else _copied(arguments))))
+            if type(value) not in _UNCHANGEABLE:
+                is_plain = False
+                value = _changeable(value)
+            values[number] = value
+        return [value if kept else None for value, kept in zip(values, program.is_kept, strict=False)]
+
+    def _send_rest(self, program: Program, values: list[Any], ran: list[int]) -> None:
+        """Have the nodes that were not called run as tasks of their own, and fill in their values."""
+        from scaler import Client  # noqa: PLC0415 (few chunks need it)
+
+        first = len(ran)
+        futures: dict[int, ScalerFuture] = {}
+        end = sum(program.counts[:first])
+        with Client() as client:
+            for number, count in enumerate(program.counts[first:], first):
+                begin, end = end, end + count
+                slots = program.slots[begin:end]
+                needed = iter(_copied([values[slot] for slot in slots if slot not in futures]))
+                arguments = tuple([futures[slot] if slot in futures else next(needed) for slot in slots])
+                function = self.functions[program.functions[number]]
+                futures[number] = client._submit(function, arguments, {}, self._options)
+            for number, future in futures.items():
+                ran.append(number)
+                value = future.result()
+                values[number] = value if type(value) in _UNCHANGEABLE else _changeable(value)
 
 
 class ChunkedNode:
@@ -71,7 +124,7 @@ class ChunkedNode:
 
     def __call__(self, program: Program, *inputs: Any) -> Any:
         values = _from_elsewhere(program, inputs)
-        return self.function(*[values[slot] for slot in program.slots])
+        return self.function(*_copied([values[slot] for slot in program.slots]))
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
@@ -86,58 +139,30 @@ def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
     return found
 
 
-def _run(functions: Sequence[Callable[..., Any]], program: Program, inputs: Sequence[Any], until: float) -> list[Any]:
-    """Return the values of all slots. until: the time of the monotonic clock from which nodes become tasks."""
-    values: list[Any] = [None] * len(program.counts)
-    values.extend(_from_elsewhere(program, inputs))
-    is_plain = _UNCHANGEABLE.issuperset(map(type, values))
-    if not is_plain:
-        values = [_kept(each) for each in values]
-    slots, end = program.slots, 0
-    number = 0
+def _changeable(value: Any) -> Changeable:
+    """Return what keeps a node's value. Raises SerializationError."""
     try:
-        for number, (function, count) in enumerate(zip(program.functions, program.counts, strict=True)):
-            if time.monotonic() > until:
-                _send_rest(functions, program, values, number)
-                break
-            begin, end = end, end + count
-            arguments = [values[slot] for slot in slots[begin:end]]
-            value = finish(functions[function](*(arguments if is_plain else map(_copied, arguments))))
-            if type(value) not in _UNCHANGEABLE:
-                is_plain = False
-                value = _kept(value)
-            values[number] = value
-    except BaseException as error:
-        note_origin(error, program.labels[number])
+        return Changeable(bytes(dump(value, in_band=True)[0]))
+    except ScalerError:
         raise
-    return values
+    except Exception as error:
+        raise unpicklable("the result", value, error) from error
 
 
-def _send_rest(functions: Sequence[Callable[..., Any]], program: Program, values: list[Any], first: int) -> None:
-    """Have the nodes from this one on run as tasks of their own, and fill in their values."""
-    from scaler import Client  # noqa: PLC0415 (few chunks need it)
-
-    futures: dict[int, ScalerFuture] = {}
-    end = sum(program.counts[:first])
-    with Client() as client:
-        for number, count in enumerate(program.counts[first:], first):
-            begin, end = end, end + count
-            slots = program.slots[begin:end]
-            arguments = [futures[slot] if slot in futures else _copied(values[slot]) for slot in slots]
-            futures[number] = client.submit(functions[program.functions[number]], *arguments)
-        for number, future in futures.items():
-            try:
-                values[number] = _kept(future.result())
-            except BaseException as error:
-                note_origin(error, program.labels[number])
-                raise
+def _copyable(value: Any) -> Any:
+    """Return what keeps an input. One that cannot be pickled, such as a client, is shared."""
+    if type(value) in _UNCHANGEABLE or type(value) is Changeable:
+        return value
+    try:
+        return _changeable(value)
+    except SerializationError:
+        return value
 
 
-def _kept(value: Any) -> Any:
-    """Return what stands for a value in its slot. Raises SerializationError."""
-    return value if type(value) in _UNCHANGEABLE else Changeable(dump_value(value))
-
-
-def _copied(kept: Any) -> Any:
-    """Return the value for which something stands in its slot."""
-    return load_value(kept.parts) if type(kept) is Changeable else kept
+def _copied(kept: Sequence[Any]) -> Sequence[Any]:
+    """Return arguments of one call, of which those that are the same object stay the same."""
+    copies: dict[int, Any] = {}
+    for each in kept:
+        if type(each) is Changeable and id(each) not in copies:
+            copies[id(each)] = load([each.pickled])
+    return [copies.get(id(each), each) for each in kept] if copies else kept

@@ -593,7 +593,8 @@ class ClientLoop:
                 self.cached.put_soon(digest, [*parts_of(payload)])
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
-                unloaded = Unloaded(partial(load_outcome, outcome, payload, serializer))
+                load = partial(load_outcome, outcome, payload, serializer)
+                unloaded = Unloaded(load, payload if serializer is None else b"")
                 resolved.append((future, unloaded, None, profile))
                 continue
             value, exception = load_outcome(outcome, payload, serializer)

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler.client.bundle import read_bundle
 from scaler.client.chunks import ChunkResults, ItemsFailedError, SerializedChunkFunction, run_chunk
+from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.item_limits import run_limited
 from scaler.client.what_ran import WhatRan
 from scaler.config.commands import ReplayRequest
@@ -76,9 +77,12 @@ def run(request: ReplayRequest) -> int:
 
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], serializer: Serializer | None) -> Any:
     if serializer is None and isinstance(function, partial) and function.func in (run_chunk, run_limited):
-        # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised.
+        # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised, as below.
         each, spread = function.args
         return [_finish(each(*item) if spread else each(item)) for item in args[0]]
+    if isinstance(function, ChunkFunction):
+        program, *inputs = args
+        return function.run(program, inputs, [])
     if isinstance(function, SerializedChunkFunction):
         function = SerializedChunkFunction(function.function, function.serializer)  # a debugger may hold each call
     try:

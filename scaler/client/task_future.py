@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, Final
 
@@ -11,7 +11,8 @@ from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, Scal
 from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
-from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError
+from scaler.serialization import Buffer
+from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
 from scaler.serialization.exceptions import annotate, locate, take_origin
 
 _UNSENT: Final = Stage.UNSENT
@@ -21,6 +22,18 @@ _HOW_TO_MAKE = (
 )  # fmt: skip
 """What is copied of a future that has ended, without its value."""
 _LOCK_TYPE: Final = type(threading.Lock())
+
+
+class ChunkKeys:
+    """Stands for the key of a chunk of a graph's nodes, until it is known which of them has failed."""
+
+    __slots__ = ("keys",)
+
+    def __init__(self, keys: Sequence[Hashable]) -> None:
+        self.keys = keys
+
+    def __repr__(self) -> str:
+        return f"{self.keys[0]!r} or another one of its chunk"
 
 
 class TaskFuture(ScalerFuture, ByReference, ClientTask):
@@ -92,6 +105,17 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
         return None
+
+    def _reduce_into(self, collection: Collection, /) -> Reduced:
+        payload = self.unloaded
+        if payload and not self.is_stored and self._owner is collection.owner:
+            return load_again, (bytes(payload),)
+        return super()._reduce_into(collection)
+
+    @property
+    def unloaded(self) -> Buffer:
+        """The payload of a value that has come, and that nobody has loaded here; empty when it is another one."""
+        return self._result.payload if type(self._result) is Unloaded else b""
 
     @property
     def delivers(self) -> bool:
@@ -199,14 +223,16 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     def _name_failure(self, exception: BaseException) -> None:
         """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""
+        number = take_origin(exception)
+        if number is not None and self.node is not None and type(self.node[0]) is ChunkKeys:
+            self.node = (self.node[0].keys[number],)
         failed = (each.failed_first for each in self.references if isinstance(each, TaskFuture))
         origin = next(filter(None, failed), self)
-        inner = take_origin(exception)  # of a chunk: the node
-        if inner or origin.node is not None:
-            locate(exception, f"{inner or origin._label} of the graph")
+        if origin.node is not None:
+            locate(exception, f"{origin._label} of the graph")
         if origin is not self:
             self._origin = origin
-            annotate(exception, f"{self._label} did not run because its input {inner or origin._label} failed")
+            annotate(exception, f"{self._label} did not run because its input {origin._label} failed")
 
     @property
     def failed_first(self) -> TaskFuture | None:

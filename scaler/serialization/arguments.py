@@ -28,6 +28,7 @@ from scaler.serialization import (
     dump,
     is_of_other_language,
     load,
+    parts_of,
     unpicklable,
 )
 
@@ -127,6 +128,11 @@ class ByReference(ArgumentOnly):
 def same(value: Any) -> Any:
     """Return the value: what a reference to a known value is pickled as."""
     return value
+
+
+def load_again(payload: bytes) -> Any:
+    """Return the value of a payload: what a reference to a value that was not loaded is pickled as."""
+    return load(parts_of(payload))
 
 
 def load_input(index: int) -> Any:

@@ -54,6 +54,24 @@ class ShownAsError(Exception):
         return None
 
 
+class PartFailedError(ShownAsError):
+    """A part of a task raised, such as a node of a chunk. number: of the part. shown: the payload of what it raised."""
+
+    def __init__(self, number: int, shown: bytes) -> None:
+        super().__init__(number, shown)
+        self.number = number
+        self.shown = shown
+
+    def __str__(self) -> str:
+        return failure_texts(Outcome.EXCEPTION, self.shown).text
+
+    def raised(self) -> BaseException:
+        """Return what the part raised. It tells `take_origin` the number."""
+        error = load_exception(self.shown)
+        assign(error, _ORIGIN, self.number)
+        return error
+
+
 def pack_exception(type_name: str, text: str, traceback: str, pickled: bytes) -> bytes:
     """Return the payload of an exception."""
     texts = [part.encode("utf-8", "backslashreplace") for part in (type_name, text, traceback)]
@@ -156,15 +174,10 @@ def annotate(exception: BaseException, note: str) -> None:
         assign(exception, "__notes__", [*notes, note])
 
 
-def note_origin(exception: BaseException, origin: str) -> None:
-    """Have an exception tell `take_origin` where it came from, unless it does: it may pass through several places."""
-    if _ORIGIN not in _attributes(exception):
-        assign(exception, _ORIGIN, origin)
-
-
-def take_origin(exception: BaseException) -> str:
-    """Return what `note_origin` noted, and forget it; empty when that is nothing."""
-    return str(_attributes(exception).pop(_ORIGIN, ""))
+def take_origin(exception: BaseException) -> int | None:
+    """Return the number of the part of a task that raised this, once; None when there is none."""
+    found: int | None = _attributes(exception).pop(_ORIGIN, None)
+    return found
 
 
 def _attributes(exception: BaseException) -> dict[str, Any]:

@@ -87,7 +87,9 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, functools.partial):
+        if isinstance(several := getattr(value, "functions", None), list):  # a chunk of a graph's nodes
+            pending += several
+        elif isinstance(value, functools.partial):
             pending += [value.func, *(each for each in value.args if callable(each))]
         elif isinstance(value, MethodType):
             pending.append(value.__func__)

@@ -18,8 +18,10 @@ from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.client import graph as graph_module
 from scaler.client import graph_chunks
 from scaler.client.futures import FutureTable
-from scaler.client.graph_chunks import MIN_NODES, GraphCut, NodeTask
+from scaler.client.graph_chunks import MIN_NODES, GraphCut, Levels, NodeTask
 from scaler.client.graph_plan import Plan
+from scaler.client.graph_tasks import ChunkFunction
+from scaler.client.options import Options
 from scaler.errors import ProcessorDiedError, UsageError
 from tests.waiting import wait_for_file
 
@@ -100,7 +102,7 @@ def test_inner_nodes_travel_together_and_wanted_ones_alone(client: Client) -> No
 def test_without_a_size_large_graphs_of_short_calls_have_chunks(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 0.01)  # this machine may be busy
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)  # this machine may be busy
     monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
     graph, keys = levels(add, 11, MIN_NODES // 10)
     assert client.get(graph, keys) == values_of(graph, keys)
@@ -117,7 +119,7 @@ def test_without_a_size_calls_that_take_a_while_are_tasks_of_their_own(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(graph_module, "MIN_NODES", 15)
-    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 1.0)
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)
     graph, keys = levels(slowly, 15, 10)
     assert client.get(graph, keys) == values_of(graph, keys)
     assert not chunks_of(client, "slowly")
@@ -152,7 +154,8 @@ def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
     graph = {"a": (die,), "b": (add, 1), "c": (add, "a", "b")}
     with pytest.raises(ProcessorDiedError) as caught:
         client.get(graph, ["c"], chunk_size=2, losses=0)
-    assert "did not run because its input 2 functions (chunks)" in "\n".join(caught.value.__notes__)
+    did_not_run = "node 'c' did not run because its input node 'a' or another one of its chunk failed"
+    assert caught.value.__notes__ == ["in node 'a' or another one of its chunk of the graph", did_not_run]
 
 
 def test_nodes_with_options_are_tasks_of_their_own(client: Client) -> None:
@@ -200,9 +203,10 @@ def test_a_client_in_this_process_computes_chunks_of_a_given_size() -> None:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small graphs are measured, and their chunks send all their nodes as tasks."""
-    for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": 1.0, "MAX_CHUNK_SECONDS": 0.0}.items():
+    for name, value in {"MIN_NODES": 10, "WAIT_SECONDS": SECONDS, "MAX_CHUNK_SECONDS": 0.0}.items():
         monkeypatch.setattr(graph_module, name, value)
     monkeypatch.setattr(graph_chunks, "MAX_NODE_SECONDS", SECONDS)
+    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
 
 
 @pytest.mark.usefixtures("impatient")
@@ -228,10 +232,11 @@ def test_what_a_chunk_has_done_before_it_took_too_long_is_not_done_again(client:
     graph: dict[str, Any] = {"t": 0.001, "x": 7, "a": (product, "x", "x"), "b": (pass_time, "t")}
     graph |= {"c": (product, "b", "x"), "d": (product, "c", "a"), "e": (product, "d", "d")}
     plan = Plan(graph, ["e"])
-    cut = GraphCut(plan, 10, {"e"}, seconds=0.001)
+    cut = GraphCut(plan, Levels(plan, {"e"}), 10)
     (chunk,) = (each for each in cut.order if isinstance(each, NodeTask))
     assert chunk.keys[-2:] == ["c", "d"]
-    values = client.submit(cut.function, *chunk.arguments(plan.values)).result()
+    function = ChunkFunction(cut.functions, Options(), seconds=0.001)
+    values = client.submit(function, *chunk.arguments(plan.values)).result()
     assert values == [None] * 3 + [5 * 7 * 7 * 7]
     assert len(client.tasks(name="product")) in {2, 3}, (
         "the busy machine may have stopped the chunk before its first node"

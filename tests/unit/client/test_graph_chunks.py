@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import threading
 from collections.abc import Callable
@@ -14,22 +15,23 @@ from hypothesis import strategies as st
 
 from scaler.client import graph_plan
 from scaler.client.graph_chunks import (
-    MAX_FUNCTIONS,
+    FIRST_SAMPLES,
     MAX_INPUTS,
     MAX_NODE_SECONDS,
     MAX_VALUE_BYTES,
     SAMPLES,
     GraphCut,
+    Levels,
     Measured,
     NodeTask,
     checked_size,
     samples_of,
 )
 from scaler.client.graph_plan import Plan
-from scaler.client.graph_tasks import ChunkedNode
+from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.options import Options
 from scaler.errors import SerializationError, UsageError
-from scaler.serialization.exceptions import note_origin, take_origin
+from scaler.serialization.exceptions import PartFailedError, dump_exception, load_exception, take_origin
 
 Graph = dict[Any, Any]
 
@@ -53,7 +55,7 @@ def sent(value: Any) -> Any:
 
 def cut_of(graph: Graph, keys: list[Any], size: int, **given: Any) -> tuple[Plan, GraphCut]:
     plan = Plan(graph, keys)
-    return plan, GraphCut(plan, size, given.pop("alone", set(plan.wanted.values())), **given)
+    return plan, GraphCut(plan, Levels(plan, given.pop("alone", set(plan.wanted.values())), **given), size)
 
 
 def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
@@ -61,7 +63,8 @@ def run(plan: Plan, cut: GraphCut, found: Graph | None = None) -> Graph:
     found = {**plan.values, **(found or {})}
     for each in cut.order:
         if isinstance(each, NodeTask):
-            each.future = sent(sent(cut.function)(*sent(each.arguments(found))))
+            function = ChunkFunction(cut.functions, Options(), math.inf)
+            each.future = sent(sent(function)(*sent(each.arguments(found))))
         elif each in cut.singles:
             found[each] = sent(ChunkedNode(plan.nodes[each][0]))(*sent(cut.singles[each].arguments(found)))
         else:
@@ -176,7 +179,7 @@ def test_chunks_give_what_single_nodes_give(made: tuple[Graph, list[Any]], size:
     own = set(data.draw(st.lists(st.sampled_from(nodes)))) if nodes else set()
     samples = samples_of(plan, own) if data.draw(st.booleans()) else {}
     is_small: Callable[[Any], bool] = (lambda function: function is add) if data.draw(st.booleans()) else bool
-    cut = GraphCut(plan, size, {*plan.wanted.values(), *own}, samples, is_small)
+    cut = GraphCut(plan, Levels(plan, {*plan.wanted.values(), *own}, samples, is_small), size)
     found = run(plan, cut, {key: single[key] for key in samples})
     wanted = plan.wanted.values()
     assert [(type(found[key]), found[key]) for key in wanted] == [(type(single[key]), single[key]) for key in wanted]
@@ -217,6 +220,61 @@ def test_a_node_that_changes_its_argument_changes_it_for_no_other() -> None:
     assert [pickle.loads(found[f"last {name}"]) for name in "abcef"] == [[0], [0], [0, 1], [5, 1], [5, 1]]
 
 
+class Shared:
+    """Can be loaded, and not sent again."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return threading.Lock, ()
+
+
+def test_what_cannot_be_sent_again_is_shared() -> None:
+    graph: Graph = {"lock": Shared(), "a": (kind, "lock"), "b": (Shared,), "c": (kind, "b"), "d": (pair, "a", "c")}
+    plan, cut = cut_of(graph, ["d"], 10)
+    assert chunks_of(cut) == [["a", "b", "c"]]
+    assert run(plan, cut)["d"] == ("lock", "lock")
+
+
+def kind(value: Any) -> str:
+    return type(value).__name__
+
+
+def pair(x: Any, y: Any) -> tuple[Any, Any]:
+    return x, y
+
+
+def same(x: Any, y: Any) -> bool:
+    return x is y
+
+
+def test_an_argument_that_stands_twice_is_one_object() -> None:
+    graph: Graph = {"v": [1], "a": (same, "v", "v"), "b": (list,), "c": (same, "b", "b"), "d": (same, "b", "v")}
+    graph |= {"e": (pair, "a", "c"), "f": (pair, "e", "d"), "g": (same, "b", "b")}
+    plan, cut = cut_of(graph, ["f", "g"], 10)
+    found = run(plan, cut)
+    assert (found["f"], found["g"]) == (((True, True), False), True)
+
+
+def test_arrays_have_memory_of_their_own() -> None:
+    numpy = pytest.importorskip("numpy")
+    graph: Graph = {
+        "n": 3,
+        "a": (numpy.zeros, "n"),
+        "b": (increased, "a"),
+        "c": (increased, "a"),
+        "d": (numpy.sum, "a"),
+    }
+    graph |= {"v": numpy.ones(3), "e": (increased, "v"), "f": (increased, "v")}
+    graph |= {"x": (pair, "b", "c"), "y": (pair, "e", "f"), "z": (pair, "d", "x")}
+    plan, cut = cut_of(graph, ["y", "z"], 20)
+    found = run(plan, cut)
+    assert (found["y"], found["z"]) == ((6.0, 6.0), (0.0, (3.0, 3.0)))
+
+
+def increased(array: Any) -> float:
+    array += 1
+    return float(array.sum())
+
+
 CALLS: list[int] = []
 
 
@@ -249,55 +307,84 @@ def test_coroutine_functions_and_other_callables_are_nodes_of_chunks() -> None:
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
-def failure(graph: Graph, keys: list[Any], kind: type[BaseException]) -> tuple[str, str]:
-    """Return the text of what a chunk raises, and the node that it names."""
+def failure(graph: Graph, keys: list[Any]) -> tuple[BaseException, Any]:
+    """Return what a node raises as the client gets it, and the key of the node."""
     plan, cut = cut_of(graph, keys, 10)
-    with pytest.raises(kind) as caught:
+    with pytest.raises(PartFailedError) as caught:
         run(plan, cut)
-    return str(caught.value), take_origin(sent(caught.value))
+    arrived = load_exception(dump_exception(caught.value, ""))
+    assert isinstance(arrived, PartFailedError)
+    error = arrived.raised()
+    number = take_origin(error)
+    assert number is not None
+    assert take_origin(error) is None, "it is told once"
+    return error, chunks_of(cut)[0][number]
 
 
-def test_a_node_that_raises_ends_its_chunk_and_names_itself() -> None:
+def test_a_node_that_raises_ends_its_chunk_and_is_known() -> None:
     graph = {"v": 1, "a": (add, "v"), "b": (fail, "a"), "c": (add, "b"), "d": (add, "c")}
-    assert failure(graph, ["d"], ValueError) == ("bad (1,)", "node 'b'")
+    error, key = failure(graph, ["d"])
+    assert (repr(error), key) == ("ValueError('bad (1,)')", "b")
+    assert "raise ValueError" in str(error.__cause__)
 
 
-def test_a_node_whose_value_cannot_be_sent_names_itself() -> None:
-    graph = {"b": (add, 1), "a": (threading.Lock,), "x": (add, "b"), "y": (str, "a")}
-    text, label = failure(graph, ["x", "y"], SerializationError)
-    assert text == "the result (_thread.lock) cannot be serialized: TypeError: cannot pickle '_thread.lock' object"
-    assert label == "node 'a'"
+def test_a_node_whose_value_cannot_be_sent_is_known() -> None:
+    error, key = failure({"b": (add, 1), "a": (threading.Lock,), "x": (add, "b"), "y": (str, "a")}, ["x", "y"])
+    assert (
+        str(error) == "the result (_thread.lock) cannot be serialized: TypeError: cannot pickle '_thread.lock' object"
+    )
+    assert (type(error), key) == (SerializationError, "a")
 
 
 def exits() -> None:
     raise SystemExit(3)
 
 
-def test_a_node_that_exits_names_itself() -> None:
-    assert failure({"b": (add, 1), "a": (exits,), "x": (add, "a", "b")}, ["x"], SystemExit) == ("3", "node 'a'")
+def test_a_node_that_exits_is_known() -> None:
+    error, key = failure({"b": (add, 1), "a": (exits,), "x": (add, "a", "b")}, ["x"])
+    assert (repr(error), key) == ("SystemExit(3)", "a")
 
 
-def test_the_first_place_that_names_the_origin_of_an_exception_is_right() -> None:
-    error = ValueError("bad")
-    note_origin(error, "here")
-    note_origin(error, "there")
-    assert take_origin(sent(error)) == "here"
-    assert (take_origin(error), take_origin(error)) == ("here", ""), "it is told once"
+class StrictError(Exception):
+    """Travels as a call without anything but its own argument."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(StrictError, **self.__dict__), ()
+
+
+SHARED = StrictError("shared")
+
+
+def raise_shared() -> None:
+    raise SHARED
+
+
+def test_an_exception_carries_nothing_that_it_did_not_have() -> None:
+    error, key = failure({"b": (add, 1), "a": (raise_shared,), "x": (add, "a", "b")}, ["x"])
+    assert (type(error), key) == (StrictError, "a")
+    assert SHARED.__dict__ == {"text": "shared"}
 
 
 # -- which graphs have chunks ------------------------------------------------------------------------------------------
 
 
-def test_samples_need_no_other_nodes_and_are_some_of_each_function() -> None:
-    graph = chain(3 * SAMPLES) | {"o": (other, "2"), "last": (add, str(3 * SAMPLES - 1), "o")}
-    plan = Plan(graph, ["last"])
-    assert list(samples_of(plan, ())) == [*map(str, range(SAMPLES)), "o"]
+def test_samples_are_the_first_nodes_and_some_of_each_function_and_need_no_others() -> None:
+    graph = chain(2 * FIRST_SAMPLES) | {"o": (other, "2"), "p": (other, str(2 * FIRST_SAMPLES - 1))}
+    plan = Plan(graph, ["p", "o"])
+    assert list(samples_of(plan, ())) == [*map(str, range(FIRST_SAMPLES)), "o"]
     assert list(samples_of(plan, {"1"})) == ["0"]
+    graph = {str(each): (add if each < 2 * FIRST_SAMPLES else other, each) for each in range(3 * FIRST_SAMPLES)}
+    found = samples_of(Plan(graph, list(graph)), ())
+    assert list(found) == [*map(str, range(FIRST_SAMPLES)), *(str(2 * FIRST_SAMPLES + each) for each in range(SAMPLES))]
 
 
-def test_samples_are_of_some_functions_where_each_node_has_one_of_its_own() -> None:
-    graph = {str(number): (partial(add, number),) for number in range(2 * MAX_FUNCTIONS)}
-    assert len(samples_of(Plan(graph, list(graph)), ())) == MAX_FUNCTIONS
+def test_few_samples_are_enough_where_each_node_has_a_function_of_its_own() -> None:
+    graph = {str(number): (partial(add, number),) for number in range(2 * FIRST_SAMPLES)}
+    assert len(samples_of(Plan(graph, list(graph)), ())) == FIRST_SAMPLES
 
 
 @pytest.mark.parametrize(
@@ -318,6 +405,16 @@ def test_functions_are_small_whose_calls_cost_less_than_a_task(
     assert measured.is_small(add) is is_small
     assert not measured.is_small(fail)
     assert not measured.is_small(other), "it was not measured"
+
+
+@pytest.mark.parametrize(("inner", "are_worth_it"), [(24, False), (26, True)])
+def test_chunks_are_of_no_use_where_single_nodes_load_them_often(inner: int, are_worth_it: bool) -> None:
+    names = [str(number) for number in range(inner)]
+    graph: Graph = dict.fromkeys(names, (add, 1)) | {f"w{number}": (add, "0", "1") for number in range(50 - inner // 2)}
+    graph |= {f"x{name}": (add, name) for name in names}
+    wanted = [key for key in graph if key[0] in "wx"]
+    plan = Plan(graph, wanted)
+    assert Levels(plan, wanted).are_worth_it is are_worth_it
 
 
 @pytest.mark.parametrize(
@@ -353,9 +450,3 @@ def test_futures_are_of_single_nodes() -> None:
     assert checked_size(None, False, Options(), None) == 1
     with pytest.raises(UsageError, match="chunk_size is 5, and block=False makes each node a task"):
         checked_size(5, False, Options(), None)
-
-
-def test_what_the_rest_of_a_chunk_would_run_without_excludes_chunks_of_a_measured_size() -> None:
-    options = Options(needs=(("gpu", 1.0),))
-    assert checked_size(None, True, options, None) == 1
-    assert checked_size(5, True, options, None) == 5
