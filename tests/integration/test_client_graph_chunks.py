@@ -22,6 +22,7 @@ from scaler.client.graph_chunks import MIN_NODES, GraphCut, Levels, NodeTask
 from scaler.client.graph_plan import Plan
 from scaler.client.graph_tasks import ChunkFunction
 from scaler.client.options import Options
+from scaler.client.task_future import TaskFuture
 from scaler.errors import ProcessorDiedError, UsageError
 from tests.waiting import wait_for_file
 
@@ -270,6 +271,84 @@ def test_what_fails_among_the_rest_is_told_as_in_the_chunk(client: Client) -> No
     assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
     assert client.get(graph, ["last"]) == {"last": [1] * (20 + 80 + 17)}
     assert len(client.tasks(name="3 functions (chunks)")) == 2
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_rest_of_a_chunk_has_the_options_of_the_graph(client: Client) -> None:
+    graph, keys = levels(total, 20, 10)
+    client.get(graph, keys, tags="rest", name="named", losses=0)
+    rows = client.tasks(tag="rest")
+    assert len(rows) == 201
+    assert {(row.function, row.max_attempts) for row in rows} == {("named", 1)}
+
+
+# -- what is measured --------------------------------------------------------------------------------------------------
+
+
+class OnlyOnWorkers:
+    """Stands for a value that needs what its client does not have, such as a GPU."""
+
+    def __init__(self, number: int, client: int) -> None:
+        self.number, self.client = number, client
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return load_on_workers, (self.number, self.client)
+
+
+def load_on_workers(number: int, client: int) -> OnlyOnWorkers:
+    if os.getpid() == client:
+        raise RuntimeError("no GPU here")
+    return OnlyOnWorkers(number, client)
+
+
+def number_of(value: OnlyOnWorkers) -> int:
+    return value.number
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_values_that_are_measured_are_not_loaded_here(
+    client: Client, monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    monkeypatch.setattr(graph_module, "MIN_NODES", 10)
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", 0.0 if late else SECONDS)
+    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
+    prepare_now = FutureTable.prepare
+    made: list[TaskFuture] = []
+
+    def prepare_late(self: FutureTable, *arguments: Any, **given: Any) -> TaskFuture:
+        if late and given.get("node") == ("all",):  # what is measured ends before all tasks are made
+            self.wait_ended([each for each in made if each.delivers], SECONDS)
+        made.append(prepare_now(self, *arguments, **given))
+        return made[-1]
+
+    monkeypatch.setattr(FutureTable, "prepare", prepare_late)
+    graph: dict[str, Any] = {"v": 1, "pid": os.getpid()}
+    graph |= {f"a{number}": (OnlyOnWorkers, "v", "pid") for number in range(20)}
+    graph |= {f"b{number}": (number_of, f"a{number}") for number in range(20)}
+    graph["all"] = (add, *(f"b{number}" for number in range(20)))
+    assert client.get(graph, ["all"]) == {"all": 20}
+
+
+def test_a_node_that_fails_as_it_is_measured_is_named_as_any_other(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_module, "MIN_NODES", 10)
+    monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)
+    graph, keys = levels(add, 20, 10)
+    graph |= {"bad": (fail, "one"), "next": (add, "bad"), "last": (add, "next", keys[0], keys[1])}
+    with pytest.raises(ValueError, match="bad") as caught:
+        client.get(graph, ["last"])
+    did_not_run = "node 'last' did not run because its input node 'bad' failed"
+    assert caught.value.__notes__ == ["in node 'bad' of the graph", did_not_run]
+
+
+def submit_with(client: Client, value: int) -> int:
+    return client.submit(total, value, 1).result()  # type: ignore[no-any-return]
+
+
+def test_a_client_may_be_an_argument_of_nodes_in_chunks(client: Client) -> None:
+    graph = {"v": 1, "a": (submit_with, client, "v"), "b": (submit_with, client, "a"), "c": (total, "b")}
+    assert client.get(graph, ["c"], chunk_size=5) == {"c": 3}
 
 
 # -- values that come while a graph is prepared ------------------------------------------------------------------------
