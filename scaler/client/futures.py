@@ -148,9 +148,11 @@ class FutureTable(FutureOwner):
         try:
             parts, found = dump_arguments(args, kwargs, template.serializer, self, template.spec.name)
         except DependencyFailedError as error:
-            reference = cast("TaskFuture", error.reference)
-            first = reference.failed_first
-            why = CancelledError() if first is None or first._exception is None else copy_of(first._exception)
+            reference = cast("TaskFuture | ObjectReference", error.reference)
+            # Notes of the task that failed first, and not of all between that one and this.
+            first = reference.failed_first if isinstance(reference, TaskFuture) else None
+            failure = error.exception if first is None else first._exception
+            why = CancelledError() if failure is None else copy_of(failure)
             return self.ended(template, None, why, (reference,), node)
         uploads: tuple[ObjectUpload, ...] = ()
         references: tuple[Reference, ...] = ()

@@ -67,7 +67,7 @@ class ChunkFunction:
             return self.run(program, inputs, ran)
         except BaseException as error:
             outcome, payload = failure_of(error)
-            if outcome != Outcome.EXCEPTION:
+            if outcome != Outcome.EXCEPTION or not ran:
                 raise
             raise PartFailedError(len(ran) - 1, payload) from None
 
@@ -119,12 +119,12 @@ class ChunkedNode:
     """What the task of a single node runs that needs values of chunks."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
+        self.functions = [function]
         self.__qualname__ = name_of(function)
 
     def __call__(self, program: Program, *inputs: Any) -> Any:
         values = _from_elsewhere(program, inputs)
-        return self.function(*_copied([values[slot] for slot in program.slots]))
+        return self.functions[0](*_copied([values[slot] for slot in program.slots]))
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:

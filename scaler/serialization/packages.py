@@ -87,9 +87,7 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(several := getattr(value, "functions", None), list):  # a chunk of a graph's nodes
-            pending += several
-        elif isinstance(value, functools.partial):
+        if isinstance(value, functools.partial):
             pending += [value.func, *(each for each in value.args if callable(each))]
         elif isinstance(value, MethodType):
             pending.append(value.__func__)
@@ -97,6 +95,8 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
             pending.append(value.__wrapped__)
         elif isinstance(value, ModuleType):
             found.add(_top(value.__name__))
+        elif isinstance(several := getattr(value, "functions", None), list):  # of a chunk of a graph's nodes
+            pending += several
         else:
             named = value if isinstance(value, FunctionType | type) or hasattr(value, "__name__") else type(value)
             top = _top(str(getattr(named, "__module__", "") or ""))

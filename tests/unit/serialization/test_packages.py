@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
+from scaler.client.options import Options
 from scaler.serialization.packages import differences, packages_of, version_of
 
 
@@ -56,6 +58,8 @@ def test_packages_are_found_wherever_a_function_mentions_or_imports_them(text: s
     assert packages_of(made(text)) == (("tabler", "1.2"),)
     assert packages_of(functools.partial(max, key=1, default=2)) == ()
     assert packages_of(functools.partial(made(text), 1)) == (("tabler", "1.2"),)
+    assert packages_of(ChunkedNode(made(text))) == (("tabler", "1.2"),)
+    assert packages_of(ChunkFunction([max, made(text)], Options(), 0.0)) == (("tabler", "1.2"),)
 
 
 def test_an_own_module_has_no_version_and_what_it_imports_has(folder: Path) -> None:
