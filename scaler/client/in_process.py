@@ -38,7 +38,7 @@ from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.net.questions import Answer, Question
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply, is_stored, stored_reference
-from scaler.serialization import Buffer, Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of
+from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exceptions import copy_of
 from scaler.worker.processor.calling import Meter, failure_of, finish
@@ -185,7 +185,7 @@ class InProcessLoop(ClientLoop):
             args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
             with meter if template.spec.profiling else nullcontext():
                 value = _finish(function(*args, **kwargs))
-            value, error = load_value(dump_value(value, serializer), serializer), None
+            value, error = _copy(value, serializer), None
         except (KeyboardInterrupt, BdbQuit):  # they are meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
@@ -204,12 +204,15 @@ class InProcessLoop(ClientLoop):
 
     def _value(self, reference: Reference, serializer: Serializer | None) -> Any:
         """Return a copy of a value that a task needs: tasks see no changes that others make."""
-        parts: Sequence[Buffer]
         if isinstance(reference, ObjectReference):
-            parts = self._objects[reference._upload]
-        else:
-            parts = dump_value(cast("TaskFuture", reference).result(), serializer)
-        return load_value(parts, serializer)
+            return load_value(self._objects[reference._upload], serializer)
+        return _copy(cast("TaskFuture", reference).result(), serializer)
+
+
+def _copy(value: Any, serializer: Serializer | None) -> Any:
+    """Return a value as it would arrive elsewhere: arrays share no memory with it."""
+    data, *buffers = dump_value(value, serializer)
+    return load_value([data, *map(bytearray, buffers)], serializer)
 
 
 def _finish(value: Any) -> Any:

@@ -9,6 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from scaler.errors import (
     TaskTimeoutError,
     UsageError,
 )
+from tests.waiting import wait_for_file
 
 
 @pytest.fixture(scope="module")
@@ -255,7 +257,7 @@ def test_callbacks_are_called_once_and_may_submit(client: Client) -> None:
     assert seen == [2, 4]
 
 
-def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client) -> None:
+def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client, tmp_path: Path) -> None:
     caught: list[BaseException] = []
     ended = threading.Event()
     running = client.submit(time.sleep, 60)
@@ -267,7 +269,8 @@ def test_a_wait_in_a_callback_is_refused_and_not_a_deadlock(client: Client) -> N
             caught.append(error)
         ended.set()
 
-    client.submit(double, 1).add_done_callback(wait)
+    client.submit(wait_for_file, tmp_path / "go").add_done_callback(wait)
+    (tmp_path / "go").touch()  # now it has the callback
     assert ended.wait(20)
     assert "callback" in str(caught[0])
     assert running.cancel()

@@ -146,3 +146,15 @@ def test_what_needs_a_cluster_says_so(client: Client) -> None:
 def test_a_pool_of_such_a_client_works(client: Client) -> None:
     with Pool(client=client) as pool:
         assert pool.map(double, range(4)) == [0, 2, 4, 6]
+
+
+def increased(array: Any) -> float:
+    array += 1
+    return float(array.sum())
+
+
+def test_arrays_of_several_tasks_share_no_memory(client: Client) -> None:
+    numpy = pytest.importorskip("numpy")
+    made = client.submit(numpy.zeros, 3)
+    assert client.submit(increased, made).result() == client.submit(increased, made).result() == 3.0
+    assert made.result().sum() == 0
