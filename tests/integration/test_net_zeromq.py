@@ -488,8 +488,11 @@ def test_a_server_that_ends_the_handshake_first_is_known_by_its_greeting(
         client = Asker(f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}", keys=keys)
         await until(lambda: was_refused(client))
         assert has_heard(client, text)
+        client.connector.close()
         server.close()
         await server.wait_closed()
+        while answers := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*answers, return_exceptions=True)
         for writer in accepted:
             writer.close()
             with suppress(ConnectionError):
