@@ -151,6 +151,16 @@ def test_the_traceback_leads_to_the_line_of_the_node_that_raised(client: Client)
     assert 'raise ValueError(f"bad {values}")' in text
 
 
+def test_a_chunk_is_replayed_in_this_process_and_raises_what_its_node_raised(client: Client) -> None:
+    graph = {"a": (add, 1), "b": (fail, "a"), "c": (add, "b")}
+    with pytest.raises(ValueError, match="bad"):
+        client.get(graph, ["c"], chunk_size=5)
+    own = client.identity.hex()
+    (row,) = (each for each in client.tasks(name="2 functions (chunks)", state="failed") if each.id.startswith(own))
+    with pytest.raises(ValueError, match=r"bad \(1,\)"):
+        client.replay(row.id)
+
+
 def test_a_node_that_ends_its_process_fails_its_chunk(client: Client) -> None:
     graph = {"a": (die,), "b": (add, 1), "c": (add, "a", "b")}
     with pytest.raises(ProcessorDiedError) as caught:
@@ -325,8 +335,9 @@ def test_values_that_are_measured_are_not_loaded_here(
     graph: dict[str, Any] = {"v": 1, "pid": os.getpid()}
     graph |= {f"a{number}": (OnlyOnWorkers, "v", "pid") for number in range(20)}
     graph |= {f"b{number}": (number_of, f"a{number}") for number in range(20)}
-    graph["all"] = (add, *(f"b{number}" for number in range(20)))
-    assert client.get(graph, ["all"]) == {"all": 20}
+    graph |= {f"c{number}": (number_of, f"a{number}") for number in range(20)}
+    graph["all"] = (add, *(f"{letter}{number}" for letter in "bc" for number in range(20)))
+    assert client.get(graph, ["all"]) == {"all": 40}
 
 
 def test_a_node_that_fails_as_it_is_measured_is_named_as_any_other(
@@ -334,8 +345,9 @@ def test_a_node_that_fails_as_it_is_measured_is_named_as_any_other(
 ) -> None:
     monkeypatch.setattr(graph_module, "MIN_NODES", 10)
     monkeypatch.setattr(graph_module, "WAIT_SECONDS", SECONDS)
+    monkeypatch.setattr(graph_chunks, "FIRST_SAMPLES", 0)
     graph, keys = levels(add, 20, 10)
-    graph |= {"bad": (fail, "one"), "next": (add, "bad"), "last": (add, "next", keys[0], keys[1])}
+    graph |= {"bad": (fail, "one"), "next": (add, "bad"), "last": (add, keys[0], keys[1], "next")}
     with pytest.raises(ValueError, match="bad") as caught:
         client.get(graph, ["last"])
     did_not_run = "node 'last' did not run because its input node 'bad' failed"

@@ -304,6 +304,13 @@ def test_coroutine_functions_and_other_callables_are_nodes_of_chunks() -> None:
     assert (found["d"], found["e"]) == (3, 1)
 
 
+def test_a_chunk_outside_of_a_worker_sends_no_rest_however_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.Client", None)
+    plan, cut = cut_of(chain(5), ["4"], 9)
+    (chunk,) = (each for each in cut.order if isinstance(each, NodeTask))
+    assert ChunkFunction(cut.functions, Options(), -1.0)(*chunk.arguments(plan.values)) == [None] * 3 + [3]
+
+
 # -- failures ----------------------------------------------------------------------------------------------------------
 
 
