@@ -37,11 +37,11 @@ WAIT_SECONDS = 0.05
 WAIT_SECONDS_PER_NODE = 4e-6
 """How long to wait for the measurement: about a tenth of what the graph costs without chunks."""
 FIRST_SAMPLES = 256
-"""Nodes that are measured, the first ones, with what they need of each other."""
+"""The first nodes of the graph, which are measured."""
 SAMPLES = 16
-"""Nodes of each function that are measured at least, if they need none but such nodes."""
+"""How many more nodes of each function are measured, at most. All of them need only nodes that are measured, too."""
 MAX_FUNCTIONS = 32
-"""Functions that are measured: some graphs make one for each node."""
+"""How many functions get `SAMPLES`: some graphs make one for each node."""
 MAX_INPUTS = 1024
 """When a chunk needs this many values and other tasks, it ends: each is sent to it as a whole."""
 _STAGE = 1 << 40

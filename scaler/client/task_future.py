@@ -114,7 +114,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
 
     @property
     def unloaded(self) -> Buffer:
-        """The payload of a value that has come, and that nobody has loaded here; empty when it is another one."""
+        """The payload of a value that has arrived but has not been unpickled here; otherwise empty."""
         return self._result.payload if type(self._result) is Unloaded else b""
 
     @property
