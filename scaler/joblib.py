@@ -5,7 +5,6 @@ joblib has no entry points: it knows the name from the import of this module on.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -20,6 +19,7 @@ from scaler.client.options import options_of
 from scaler.client.shared import shared_client
 from scaler.client.tasks import ObjectReference
 from scaler.errors import UsageError
+from scaler.host import usable_cpus
 from scaler.serialization import name_of
 
 DEFAULT_LARGE_BYTES = 1 << 20
@@ -177,7 +177,7 @@ class ScalerBackend(AutoBatchingMixin, ParallelBackendBase):  # type: ignore[mis
 
 def _slots_of(client: Client) -> int:
     if is_inside_task():  # its client cannot ask
-        return os.cpu_count() or 1
+        return usable_cpus()
     cluster = client.cluster()
     slots = sum(len(worker.processors) for worker in cluster.workers)
     return max(slots, sum(max(0, manager.max_slots) for manager in cluster.managers))

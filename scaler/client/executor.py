@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError, Executor
@@ -19,6 +18,7 @@ from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.options import OptionKeywords, Options, TaskKeywords, check_integer, options_of
 from scaler.client.task_future import TaskFuture
 from scaler.errors import ClientClosedError, ScalerError, UsageError
+from scaler.host import usable_cpus
 from scaler.serialization import Serializer, name_of
 from scaler.serialization.exceptions import locate
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
@@ -88,7 +88,7 @@ class ScalerExecutor(Executor):
         client = client or Client(**given)
         self._client: Client | None = client
         self._name = repr(client)
-        self._max_workers = max_workers or os.cpu_count() or 1
+        self._max_workers = max_workers or usable_cpus()
         self._is_shut_down = False
         self._owner = _Owner()
         # It is another face of its client.

@@ -23,7 +23,7 @@ from scaler.config.values import (
     ServerAddress,
     SpendLimit,
 )
-from scaler.processes import usable_memory
+from scaler.host import usable_memory
 
 _UNKNOWN_MEMORY_BYTES = 4 * 1024**3
 """Taken for the memory of a machine that does not say how much it has."""

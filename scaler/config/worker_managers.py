@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
-import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, ClassVar, cast
 
@@ -15,6 +14,7 @@ from scaler.config.security import SecurityConfig
 from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
+from scaler.host import unique_name, usable_cpus
 from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = (
@@ -42,12 +42,7 @@ TASKS_AT_ONCE = Setting("-mtc -n", aliases=OF_MAX_TASK_CONCURRENCY, metavar="COU
 
 def default_concurrency() -> int:
     """Return how many workers run here by default: one less than the CPUs that this process may use, at least 1."""
-    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cpus - 1)
-
-
-def _cluster_id() -> str:
-    return f"cluster-{socket.gethostname()}-{os.getpid()}"
+    return max(1, usable_cpus() - 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,8 +147,8 @@ class ClusterConfig(ConnectedWorkerSettings):
         ),
     ] = field(default_factory=default_concurrency)
     """How many workers run."""
-    worker_manager_id: Annotated[Name, Setting("-wmi", default_text="cluster-HOST-PID", metavar="NAME")] = field(
-        default_factory=_cluster_id
+    worker_manager_id: Annotated[Name, Setting("-wmi", default_text="cluster-HOST-PID-RANDOM", metavar="NAME")] = field(
+        default_factory=partial(unique_name, "cluster")
     )
     """The cluster's name, unique among the managers of a scheduler."""
 

@@ -22,6 +22,7 @@ import pytest
 
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, SerializationError, UsageError
+from scaler.host import usable_cpus
 
 SECONDS = 20
 
@@ -354,7 +355,7 @@ def test_dask_computes_on_it(executor: ScalerExecutor) -> None:
 
 def test_it_counts_the_cpus_when_it_is_not_told(client: Client, executor: ScalerExecutor) -> None:
     assert executor._max_workers == 2  # noqa: SLF001 (this is what dask and others read)
-    assert ScalerExecutor(client)._max_workers == os.cpu_count()  # noqa: SLF001
+    assert ScalerExecutor(client)._max_workers == usable_cpus()  # noqa: SLF001
 
 
 # -- inside tasks

@@ -19,10 +19,10 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
+from scaler.host import usable_memory
 from scaler.net.connection import ListenerEvent, Opened, Received
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
-from scaler.processes import usable_memory
 from scaler.protocol.messages import (
     Desired,
     Drain,

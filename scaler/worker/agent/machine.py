@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
-from scaler.processes import memory_cgroup
+from scaler.host import cgroups, disk_space, memory_cgroup
 
 UNKNOWN = 0.0
 LEAST_GRANTED = 1.0
@@ -35,9 +33,11 @@ class MachineMeter:
     def __init__(self, root: Path = Path("/"), folder: str = "") -> None:
         """folder: on the disk that is measured; empty: that of temporary files."""
         self._root = root
-        self._folder = folder or tempfile.gettempdir()
+        self._folder = folder
         self._cgroup = memory_cgroup(root)
-        self._quotas = dict.fromkeys(_cpu_files(root), (0, 0))
+        self._quotas = {
+            file: (0, 0) for folder in cgroups("cpu", root) if "nr_periods" in _numbers(file := folder / "cpu.stat")
+        }
         """Periods and throttled periods of each cgroup that counts them, when they were last compared."""
         self._ticks = (0, 0)
         self._withheld: dict[Path, float] = {}
@@ -48,11 +48,7 @@ class MachineMeter:
         self._measure_quotas()
         self._measure_steal()
         granted = min((max(LEAST_GRANTED, 100 - each) for each in self._withheld.values()), default=UNKNOWN)
-        try:
-            disk = shutil.disk_usage(self._folder)
-        except OSError:
-            return MachineFigures(self._memory_percent(), granted)
-        return MachineFigures(self._memory_percent(), granted, disk.free, disk.total)
+        return MachineFigures(self._memory_percent(), granted, *disk_space(self._folder))
 
     def _memory_percent(self) -> float:
         if self._cgroup is not None:
@@ -88,22 +84,6 @@ class MachineMeter:
         if passed >= MIN_TICKS:
             self._ticks = sum(ticks), stolen
             self._withheld[path] = 100 * (stolen - stolen_before) / passed if total_before else 0.0
-
-
-def _cpu_files(root: Path) -> list[Path]:
-    """Return the cpu.stat files of this process's cgroup and those above that may have a quota of CPU time."""
-    found = []
-    with contextlib.suppress(OSError, ValueError):
-        for line in (root / "proc/self/cgroup").read_text().splitlines():
-            _, kinds, path = line.split(":", 2)
-            if kinds and "cpu" not in kinds.split(","):
-                continue
-            base = root / "sys/fs/cgroup" / (kinds and "cpu")
-            folder = base / path.lstrip("/")
-            above = folder.parents[: len(Path(path).parts) - 1]
-            files = [each / "cpu.stat" for each in (folder, *above)]
-            found += [file for file in files if "nr_periods" in _numbers(file)]
-    return found
 
 
 def _numbers(path: Path) -> dict[str, int]:

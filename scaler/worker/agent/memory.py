@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from scaler.processes import MemoryCgroup
+from scaler.host import MemoryCgroup
 from scaler.worker.agent.limits import ContainerMemory, MemoryLimits
 
 LOAD_SHARE = 0.05

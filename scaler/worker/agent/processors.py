@@ -17,8 +17,9 @@ from dataclasses import replace
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
+from scaler.host import memory_cgroup
 from scaler.ids import PEER_ID_BYTES
-from scaler.processes import describe_exit, memory_cgroup
+from scaler.processes import describe_exit
 from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
 from scaler.texts import escaped
 from scaler.worker.agent.events import (

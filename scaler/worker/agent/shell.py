@@ -18,12 +18,13 @@ from typing import Any
 from scaler.component import Component, run_component
 from scaler.config.worker import WorkerConfig
 from scaler.errors import LimitError, RefusedError, ScalerError, UnreachableError
+from scaler.host import usable_memory
 from scaler.ids import new_peer_id
 from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.processes import Load, LoadMeter, usable_memory
+from scaler.processes import Load, LoadMeter
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,

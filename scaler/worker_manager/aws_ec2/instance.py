@@ -19,6 +19,7 @@ from dataclasses import replace
 from urllib.error import HTTPError
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.host import usable_cpus
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, pipe_with, take_credential
 
 METADATA_VARIABLE = "AWS_EC2_METADATA_SERVICE_ENDPOINT"
@@ -84,7 +85,7 @@ def main(arguments: Sequence[str]) -> int:
     take_credential()  # one that the setup of the machine has put into the environment
     secret = credential_text() or (_credential(given.credential, given.region) if given.credential else "")
     metadata = Metadata(os.environ.get(METADATA_VARIABLE) or METADATA)
-    slots = given.slots or len(os.sched_getaffinity(0))
+    slots = given.slots or usable_cpus()
     document = replace(WorkerConfig.from_environment(), slots=slots).to_json()
     environment = {
         **os.environ,

@@ -15,8 +15,8 @@ from typing import Annotated, Literal
 from scaler.config.setting import Setting
 from scaler.config.values import Name
 from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
+from scaler.host import usable_cpus, usable_memory
 from scaler.plugins import WorkerManagerType
-from scaler.processes import usable_memory
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
 
@@ -45,7 +45,7 @@ class BaremetalNative(LocalAgents):
 
     def __init__(self, config: BaremetalNativeConfig) -> None:
         label = socket.gethostname() if config.worker_type == "auto" else config.worker_type
-        cpus = default_concurrency() + 1
+        cpus = usable_cpus()
         limit = config.max_task_concurrency
         sizes: tuple[int, ...] = ()
         memory_bytes, _ = usable_memory()

@@ -1,0 +1,153 @@
+"""What the machine or container of this process offers: CPUs, memory, temporary files, disk space, and a unique name.
+
+A container is a set of cgroups. Every function takes the limits of all of them into account: those of the process's own
+cgroup, and those of the cgroups above it. `root` is the file system whose /proc and /sys are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+_ROOT = Path("/")
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary files is writable)
+
+
+def cgroups(controller: str, root: Path = _ROOT) -> Iterator[Path]:
+    """Yield the folders of the cgroups that can limit this process, its own one first, of version 1 and version 2.
+
+    Inside a container, the folder of the own cgroup may be missing: the mount point is the container's cgroup.
+    """
+    with contextlib.suppress(OSError, ValueError):
+        for line in (root / "proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controllers and controller not in controllers.split(","):
+                continue
+            # A cgroup outside the cgroup namespace of this process has a path such as /../other.
+            parts = [part for part in PurePosixPath(path).parts[1:] if part != ".."]
+            for name in (controller, controllers) if controllers else ("", "unified"):
+                mount = root / "sys/fs/cgroup" / name
+                if mount.is_dir():
+                    for depth in range(len(parts), -1, -1):
+                        yield mount.joinpath(*parts[:depth])
+                    if controllers:
+                        break  # "cpu" and "cpu,cpuacct" name the same mount
+
+
+def usable_cpus(root: Path = _ROOT) -> int:
+    """Return how many CPUs this process may use: by affinity, and by the quotas of cgroups, rounded up. At least 1."""
+    cpus = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    for folder in cgroups("cpu", root):
+        with contextlib.suppress(OSError, ValueError, ZeroDivisionError):
+            if (file := folder / "cpu.max").exists():
+                quota, period = file.read_text("ascii").split()
+            else:
+                quota = (folder / "cpu.cfs_quota_us").read_text("ascii")
+                period = (folder / "cpu.cfs_period_us").read_text("ascii")
+            if (share := int(quota) / int(period)) > 0:  # "max" and -1: no quota
+                cpus = min(cpus, math.ceil(share))
+    return max(1, cpus)
+
+
+def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
+    """Return the bytes of memory that this process may use with others, and a name that it shares with those.
+
+    That is the machine's memory, or the limit of the cgroup that is the tightest. (0, "") where neither is known.
+    """
+    try:
+        machine_bytes = _machine_bytes(root)
+        space = (root / "proc/self/ns/cgroup").stat().st_ino
+    except (OSError, ValueError, StopIteration):
+        return 0, ""
+    cgroup = memory_cgroup(root)
+    return (machine_bytes, "machine") if cgroup is None else (cgroup.limit_bytes, f"cgroup {space} {cgroup.folder}")
+
+
+class MemoryCgroup(NamedTuple):
+    """A cgroup that limits the memory of this process, together with others in it."""
+
+    folder: Path
+    limit_bytes: int
+
+    def used_bytes(self) -> int:
+        """Return the memory that the kernel cannot take back: without the cache of files. 0 when it is not known."""
+        try:
+            lines = (self.folder / "memory.stat").read_text("ascii").splitlines()
+            values = {name: int(value) for name, value in map(str.split, lines)}
+        except (OSError, ValueError):
+            return 0
+        # Version 1 has two names for each: without and with the cgroups below.
+        is_first = "total_rss" in values
+        return sum(values.get(name, 0) for name in (("total_rss", "total_shmem") if is_first else ("anon", "shmem")))
+
+    def pids(self) -> set[int]:
+        """Return the processes in it and in the cgroups below."""
+        found: set[int] = set()
+        for path in self.folder.rglob("cgroup.procs"):
+            with contextlib.suppress(OSError):
+                found.update(map(int, path.read_text("ascii").split()))
+        return found
+
+
+def memory_cgroup(root: Path = _ROOT) -> MemoryCgroup | None:
+    """Return the cgroup of this process with the tightest limit below the machine's memory; None: no limit is known."""
+    try:
+        limit, tightest = _machine_bytes(root), None
+    except (OSError, ValueError, StopIteration):
+        return None
+    for folder in cgroups("memory", root):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with contextlib.suppress(OSError, ValueError):
+                found = int((folder / name).read_text("ascii"))
+                if found < limit:
+                    limit, tightest = found, folder
+    return MemoryCgroup(tightest, limit) if tightest is not None else None
+
+
+def temporary_directory() -> str:
+    """Return a directory for temporary files. Raises OSError where no directory is writable.
+
+    On a read-only file system without a directory for temporary files, that is the one for shared memory.
+    """
+    try:
+        return tempfile.gettempdir()
+    except FileNotFoundError:
+        if os.access(_SHARED_MEMORY, os.W_OK | os.X_OK):
+            return _SHARED_MEMORY
+        raise
+
+
+class DiskSpace(NamedTuple):
+    """Space on the disk of a directory. 0: not known."""
+
+    free_bytes: int = 0
+    total_bytes: int = 0
+
+
+def disk_space(folder: str = "") -> DiskSpace:
+    """Return the space on the disk of a folder; empty: of temporary files."""
+    try:
+        usage = shutil.disk_usage(folder or temporary_directory())
+    except OSError:
+        return DiskSpace()
+    return DiskSpace(usage.free, usage.total)
+
+
+def unique_name(kind: str) -> str:
+    """Return a name that no other process on any host has, such as cluster-HOST-PID-1f2e3d4c.
+
+    Containers may share the name of their host, and each of them has a process 1.
+    """
+    return f"{kind}-{socket.gethostname()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def _machine_bytes(root: Path) -> int:
+    lines = (root / "proc/meminfo").read_text("ascii").splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemTotal:"))) * 1024
