@@ -29,9 +29,9 @@ from scaler.serialization import (
     size_of,
 )
 from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import (
     ShownAsError,
-    assign,
     dump_exception,
     failure_texts,
     pack_exception,

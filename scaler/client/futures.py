@@ -34,7 +34,8 @@ from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
 from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
-from scaler.serialization.exceptions import PartFailedError, copy_of, load_exception
+from scaler.serialization.exception_graph import copy_of
+from scaler.serialization.exceptions import PartFailedError, load_exception
 from scaler.texts import readable
 
 MAX_CACHED_PAYLOADS = 256

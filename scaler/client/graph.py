@@ -32,7 +32,7 @@ from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.errors import SerializationError, UsageError
 from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
 from scaler.serialization.arguments import ByReference, same
-from scaler.serialization.exceptions import copy_of
+from scaler.serialization.exception_graph import copy_of
 
 SHARED_VALUE_BYTES = 4096
 """A larger value that several computations need is put into the object storage, once."""

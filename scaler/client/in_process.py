@@ -40,7 +40,7 @@ from scaler.net.questions import Answer, Question
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply, is_stored, stored_reference
 from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exceptions import copy_of
+from scaler.serialization.exception_graph import copy_of
 from scaler.worker.processor.calling import Meter, failure_of, finish
 
 _Reply = TypeVar("_Reply", bound=Answer)

@@ -50,7 +50,8 @@ from scaler.errors import (
 from scaler.protocol.messages import is_stored
 from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exceptions import assign, copy_of, load_exception, locate, remote_traceback
+from scaler.serialization.exception_graph import assign, copy_of
+from scaler.serialization.exceptions import load_exception, locate, remote_traceback
 from scaler.serialization.tracebacks import hide_frames
 
 FIRST_ITEMS = 64

@@ -40,7 +40,7 @@ _ALIGNMENT = 16
 _OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON, PayloadTag.MSGPACK})
 _WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
 """First bytes of a single part that is its own payload."""
-_PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
+PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
 
 
 def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
@@ -55,7 +55,7 @@ def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: boo
         data = pickle.dumps(value, 5, buffer_callback=keep)
     except ScalerError:
         raise
-    except _PLAIN_PICKLE_ERRORS:
+    except PLAIN_PICKLE_ERRORS:
         data = b"__main__"  # as if it had named it: cloudpickle decides
     if b"__main__" in data or modules_by_value():
         from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)

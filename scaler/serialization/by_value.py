@@ -25,7 +25,7 @@ _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes:
     """Return the pickle of a value. keep: takes its out-of-band buffers; None: the pickle contains them."""
     with BytesIO() as file:
-        _Pickler(file, 5, buffer_callback=keep).dump(value)
+        Pickler(file, 5, buffer_callback=keep).dump(value)
         return file.getvalue()
 
 
@@ -51,7 +51,7 @@ def _make_cached(function: Callable[..., Any], maxsize: int | None, typed: bool)
     return lru_cache(maxsize, typed)(function)
 
 
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached}
     )

@@ -16,7 +16,8 @@ from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import describe
-from scaler.serialization.exceptions import ShownAsError, annotate, assign, dump_exception
+from scaler.serialization.exception_graph import assign
+from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.texts import escaped_lines
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 import pickle
 import threading
-from typing import Any
+from typing import cast
 
 import pytest
 
@@ -25,17 +25,17 @@ class NeedsTwoError(Exception):
         self.two = two
 
 
-class LoadsNowhereError(Exception):
-    def __reduce__(self) -> Any:
-        return int, ("x",)
+class OnWorkersOnlyError(Exception):
+    pass
 
 
 class SilentError(Exception):
     def __str__(self) -> str:
         raise RuntimeError("no text")
 
-    def __reduce__(self) -> Any:
-        raise RuntimeError("no pickle")
+
+def of_a_class_that_cannot_be_pickled(base: type[Exception]) -> Exception:
+    return cast("Exception", type("LockedError", (base,), {"lock": threading.Lock()})("why"))
 
 
 def test_an_exception_arrives_with_its_traceback_as_the_cause() -> None:
@@ -82,10 +82,12 @@ def test_causes_contexts_and_notes_arrive_and_the_first_cause_is_the_remote_trac
     assert remote_traceback(loaded) is loaded.__cause__.__cause__
 
 
-def test_a_cause_that_cannot_be_pickled_stays_behind() -> None:
-    loaded = load_exception(dump_exception(raised(ValueError("why"), cause=SilentError()), "text"))
+def test_a_cause_that_cannot_be_pickled_arrives_by_name_and_text() -> None:
+    cause = of_a_class_that_cannot_be_pickled(KeyError)
+    loaded = load_exception(dump_exception(raised(ValueError("why"), cause=cause), "text"))
     assert type(loaded) is ValueError
-    assert isinstance(loaded.__cause__, RemoteTraceback)
+    assert isinstance(loaded.__cause__, RemoteError)
+    assert "LockedError: 'why' (the exception itself cannot be pickled: " in str(loaded.__cause__)
 
 
 def test_the_source_of_a_cell_that_the_worker_does_not_have_is_added_where_it_is_shown() -> None:
@@ -108,10 +110,12 @@ def test_the_source_of_a_cell_that_the_worker_does_not_have_is_added_where_it_is
     ]
 
 
-def test_one_that_cannot_be_loaded_arrives_by_name_and_text() -> None:
-    loaded = load_exception(dump_exception(LoadsNowhereError("why"), "text"))
+def test_one_that_cannot_be_loaded_arrives_by_name_and_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    payload = dump_exception(OnWorkersOnlyError("why"), "text")
+    monkeypatch.delattr(f"{__name__}.OnWorkersOnlyError")
+    loaded = load_exception(payload)
     assert isinstance(loaded, RemoteError)
-    assert "LoadsNowhereError: why (the exception itself cannot be loaded here: ValueError" in str(loaded)
+    assert "OnWorkersOnlyError: why (the exception itself cannot be loaded here: AttributeError" in str(loaded)
 
 
 def test_one_whose_init_takes_something_else_than_its_args_arrives_as_it_is() -> None:
@@ -125,7 +129,7 @@ def test_one_whose_init_takes_something_else_than_its_args_arrives_as_it_is() ->
         assert isinstance(loaded.__cause__, RemoteTraceback)
 
 
-@pytest.mark.parametrize("exception", [ValueError(threading.Lock()), SilentError()])
+@pytest.mark.parametrize("exception", [of_a_class_that_cannot_be_pickled(base) for base in (ValueError, SilentError)])
 def test_one_that_cannot_be_pickled_arrives_by_name_and_says_why(exception: BaseException) -> None:
     loaded = load_exception(dump_exception(exception, "text"))
     assert isinstance(loaded, RemoteError)

@@ -61,5 +61,5 @@ def test_an_exception_that_was_left_in_the_storage_is_said_to_be_too_large() -> 
 
 
 def test_a_newer_version_is_refused_and_said_so() -> None:
-    with pytest.raises(ProtocolError, match="version 3"):
-        unpack_exception(b"\x04\x03" + bytes(20))
+    with pytest.raises(ProtocolError, match="version 99"):
+        unpack_exception(b"\x04\x63" + bytes(20))
