@@ -13,6 +13,7 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 
+from scaler.interpreter import inherited_environment
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
 MAX_READY_BYTES = 64 * 1024
@@ -40,7 +41,7 @@ class ChildProcess:
             self.popen = subprocess.Popen(
                 command,
                 bufsize=0,
-                env={**os.environ, **environment, **own},
+                env={**inherited_environment(), **environment, **own},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,

@@ -95,7 +95,7 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
     try:
         logs.set_up(name, config)
         raise_open_files_limit()
-        with OutputRelay(), asyncio.Runner(loop_factory=_loop_factory(event_loop)) as runner:
+        with OutputRelay(), asyncio.Runner(debug=False, loop_factory=_loop_factory(event_loop)) as runner:
             return runner.run(_run(name, main))
     except ScalerError as error:
         return report(name, error)

@@ -40,6 +40,7 @@ from scaler.cluster.supervision import (
     TerminateProcess,
 )
 from scaler.config.setting import SettingsModel
+from scaler.interpreter import inherited_environment, options_for_tasks
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
 from scaler.texts import escaped
@@ -71,11 +72,11 @@ def component(
     name: the name in messages. listening: a socket that its processes inherit, one after the other. independent: as in
     `ComponentProcess`. The configuration travels as one JSON document in the environment.
     """
-    environment = {COMPONENT_VARIABLE: config.to_json()}
+    environment = {COMPONENT_VARIABLE: config.to_json(), **options_for_tasks()}
     if listening is not None:
         environment[LISTENING_FD_VARIABLE] = str(listening.fileno())
     if paths := _own_import_paths(sys.path):
-        inherited = os.environ.get("PYTHONPATH", "")
+        inherited = inherited_environment().get("PYTHONPATH", "")
         environment["PYTHONPATH"] = os.pathsep.join([*paths, inherited] if inherited else paths)
     return ComponentProcess(
         name or kind.replace("-", " "),

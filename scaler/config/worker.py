@@ -26,6 +26,7 @@ from scaler.config.values import (
     ServerAddress,
 )
 from scaler.errors import ConfigError
+from scaler.interpreter import HASH_SEED
 
 WORKER_CONFIG_VARIABLE = "SCALER_WORKER_CONFIG"
 LAST_WORDS_FD_VARIABLE = "SCALER_LAST_WORDS_FD"
@@ -140,6 +141,8 @@ class WorkerConfig(WorkerSettings):
     """Its gpus as CUDA_VISIBLE_DEVICES names them; the worker claims them when it starts."""
     stop_grace_seconds: float = 5.0
     """Running tasks have this long to end when the worker is asked to stop."""
+    hash_seed: str = HASH_SEED
+    """PYTHONHASHSEED of its processors, unless the environment on its host has one."""
     signals_reach_all: bool = False
     """The service signals all processes of a unit: processors leave SIGTERM and SIGINT to their agent."""
 

@@ -15,6 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
+from scaler.interpreter import own_hash_seed
 from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = (
@@ -127,6 +128,7 @@ class WorkerManagerConfig(ConnectedWorkerSettings):
             unit_id=unit_id,
             unit_id_from=unit_id_from,
             slots=slots,
+            hash_seed=own_hash_seed(),
             stop_grace_seconds=stop_grace_seconds,
         )
 

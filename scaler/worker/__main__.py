@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
@@ -20,12 +21,13 @@ from scaler.worker.fork_server import ForkServer, start_fork_server
 
 def main() -> int:
     """Run one worker. Returns the exit code."""
-    status_fd = os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
-    take_credential()
+    status_fd = os.environ.get(LAST_WORDS_FD_VARIABLE)
     try:
         config = WorkerConfig.from_environment()
     except ScalerError as error:
         return _report(status_fd, error)
+    take_credential(config.hash_seed)  # may start this program once more
+    os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
     if config.requirements:
         try:
             _provide(config, status_fd)
@@ -64,6 +66,8 @@ def _provide(config: WorkerConfig, status_fd: str | None) -> None:
 
 
 def _run(config: WorkerConfig, fork_server: ForkServer, status_fd: str | None) -> int:
+    if sys.warnoptions:
+        warnings.simplefilter("ignore")  # -W is for tasks: no warning of a library ends or clutters the agent
     from scaler.worker.agent.processors import ProcessorAgent  # noqa: PLC0415 (see the module)
     from scaler.worker.agent.shell import StatusFile, run_agent  # noqa: PLC0415
     from scaler.worker.gpus import claim_gpus  # noqa: PLC0415

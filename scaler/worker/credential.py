@@ -7,11 +7,10 @@ in a variable that a service fills from its store of secrets. Both are gone when
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from scaler.config.worker import WorkerConfig
+from scaler.interpreter import HASH_SEED_VARIABLE, restart
 from scaler.security import CREDENTIALS_VARIABLE
 
 if TYPE_CHECKING:
@@ -25,18 +24,23 @@ CREDENTIAL_VARIABLE = "SCALER_CREDENTIAL"
 _text = ""
 
 
-def take_credential(environment: MutableMapping[str, str] = os.environ) -> None:
+def take_credential(hash_seed: str = "") -> None:
     """Take the credential out of the environment. Call it before anything is forked.
 
-    A container's process starts once more: the kernel shows the variables that a program was started with for as long
-    as it runs, also those of every process that is forked from it.
+    hash_seed: for an interpreter without PYTHONHASHSEED, which reads the variable when it starts. Such a process starts
+    once more. So does that of a container whose environment has the credential itself: the kernel shows the variables
+    that a program was started with for as long as it runs, also those of every process that is forked from it.
     """
     global _text  # noqa: PLW0603 (a worker process is one peer)
+    environment = os.environ
     environment.pop(CREDENTIALS_VARIABLE, None)  # the manager's own, which is not for tasks
+    changes = {HASH_SEED_VARIABLE: hash_seed} if hash_seed and not environment.get(HASH_SEED_VARIABLE) else {}
     if text := environment.pop(CREDENTIAL_VARIABLE, ""):
         reader = pipe_with(text)
         os.set_inheritable(reader, True)
-        os.execve(sys.executable, sys.orig_argv, {**environment, CREDENTIAL_FD_VARIABLE: str(reader)})  # noqa: S606
+        changes[CREDENTIAL_FD_VARIABLE] = str(reader)
+    if changes:
+        restart(changes)
     descriptor = environment.pop(CREDENTIAL_FD_VARIABLE, None)
     if descriptor is not None:
         with open(int(descriptor), "rb") as file:  # noqa: PTH123 (of a descriptor)

@@ -24,6 +24,7 @@ import signal
 import socket
 import struct
 import sys
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -220,8 +221,10 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
 
 def _import(names: Iterable[str]) -> None:
     """Import modules, and keep the collector from writing to what exists then: all processors share its memory."""
-    for name in names:
-        importlib.import_module(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the options of the interpreter are for the modules of tasks
+        for name in names:
+            importlib.import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from scaler.child_process import ChildProcess
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
+from scaler.interpreter import HASH_SEED_VARIABLE
 from scaler.processes import describe_exit, end_processes_with
 from scaler.protocol.messages import UnitState
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, pipe_with
@@ -123,7 +124,11 @@ class AgentProcess(ChildProcess):
         document = config.to_json()
         # A file, not a pipe: an agent that writes to it never waits for the reader.
         self._words = os.memfd_create("scaler-last-words", os.MFD_CLOEXEC)
-        environment = {WORKER_CONFIG_VARIABLE: document, LAST_WORDS_FD_VARIABLE: str(self._words)}
+        environment = {
+            WORKER_CONFIG_VARIABLE: document,
+            LAST_WORDS_FD_VARIABLE: str(self._words),
+            HASH_SEED_VARIABLE: config.hash_seed,
+        }
         inherited = [self._words]
         if credential:
             inherited.append(pipe_with(credential))

@@ -12,8 +12,10 @@ from pathlib import Path
 from types import FrameType
 
 from scaler.errors import ProtocolError, RefusedError, ScalerError
+from scaler.interpreter import HASH_SEED
 from scaler.serialization import Buffer
 from scaler.worker.call import Call, unpack_call
+from scaler.worker.credential import take_credential
 from scaler.worker.job import run_call
 from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.aws import AwsSettings
@@ -43,6 +45,7 @@ _PID = os.getpid()
 
 def main() -> int:
     """Run the task that the environment names. Returns the exit code."""
+    take_credential(HASH_SEED)
     signal.signal(signal.SIGTERM, _terminated)
     environment = dict(os.environ)
     os.environ.pop(JOB_SPEC_VARIABLE, None)  # not for the task

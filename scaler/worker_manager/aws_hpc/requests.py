@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 from scaler.config.addresses import is_loopback, local_address
 from scaler.errors import ConfigError
+from scaler.interpreter import HASH_SEED_VARIABLE, own_hash_seed
 from scaler.worker_manager.aws.calls import Fields, owner_tags
 from scaler.worker_manager.aws.prices import fargate_price
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
@@ -252,7 +253,8 @@ def call_request(
     """Return the request for packed calls, and the key of the object for them; empty when they are in the request."""
 
     def request(spec: JobSpec) -> Fields:
-        name, variables = job_name(config, session, number), {JOB_SPEC_VARIABLE: spec.to_json()}
+        name = job_name(config, session, number)
+        variables = {JOB_SPEC_VARIABLE: spec.to_json(), HASH_SEED_VARIABLE: own_hash_seed()}
         return submission(config, definition, name, JOB_MODULE, variables, size=size, repeat=repeat)
 
     place = config.aws_region, config.s3_bucket, keys_of(config, session), number

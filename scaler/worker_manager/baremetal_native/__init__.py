@@ -7,7 +7,6 @@ start, in units of up to `FIXED_UNIT_SLOTS` slots, because agents with several s
 from __future__ import annotations
 
 import socket
-import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Literal
@@ -16,6 +15,7 @@ from scaler.config.setting import Setting
 from scaler.config.values import Name
 from scaler.config.worker_managers import WorkerManagerConfig, default_concurrency
 from scaler.host import usable_cpus, usable_memory
+from scaler.interpreter import worker_command
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.backend import Capacity, units_credential
 from scaler.worker_manager.local_agents import LocalAgents
@@ -24,7 +24,7 @@ TYPE = WorkerManagerType(
     backend="scaler.worker_manager.baremetal_native:BaremetalNative",
     settings="scaler.worker_manager.baremetal_native:BaremetalNativeConfig",
 )
-COMMAND = (sys.executable, "-P", "-m", "scaler.worker")
+COMMAND = worker_command("scaler.worker")
 FIXED_UNIT_SLOTS = 8
 
 

@@ -10,6 +10,8 @@ import sys
 from typing import Any
 
 from scaler.errors import ConfigError
+from scaler.interpreter import HASH_SEED
+from scaler.worker.credential import take_credential
 from scaler.worker.job import run_call
 from scaler.worker.processor.calling import import_from_working_directory
 from scaler.worker_manager.symphony.session import load_library, payload_class
@@ -17,6 +19,7 @@ from scaler.worker_manager.symphony.session import load_library, payload_class
 
 def main() -> int:
     """Serve until Symphony ends this process. Returns the exit code."""
+    take_credential(HASH_SEED)
     try:
         soamapi = load_library()
     except ConfigError as error:

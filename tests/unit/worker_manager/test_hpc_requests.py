@@ -126,8 +126,8 @@ def test_small_calls_travel_in_a_variable_and_larger_ones_in_s3(size: int) -> No
     for length, is_inline in ((100, True), (4_500, True), (5_100, False), (1_000_000, False)):
         data = b"x" * length
         made, key = call_request(config(), DEFINITION, "5e55", 7, data, size=size, repeat=True)
-        [variable] = made["containerOverrides"]["environment"]
-        spec = JobSpec.from_environment({variable["name"]: variable["value"]})
+        variables = {each["name"]: each["value"] for each in made["containerOverrides"]["environment"]}
+        spec = JobSpec.from_environment(variables)
         assert from_text(spec.input) == (data if is_inline else b"")
         assert key == ("" if is_inline else spec.call_key)
         assert fits(made, DEFINITION)

@@ -1,0 +1,65 @@
+"""The interpreter that runs tasks: options from the program that starts a cluster, and one hash seed per cluster."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Never
+
+HASH_SEED_VARIABLE = "PYTHONHASHSEED"
+HASH_SEED = "6640"
+"""Hash seed of every process that runs tasks, so that `hash("text")` is the same on all workers. Dask has the same."""
+OPTIONS_VARIABLE = "SCALER_INTERPRETER_OPTIONS"
+"""Options of the program that started the cluster, one per line, for the processes that run its tasks."""
+_SAFE_PATH_VARIABLE = "PYTHONSAFEPATH"
+_NOISY = frozenset({"importtime", "showrefcount"})
+"""`-X` options that only print. The output of tasks is the user's."""
+
+
+def own_hash_seed() -> str:
+    """Return the seed for workers that this process starts: the operator's, if there is one."""
+    return os.environ.get(HASH_SEED_VARIABLE) or HASH_SEED
+
+
+def worker_command(module: str, environment: Mapping[str, str] = os.environ) -> Sequence[str]:
+    """Return the command of a process on this machine that runs tasks.
+
+    -P keeps the working directory off the path: a file there must not stand in for a module of Scaler.
+    """
+    return [sys.executable, *environment.get(OPTIONS_VARIABLE, "").splitlines(), "-P", "-m", module]
+
+
+def options_for_tasks() -> dict[str, str]:
+    """Return the variables by which a component learns the options of this program."""
+    flags = sys.flags
+    options = ["-" + "O" * flags.optimize] if flags.optimize else []
+    options += ["-" + "b" * flags.bytes_warning] if flags.bytes_warning else []
+    options += ["-B"] if flags.dont_write_bytecode else []
+    options += ["-s"] if flags.no_user_site else []
+    implied = {"default"} if flags.dev_mode else set()
+    implied |= {"error::BytesWarning", "default::BytesWarning"} if flags.bytes_warning else set()
+    options += [f"-W{each}" for each in sys.warnoptions if each not in implied and "\n" not in each]
+    values = {"dev": True} if flags.dev_mode else {}
+    for name, value in {**values, **sys._xoptions}.items():  # noqa: SLF001 (CPython documents it)
+        if name not in _NOISY:
+            options += ["-X", name if value is True else f"{name}={value}"]
+    variables = {OPTIONS_VARIABLE: "\n".join(options)}
+    if flags.safe_path:
+        variables[_SAFE_PATH_VARIABLE] = "1"
+    return variables
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return the environment for processes that this one starts. Under -E and -I it has no variable of Python's.
+
+    -E itself cannot be passed on: an interpreter that ignores its environment has a hash seed and paths of its own.
+    """
+    if not sys.flags.ignore_environment:
+        return dict(os.environ)
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def restart(variables: Mapping[str, str]) -> Never:
+    """Run this program again in this process, with these variables besides its own. Does not return."""
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, **variables})  # noqa: S606
