@@ -90,7 +90,7 @@ class SchedulerClusterCombo:
         load_balance_trigger_times: int = 2,
         status_report_interval_seconds: float = 1.0,
         policy_engine_type: str = "simple",
-        policy_content: str = "allocate=even_load; scaling=vanilla",
+        policy_content: str = "",
         spend_limit: str = "",
         audit_path: str = "",
         state_directory: str = "",

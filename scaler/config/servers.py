@@ -146,9 +146,9 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     """The scaling policy: simple, waterfall_v1, target_v1, or one that is installed under scaler.scaling_policies."""
     policy_content: Annotated[
         str,
-        Setting("-pc", aliases=OF_POLICY_CONTENT, metavar="TEXT"),
-    ] = "allocate=even_load; scaling=vanilla"
-    """The policy's own settings, in its own syntax."""
+        Setting("-pc", aliases=OF_POLICY_CONTENT, default_text="the policy's own defaults", metavar="TEXT"),
+    ] = ""
+    """Settings of the policy, in the policy's own syntax."""
     spend_limit: Annotated[SpendLimit, Setting(default_text="none", metavar="AMOUNTS")] = ""
     """The most that units of all worker managers together may cost: amounts per hour, day and run, such as
     5/hour, 40/day, 100/run, in the currency of unit_price. At 80 % users are warned, at 100 % only units that cost

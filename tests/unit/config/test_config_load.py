@@ -9,6 +9,7 @@ import pytest
 from scaler.config.commands import parse_cluster, parse_object_storage_server, parse_scheduler
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import ConfigError, UsageError
+from scaler.policy.load import load_policy
 
 
 @pytest.fixture
@@ -50,6 +51,18 @@ def test_the_storages_address_has_its_older_name(write: WriteFile) -> None:
     file = write('[object_storage_server]\nobject_storage_address = "ipc:///tmp/storage"')
     config = parse_object_storage_server("scaler_object_storage_server", ["-c", file], {})
     assert config.bind_address == "ipc:///tmp/storage"
+
+
+@pytest.mark.parametrize("policy", ["simple", "target_v1"])
+def test_a_policy_needs_no_content(policy: str) -> None:
+    config = scheduler("tcp://127.0.0.1:1", "-et", policy)
+    assert load_policy(config.policy_engine_type, config.policy_content)
+
+
+def test_a_policy_that_needs_a_content_asks_for_it() -> None:
+    config = scheduler("tcp://127.0.0.1:1", "-et", "waterfall_v1")
+    with pytest.raises(UsageError, match="policy_content is empty: waterfall_v1 needs a line"):
+        load_policy(config.policy_engine_type, config.policy_content)
 
 
 def test_allocate_policy_even_stands_for_even_load(write: WriteFile) -> None:
