@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.texts import MAX_MESSAGE_CHARACTERS, escaped, shortened
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def set_up(component: str, config: LoggingConfig) -> None:
     Raises UsageError when a path cannot be opened or the logging configuration file cannot be read.
     """
     if config.logging_config_file is not None:
-        _read_config_file(Path(config.logging_config_file))
+        _read_config_file(local_path(config.logging_config_file))
         return
     formatter = JsonLines(component) if config.logging_format == "json" else TextLines(component)
     handlers = [_open(path) for path in config.logging_paths]
@@ -154,9 +155,10 @@ def _open(path: str) -> logging.Handler:
     from logging.handlers import WatchedFileHandler  # noqa: PLC0415 (rarely needed, and takes half a megabyte)
 
     try:
+        file = local_path(path)
         with contextlib.suppress(FileExistsError):  # of a file in place of a folder, opening tells more
-            Path(path).parent.mkdir(parents=True, exist_ok=True)
-        return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
+            file.parent.mkdir(parents=True, exist_ok=True)
+        return WatchedFileHandler(file, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise UsageError(f"logging_paths: cannot open {path!r}: {error.strerror}") from None
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from scaler._version import __version__
 from scaler.client.what_ran import WhatRan
 from scaler.errors import ProtocolError, UsageError
+from scaler.paths import local_path
 from scaler.protocol.messages import Spec
 from scaler.serialization import Parts, parts_of, to_payload
 
@@ -63,7 +64,7 @@ def write_bundle(path: str | Path, ran: WhatRan, failing: Failing) -> Path:
         "omitted_output_bytes": failing.omitted_bytes,
         "environment_of_client": environment(),
     }
-    path = Path(path)
+    path = local_path(path)
     try:
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr(_MANIFEST, json.dumps(manifest, indent=2))

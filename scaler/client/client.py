@@ -58,6 +58,7 @@ from scaler.client.tasks import ObjectReference, TaskTemplate
 from scaler.client.view import ClientView
 from scaler.errors import ClientClosedError, ProtectedError, UsageError
 from scaler.grammar import counted
+from scaler.paths import local_path
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.arguments import Collection, Reduced
@@ -617,7 +618,7 @@ class Client(Submitter):
 
         Raises UsageError for a file that cannot be written.
         """
-        return self._status().report(Path(path))
+        return self._status().report(local_path(path))
 
     @hiding_frames
     def run(

@@ -10,6 +10,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.protocol.messages import Profiled, ReadProfile
 from scaler.stack_profile import HotFrame, StackProfile, read_document
 
@@ -48,7 +49,7 @@ class TaskProfile:
 
     def save(self, path: str | Path) -> None:
         """Write a file for https://www.speedscope.app when its name ends with .json, or else collapsed stacks."""
-        target = Path(path)
+        target = local_path(path)
         is_json = target.suffix == ".json"
         text = json.dumps(self.stacks.speedscope(self.name)) if is_json else self.stacks.collapsed()
         target.write_text(text, encoding="utf-8")

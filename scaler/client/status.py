@@ -103,7 +103,7 @@ class ClusterStatus:
 
         return self._ask(ask)
 
-    def report(self, path: str | Path) -> Path:
+    def report(self, path: Path) -> Path:
         """Write the page with what is known now into one HTML file. Raises UsageError when it cannot be written."""
         from scaler.monitor.web.report import report  # noqa: PLC0415 (the other questions serve no page)
 
@@ -113,10 +113,10 @@ class ClusterStatus:
 
         text = self._ask(ask)
         try:
-            Path(path).write_text(text, "utf-8")
+            path.write_text(text, "utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {str(path)!r}: {error.strerror}") from None
-        return Path(path)
+        return path
 
     def workers(self, count: int, timeout: float | None) -> Future[None]:
         """Return a future that ends once this many workers are connected, one for each slot. Raises UsageError.

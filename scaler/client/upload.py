@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.serialization.uploaded import roots_of
 
 MAX_UPLOAD_BYTES = 256 * 1024 * 1024
@@ -28,7 +29,7 @@ def read_upload(path: str | Path) -> Files:
 
     Raises UsageError that says what is wrong with it and what to do.
     """
-    source = Path(path).expanduser()
+    source = local_path(path)
     try:
         if source.is_dir():
             files = _of_folder(source)

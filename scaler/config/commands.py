@@ -24,6 +24,7 @@ from scaler.config.setting import SettingsModel
 from scaler.config.worker_managers import ClusterConfig, WorkerManagerConfig, settings_model
 from scaler.errors import ConfigError, UsageError
 from scaler.extras import require
+from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS
 from scaler.registry import find_only, name_from
 from scaler.security import CREDENTIALS_VARIABLE
@@ -319,7 +320,7 @@ def parse_history(program: str, arguments: Sequence[str], environment: Environme
     parser.add_argument("--until", metavar="TIME", help=f"{form} [default: now]")
     parser.add_argument("--json", action="store_true", help="print one JSON object per record")
     sources = _sources(TopConfig, parser, arguments, environment)
-    folder = Path(str(sources.flags.get("monitor_address", ""))).expanduser()
+    folder = local_path(str(sources.flags.get("monitor_address", "")))
     has_folder = "monitor_address" in sources.flags and folder.is_dir()
     as_json, now = bool(sources.flags.pop("json")), time.time()
     since = _local_time("--since", sources.flags.pop("since", None), now - DAY_SECONDS)
@@ -500,7 +501,7 @@ def parse_launcher(program: str, arguments: Sequence[str], environment: Environm
     parser.add_argument("positional:file", metavar="FILE", nargs="?", default=argparse.SUPPRESS, help="the TOML file")
     first = next(iter(arguments), "")
     near = get_close_matches(first, _COMMANDS, n=1)
-    if near and not Path(first).exists():
+    if near and not local_path(first).exists():
         raise UsageError(f"there is no file {first!r}; did you mean 'scaler {near[0]}'?")
     flags = parse_flags(parser, arguments)
     named = [flags[key] for key in ("config", "file") if key in flags]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import tomli
 
 from scaler.config.compatibility import ADAPTERS, GUI
 from scaler.errors import ConfigError, nearest
+from scaler.paths import local_path
 
 WORKER_MANAGER = "worker_manager"
 WEBUI = "webui"
@@ -68,7 +68,7 @@ def title_of(section: str) -> str:
 
 
 def _text_of(path: str) -> str:
-    data = Path(path).read_bytes()
+    data = local_path(path).read_bytes()
     try:
         return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:

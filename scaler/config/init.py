@@ -9,7 +9,6 @@ import sys
 import textwrap
 import typing
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 
 from scaler.config.files import title_of
 from scaler.config.flags import bare_parser, parse_flags
@@ -18,6 +17,7 @@ from scaler.config.servers import SchedulerConfig
 from scaler.config.setting import Described, LoggingConfig, SettingsModel, describe, documentation, group_title
 from scaler.config.worker_managers import settings_model
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.plugins import WORKER_MANAGERS, worker_manager_type
 
 STDOUT = "-"
@@ -47,7 +47,7 @@ def run(request: tuple[list[str], str]) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        with Path(path).open("x", encoding="utf-8") as file:
+        with local_path(path).open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
         raise UsageError(f"{path!r} exists already: choose another file with --output") from None

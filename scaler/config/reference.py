@@ -52,7 +52,8 @@ managers of one type, `scaler_worker_manager TYPE` takes the one that `--worker-
 Addresses are `tcp://host:port` or `ipc://path`. Monitors (`[webui]`, `[top]`) and clients also take the name of a
 running cluster of the same user, which `scaler local` and `scaler FILE` print when they start. `-1` stands for no
 limit where a default says so. Truth values are `true` and `false`; a flag alone, such as `-hps`, means true. Several
-log files are several words after `-lp`, a list in TOML, and separated by commas in the environment.
+log files are several words after `-lp`, a list in TOML, and separated by commas in the environment. In every path,
+`~` is the home directory of the user that runs the process, and relative paths start at its working directory.
 """
 
 

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, ClassVar, cast
 
 from scaler.config.compatibility import OF_MAX_TASK_CONCURRENCY, OF_NUM_OF_WORKERS
@@ -16,6 +15,7 @@ from scaler.config.values import Count, Limit, Name, Price, ServerAddress
 from scaler.config.worker import WorkerConfig, WorkerSettings
 from scaler.host import unique_name, usable_cpus
 from scaler.interpreter import own_hash_seed
+from scaler.paths import local_path
 from scaler.plugins import load, worker_manager_type
 
 PROCESSOR_SETTINGS = (
@@ -68,7 +68,7 @@ class ConnectedWorkerSettings(WorkerSettings, SecurityConfig):
             if not each.startswith(FILE_MARK):
                 found.append(each)
                 continue
-            path = Path(each.removeprefix(FILE_MARK)).expanduser()
+            path = local_path(each.removeprefix(FILE_MARK))
             try:
                 lines = path.read_text("utf-8").splitlines()
             except (OSError, UnicodeDecodeError) as error:

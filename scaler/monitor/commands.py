@@ -36,6 +36,7 @@ from scaler.monitor.profiles import show_profile
 from scaler.monitor.rows import view
 from scaler.monitor.trace import trace
 from scaler.net.access import Access
+from scaler.paths import local_path
 from scaler.protocol.data_rows import ObjectRow
 from scaler.protocol.log_rows import LogRow
 from scaler.protocol.messages import Role
@@ -287,7 +288,7 @@ def _write_file(file: str, verb: str, text: str) -> bool:
         sys.stdout.write(text + "\n")
         return False
     try:
-        Path(file).write_text(text, encoding="utf-8")
+        local_path(file).write_text(text, encoding="utf-8")
     except OSError as error:
         raise _unwritable(file, verb, error.strerror or str(error)) from None
     return True
@@ -295,7 +296,7 @@ def _write_file(file: str, verb: str, text: str) -> bool:
 
 def _check_folder(file: str, verb: str) -> None:
     """Raise UsageError before any waiting if the file cannot be made."""
-    path = Path(file)
+    path = local_path(file)
     if file != STDOUT and path.is_dir():
         raise _unwritable(file, verb, "it is a folder")
     if file != STDOUT and not path.parent.is_dir():

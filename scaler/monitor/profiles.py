@@ -6,11 +6,11 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TextIO
 
 from scaler.errors import UsageError
 from scaler.monitor.connection import MonitorConnection
+from scaler.paths import local_path
 from scaler.stack_profile import StackProfile, read_document
 
 MOST_FRAMES = 30
@@ -45,7 +45,7 @@ async def show_profile(
 
 def _write_file(output: str, text: str) -> None:
     try:
-        Path(output).write_text(text, encoding="utf-8")
+        local_path(output).write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write {output!r}: {error.strerror}") from None
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.protocol.messages import Role, Server
 
 if TYPE_CHECKING:
@@ -42,13 +42,13 @@ class Access(NamedTuple):
             return cls(None, insecure_no_auth, compression=compression)
         from scaler.security.credential import load_credential  # noqa: PLC0415 (see the module)
 
-        if Path(credentials).is_dir():
+        if local_path(credentials).is_dir():
             from scaler.security.directory import KeysDirectory  # noqa: PLC0415 (of servers, which run on Linux)
             from scaler.security.documents import MAX_NAME_CHARACTERS  # noqa: PLC0415
 
             # Names of keys have fewer characters than those of components, and some are reserved.
             key = re.sub(r"[^A-Za-z0-9_-]", "-", f"{role}-{name}")[:MAX_NAME_CHARACTERS]
-            return cls(KeysDirectory.open(Path(credentials)).credential(key, role.value), compression=compression)
+            return cls(KeysDirectory.open(credentials).credential(key, role.value), compression=compression)
         return cls(load_credential(credentials), compression=compression)
 
     def to(self, server: Server, address: str) -> Callable[[], PeerKeys | None]:

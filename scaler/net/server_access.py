@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 from collections.abc import Callable, Sequence
 from hashlib import blake2b
-from pathlib import Path
 
 from scaler.config.addresses import is_loopback
 from scaler.config.security import SecurityConfig
@@ -41,7 +41,7 @@ class ServerAccess:
             from scaler.security.allow_list import AllowList  # noqa: PLC0415 (8 ms, which most servers do not need)
             from scaler.security.directory import KeysDirectory  # noqa: PLC0415
 
-            directory = KeysDirectory.open(Path(config.credentials))
+            directory = KeysDirectory.open(config.credentials)
             pair = directory.scheduler if server is Server.SCHEDULER else directory.object_storage
             self.keys = ServerKeys(pair, AllowList(directory))
             self._owner_secret = directory.object_storage.secret
@@ -94,10 +94,12 @@ def _needs_keys(address: str, server: Server) -> str:
 
     from scaler.security.directory import default_directory  # noqa: PLC0415
 
-    directory = default_directory(os.environ)
+    make, directory = "make some with `scaler keys init`, then ", "DIRECTORY"
+    with contextlib.suppress(UsageError):  # this user has no home directory
+        found = default_directory(os.environ)
+        make, directory = "" if found.exists() else make, quote(str(found))
     command = "scaler_scheduler" if server is Server.SCHEDULER else "scaler_object_storage_server"
-    make = "" if directory.exists() else "make some with `scaler keys init`, then "
     return (
         f"{address} can be reached from other hosts, and no keys are configured: {make}start it with "
-        f"`{command} {address} --credentials {quote(str(directory))}`; or listen on 127.0.0.1"
+        f"`{command} {address} --credentials {directory}`; or listen on 127.0.0.1"
     )

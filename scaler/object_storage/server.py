@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from hmac import compare_digest
-from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
@@ -58,6 +57,7 @@ from scaler.object_storage.shared_memory import MIN_SHARED_BYTES, SharedMemory, 
 from scaler.object_storage.spill import SpillSpace, write_segment
 from scaler.object_storage.spilling import BodiesMoved, SpillBodies
 from scaler.object_storage.transfers import SOURCE_SECONDS, Transfers
+from scaler.paths import local_path
 from scaler.processes import give_memory_back
 from scaler.protocol.chunks import LARGE_BYTES
 from scaler.protocol.messages import (
@@ -183,7 +183,7 @@ class StorageServer:
         from scaler.object_storage.durable import ObjectJournal  # noqa: PLC0415 (of those that keep objects on disk)
 
         journal = ObjectJournal(
-            Path(state_directory).expanduser() / "objects",
+            local_path(state_directory) / "objects",
             on_stored=lambda peer, request: self._listener.send(peer, StorageReply(request, StorageResult.OK)),
             on_lost=lambda *lost: self._on_events((ObjectNotPersisted(*lost),)),
             on_failure=lambda failure: self._on_events((DiskChanged(failure),)),
@@ -415,12 +415,6 @@ class StorageServer:
         self._on_events(())
 
 
-def _spill_space(config: ObjectStorageServerConfig) -> SpillSpace | None:
-    if not config.spill_directory:
-        return None
-    return SpillSpace(str(Path(config.spill_directory).expanduser()), config.spill_limit_bytes)
-
-
 def _open_backend(url: str) -> BackendRun:
     from scaler.object_storage.backend.run import BackendRun  # noqa: PLC0415 (of those that have one)
 
@@ -483,7 +477,7 @@ def run(config: ObjectStorageServerConfig) -> int:
             config.bind_address,
             config.memory_limit_bytes,
             config.max_object_bytes,
-            _spill_space(config),
+            SpillSpace.of(config),
             security=config,
             state_directory=config.state_directory,
             cache_limit_bytes=config.cache_limit_bytes,

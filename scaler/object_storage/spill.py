@@ -16,6 +16,9 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scaler.config.servers import SpillConfig
+from scaler.paths import local_path
+
 
 @dataclass(frozen=True, slots=True)
 class SpillSpace:
@@ -24,6 +27,13 @@ class SpillSpace:
     directory: str
     limit_bytes: int = -1
     limit_name: str = "spill_limit_bytes"
+
+    @classmethod
+    def of(cls, config: SpillConfig) -> SpillSpace | None:
+        """Return the space that a server is configured with; None for none."""
+        if not config.spill_directory:
+            return None
+        return cls(str(local_path(config.spill_directory)), config.spill_limit_bytes)
 
 
 def write_segment(directory: str, objects: Sequence[Sequence[memoryview]]) -> list[list[memoryview]]:

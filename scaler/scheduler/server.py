@@ -34,6 +34,7 @@ from scaler.net.server_access import ServerAccess
 from scaler.net.versions import check_versions, own_hello
 from scaler.object_storage.server import EmbeddedStorage
 from scaler.object_storage.spill import SpillSpace
+from scaler.paths import local_path
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
@@ -165,9 +166,10 @@ class SchedulerServer:
         if config.audit_path:
             from scaler.scheduler.audit_file import AuditFile  # noqa: PLC0415 (most schedulers write none)
 
+            path = local_path(config.audit_path)
             with contextlib.suppress(OSError):  # the first record that cannot be written says why
-                Path(config.audit_path).parent.mkdir(parents=True, exist_ok=True)
-            self._audit_file = AuditFile(Path(config.audit_path))
+                path.parent.mkdir(parents=True, exist_ok=True)
+            self._audit_file = AuditFile(path)
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
@@ -231,14 +233,14 @@ class SchedulerServer:
         self._record_counts()
 
     def _recover(self, durable: DurableSteps) -> None:
-        self._spending = SpendingFile(_journal_directory(self._config), self._core.state, self._loop)
+        self._spending = SpendingFile(journal_directory(self._config), self._core.state, self._loop)
         self._core.task_times.restore(durable.read_task_times())
         self._step(durable.recover())
 
     def _record_history(self, config: SchedulerConfig) -> HistoryRecorder:
         files = None
         if config.state_directory:
-            directory = Path(config.state_directory).expanduser() / FOLDER
+            directory = local_path(config.state_directory) / FOLDER
             files = HistoryFiles(directory, config.history_retention_seconds, config.history_limit_bytes)
         return HistoryRecorder(files, self._core.state, self._loop, self._take_lag)
 
@@ -247,7 +249,7 @@ class SchedulerServer:
             return None
         from scaler.scheduler.durable import DurableSteps  # noqa: PLC0415 (of those that keep a journal)
 
-        path = _journal_directory(config)
+        path = journal_directory(config)
         return DurableSteps(path, self._perform_all, lambda *change: self._step([JournalChanged(*change)]))
 
     def _embed_storage(self) -> str:
@@ -255,7 +257,7 @@ class SchedulerServer:
         try:
             self._storage = EmbeddedStorage(
                 beside(bind_address, 1, ".storage"),
-                spill=SpillSpace(config.spill_directory, config.spill_limit_bytes) if config.spill_directory else None,
+                spill=SpillSpace.of(config),
                 security=config,
                 io_threads=config.io_threads,
                 state_directory=config.state_directory,
@@ -532,8 +534,8 @@ class SchedulerServer:
         return ServerStatus(at, zero, self._incarnation, *figures, self._history.p50_before)
 
 
-def _journal_directory(config: SchedulerConfig) -> Path:
-    return Path(config.state_directory).expanduser() / "scheduler"
+def journal_directory(config: SchedulerConfig) -> Path:
+    return local_path(config.state_directory) / "scheduler"
 
 
 def _log_fact(fact: Fact) -> None:

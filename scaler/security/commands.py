@@ -14,6 +14,7 @@ from shlex import quote
 
 from scaler.config.flags import parse_flags, verb_parser
 from scaler.errors import UsageError
+from scaler.paths import local_path
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory, require_free
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
@@ -69,7 +70,7 @@ def parse_keys(program: str, arguments: Sequence[str], environment: Mapping[str,
     flags = parse_flags(parser, arguments[1:])
     values = {key: str(value) for key, value in flags.items() if value is not None and key != "directory"}
     expires = _time_after(values.pop("expires")) if "expires" in values else None
-    directory = Path(str(flags.get("directory", default_directory(environment))))
+    directory = local_path(str(flags["directory"])) if "directory" in flags else default_directory(environment)
     return KeysRequest(verb=verb, directory=directory, expires=expires, **values)
 
 
@@ -102,7 +103,7 @@ def _init(request: KeysRequest) -> int:
 
 
 def _add(directory: KeysDirectory, request: KeysRequest) -> int:
-    path = Path(request.output or f"{request.name}.credentials")
+    path = local_path(request.output or f"{request.name}.credentials")
     to_file = request.output != STDOUT
     require_free(request.name, directory.listed())
     if to_file and path.exists():

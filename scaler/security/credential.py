@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from scaler.errors import ConfigError
+from scaler.paths import local_path
 from scaler.security.documents import UNITS, Key, Name, Role, Time, lines, parse, shown
 from scaler.security.keys import KeyPair, derived_pair
 from scaler.security.private_files import read_private
@@ -59,6 +60,6 @@ class Credential:
 
 def load_credential(path: str | Path) -> Credential:
     """Return the credential in a file or pipe. Raises ConfigError, also when other users can read it."""
-    if (path := Path(path)).is_dir():
+    if (path := local_path(path)).is_dir():
         raise ConfigError(f"{path} is a directory: give the file of one credential, which `scaler keys add` writes")
     return Credential.from_text(read_private(path), str(path))

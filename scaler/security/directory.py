@@ -16,6 +16,7 @@ from shlex import quote
 from typing import Self
 
 from scaler.errors import ConfigError, UsageError
+from scaler.paths import local_path
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.credential import Credential, load_credential
 from scaler.security.documents import (
@@ -43,8 +44,8 @@ _KINDS = {
 
 def default_directory(environment: Mapping[str, str]) -> Path:
     """Return the directory that `scaler keys` uses when none is named."""
-    configured = environment.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
+    configured = environment.get("XDG_CONFIG_HOME") or "~/.config"
+    return local_path(environment.get(CREDENTIALS_VARIABLE) or f"{configured}/scaler/keys")
 
 
 class KeysDirectory:
@@ -60,7 +61,7 @@ class KeysDirectory:
     @classmethod
     def create(cls, path: str | Path, cluster: str) -> Self:
         """Make the directory with new keys of the servers. Raises UsageError when it has something in it."""
-        path = Path(path)
+        path = local_path(path)
         if not is_name(cluster):
             raise UsageError(f"the cluster's name {cluster!r} must be {NAME_RULE}")
         keys = cls(path, cluster, new_key_pair(), new_key_pair())
@@ -83,7 +84,7 @@ class KeysDirectory:
     @classmethod
     def open(cls, path: str | Path) -> Self:
         """Return an existing directory. Raises ConfigError, also when other users can open it."""
-        path = Path(path)
+        path = local_path(path)
         if path.exists() and not path.is_dir():
             raise ConfigError(f"{path} is a file, and no keys directory (~/.config/scaler/keys is the usual one)")
         try:

@@ -27,15 +27,30 @@ def read_private(path: Path, most: int = MAX_CHARACTERS) -> str:
 
 
 def require_private(found: os.stat_result, path: Path) -> None:
-    """Raise ConfigError that says what to do when a file or directory is another user's, or others can open it."""
+    """Raise ConfigError that says what to do when a file or directory is another user's, or others can open it.
+
+    Accepts what an administrator provides, such as a mounted Secret of Kubernetes: files of root that a group of this
+    process can only read, in a directory of root whose files no other user can replace.
+    """
     if sys.platform == "win32":
         return  # its files have access lists, and modes that say nothing
-    if found.st_uid != os.geteuid():
+    mode, own = stat.S_IMODE(found.st_mode), os.geteuid()
+    is_directory = stat.S_ISDIR(found.st_mode)
+    if found.st_uid == own and not mode & 0o077:
+        return
+    if found.st_uid == 0:
+        # Programs of root often have its primary group, which others may share.
+        groups = {*os.getgroups(), os.getegid()} if own else {*os.getgroups()} - {os.getegid()}
+        if is_directory and (mode & stat.S_ISVTX or (own and not mode & 0o022)):
+            return
+        if not is_directory and not mode & 0o037 and found.st_gid in groups:
+            return
+    elif found.st_uid != own:
         raise ConfigError(f"{path} belongs to another user (uid {found.st_uid}): use a copy of your own")
-    if found.st_mode & 0o077:
-        mode = 700 if stat.S_ISDIR(found.st_mode) else 600
-        mend = f"chmod {mode} {quote(str(path))}"
-        raise ConfigError(f"other users can open {path} (mode {stat.S_IMODE(found.st_mode):04o}): {mend}")
+    mend = f"chmod {700 if is_directory else 600} {quote(str(path))}"
+    if found.st_uid != own:
+        mend = "use a copy of your own, or in Kubernetes defaultMode: 0400 of the secret and fsGroup of the pod"
+    raise ConfigError(f"other users can open {path} (mode {mode:04o}): {mend}")
 
 
 def write_private(path: Path, text: str, *, replace: bool = False) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from scaler.errors import ConfigError
 from scaler.extras import DISTRIBUTION
+from scaler.paths import local_path
 from scaler.pins import EXTRA, locked
 
 INSTALL_SECONDS = 1800.0
@@ -34,7 +35,7 @@ def provide(requirements: Sequence[str], say: Callable[[str], None]) -> Path:
     """
     constraints = _own_versions()
     digest = _digest(requirements, constraints)
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "scaler" / "requirements"
+    cache = local_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "scaler" / "requirements"
     folder = cache / digest
     try:
         cache.mkdir(parents=True, exist_ok=True)

@@ -33,10 +33,11 @@ def of(records: Sequence[dict[str, object]], role: str, host: str) -> list[tuple
 
 
 def test_what_a_client_did_is_in_the_file_and_in_the_answer_of_the_command(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
     path = tmp_path / "logs of today" / "audit.jsonl"
-    with SchedulerClusterCombo(n_workers=1, audit_path=str(path)) as combo:
+    with SchedulerClusterCombo(n_workers=1, audit_path="~/logs of today/audit.jsonl") as combo:
         address = combo.get_monitor_address()
         with Client(address=combo.get_address()) as client:
             futures = [client.submit(double, number) for number in range(50)]

@@ -6,12 +6,12 @@ import errno
 import os
 import socket
 import ssl
-from pathlib import Path
 
 from scaler.config.addresses import MAX_PORT
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.net.address import cannot_bind
+from scaler.paths import local_path
 from scaler.processes import LISTENING_FD_VARIABLE
 from scaler.security.private_files import read_private
 
@@ -53,10 +53,10 @@ def inherited() -> socket.socket | None:
 
 def tls_of(config: WebUiConfig) -> ssl.SSLContext | None:
     """Return what encrypts the page, None without a certificate. Raises ConfigError when a file does not fit."""
-    certificate, key = config.web_certificate_file, config.web_key_file
-    if certificate is None or key is None:
+    if config.web_certificate_file is None or config.web_key_file is None:
         return None
-    read_private(Path(key))  # refuses one that others can read
+    certificate, key = local_path(config.web_certificate_file), local_path(config.web_key_file)
+    read_private(key)  # refuses one that others can read
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password="")

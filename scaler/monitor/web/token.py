@@ -10,6 +10,7 @@ from scaler.config.addresses import is_open_to_others
 from scaler.config.monitors import WebUiConfig
 from scaler.errors import ConfigError, UsageError
 from scaler.output import OutputRelay
+from scaler.paths import local_path
 from scaler.registry import private_path
 from scaler.security.private_files import read_private, write_private
 
@@ -22,7 +23,7 @@ def load_token(path: str | None) -> tuple[str, Path]:
 
     Raises UsageError when the file cannot be read or made, when others can read it, or when its token is short.
     """
-    file = private_path(TOKEN_FILE) if path is None else Path(path)
+    file = private_path(TOKEN_FILE) if path is None else local_path(path)
     if path is None and not file.exists():
         try:
             write_private(file, f"{secrets.token_urlsafe()}\n")

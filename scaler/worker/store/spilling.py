@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from scaler.object_storage.spill import SpillSpace
+from scaler.paths import local_path
 
 AUTO = "auto"
 FREE_SHARE = 0.5
@@ -22,7 +23,7 @@ def spill_space(directory: str) -> SpillSpace | None:
     """Return the space in this directory; None for none, or where nothing can be written, which a warning says."""
     if not directory:
         return None
-    candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(Path(directory).expanduser())]  # noqa: S108
+    candidates = [tempfile.gettempdir(), "/var/tmp"] if directory == AUTO else [str(local_path(directory))]  # noqa: S108
     for each in candidates:
         if not os.access(each, os.W_OK | os.X_OK):
             text = "store_spill_directory=%s: cannot write there: what has no room in memory waits, and then fails"

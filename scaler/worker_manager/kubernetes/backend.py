@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 
 import yaml
 
 from scaler.errors import ConfigError, UsageError
+from scaler.paths import local_path
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import (
     ENDED,
@@ -78,7 +78,7 @@ class KubernetesBackend:
         capacity = Capacity.of_units(slots, units, unit_memory_bytes=bytes_of(config.k8s_memory))
         self.capacity = replace(capacity, stop_seconds=MANAGER_STOP_SECONDS, outlive_manager=True)
         self._config = config
-        self._template = _template(config.k8s_pod_template)
+        self._template = pod_template(config.k8s_pod_template)
         from_template = template_image(self._template)
         require_image(config.k8s_image or from_template, "k8s_image")
         self._api = PodsApi(config)
@@ -267,12 +267,12 @@ def _each(call: Callable[[str], object], names: Sequence[str]) -> dict[str, Kube
         return {name: error for name, error in outcomes if error is not None}
 
 
-def _template(path: str | None) -> Fields:
+def pod_template(path: str | None) -> Fields:
     """Return the pod in a YAML file; an empty one without a file. Raises UsageError."""
     if path is None:
         return {}
     try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        found = yaml.safe_load(local_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise UsageError(f"k8s_pod_template = {path!r} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("kind", "Pod") != "Pod":

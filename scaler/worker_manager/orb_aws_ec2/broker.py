@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler.errors import UsageError
 from scaler.extras import require
+from scaler.paths import local_path
 from scaler.worker_manager.aws.calls import steady
 from scaler.worker_manager.backend import BackendError
 
@@ -37,7 +38,7 @@ class OrbBroker:
         require("orb", "orb", "a worker manager of the type orb_aws_ec2")
         from orb.config.platform_dirs import get_config_location  # noqa: PLC0415 (an extra)
 
-        self._path = Path(config_path) if config_path is not None else Path(get_config_location(), "config.json")
+        self._path = local_path(config_path) if config_path is not None else Path(get_config_location(), "config.json")
         if not self._path.is_file():
             raise UsageError(
                 f"ORB is not initialised: there is no {self._path}; run `orb init`, or give orb_config the path of its "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from scaler.config.addresses import MAX_PORT
 from scaler.config.values import MAX_COUNT
 from scaler.errors import UsageError
+from scaler.paths import local_path
 
 FILE_MARK = "@"
 """Begins the path of a file with hosts."""
@@ -57,7 +57,7 @@ def all_hosts(texts: Iterable[str]) -> list[Host]:
 
 def _of_file(path: str) -> Iterator[Host]:
     try:
-        lines = Path(path).expanduser().read_text("utf-8").splitlines()
+        lines = local_path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the file of hosts {path!r}: {error}") from None
     hosts = [text for line in lines if (text := line.partition("#")[0].strip())]

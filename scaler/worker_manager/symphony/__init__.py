@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from importlib.util import find_spec
-from pathlib import Path
 
 from scaler.errors import ConfigError
+from scaler.paths import local_path
 from scaler.plugins import WorkerManagerType
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony.session import LIBRARY, MISSING, SessionSettings, read_password
@@ -29,7 +29,7 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
     """Make the backend of the type symphony. Raises ConfigError: no soamapi, no password, or no secret one."""
     if find_spec(LIBRARY) is None:
         raise ConfigError(MISSING)
-    path = None if config.symphony_password_file is None else str(Path(config.symphony_password_file).absolute())
+    path = None if config.symphony_password_file is None else str(local_path(config.symphony_password_file).absolute())
     read_password(path)
     settings = SessionSettings(
         application=config.service_name,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-import os
 import re
-import stat
 import subprocess
 import threading
 from array import array
@@ -15,7 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from scaler.errors import ConfigError
+from scaler.paths import local_path
 from scaler.protocol.messages import Outcome
+from scaler.security.private_files import read_private
 from scaler.worker.call import Call, CallResult, pack_call, pack_result
 from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
 from scaler.worker.processor.calling import failure_of
@@ -37,7 +37,6 @@ KILL_SECONDS = 10.0
 KILLED_AT_ONCE = 500
 """Task ids on one command line."""
 
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 _ENDS = r"abort\w*|kill\w*|clos\w*|lost|not open|broken|disconnect\w*"
 _SESSION_ENDED = re.compile(
     rf"(?<!of )(?<!in )\b(session|connection)\b(\s+<?[\w:.-]+>?)?\s+((was|is|has been)\s+)?({_ENDS})\b", re.IGNORECASE
@@ -80,22 +79,15 @@ def read_password(path: str | None) -> str:
     """
     if path is None:
         return ""
-    setting = f"symphony_password_file {path!r}"
     try:
-        with open(path, "rb") as file:  # noqa: PTH123 (the mode must be that of the file that is read)
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            data = file.read(MAX_PASSWORD_FILE_BYTES)
-    except OSError as error:
-        raise ConfigError(f"{setting} cannot be read: {error.strerror}") from None
-    if mode & _OTHERS:
-        raise ConfigError(f"{setting} is open to others (its mode is {mode:04o}): chmod 600 it")
-    line = data.partition(b"\n")[0].removesuffix(b"\r")
+        line = read_private(local_path(path), MAX_PASSWORD_FILE_BYTES).partition("\n")[0].removesuffix("\r")
+    except ConfigError as error:
+        raise ConfigError(f"symphony_password_file: {error}") from None
     if not line:
-        raise ConfigError(f"{setting} has no password in its first line")
-    try:
-        return line.decode()
-    except UnicodeDecodeError:
-        raise ConfigError(f"{setting} is not UTF-8") from None
+        raise ConfigError(f"symphony_password_file {path!r} has no password in its first line")
+    if "\ufffd" in line:
+        raise ConfigError(f"symphony_password_file {path!r} is not UTF-8")
+    return line
 
 
 def kill_tasks(application: str, session_id: object, task_ids: Sequence[object]) -> None:

@@ -33,7 +33,7 @@ SECURITY = "net/server_access.py"
 MANAGER = ("worker_manager/", "cluster/", SECURITY)
 READERS: dict[type, tuple[str, ...]] = {
     ObjectStorageServerConfig: ("object_storage/", SECURITY, *LOGGING),
-    SchedulerConfig: ("scheduler/", SECURITY, *LOGGING),
+    SchedulerConfig: ("scheduler/", "object_storage/spill.py", SECURITY, *LOGGING),
     BaremetalNativeConfig: MANAGER,
     AwsRawEcsConfig: ("worker_manager/aws_raw_ecs/",),
     AwsHpcConfig: ("worker_manager/aws_hpc/",),

@@ -1,0 +1,23 @@
+"""Paths as people write them in settings, flags, variables, and calls."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from scaler.errors import UsageError
+
+
+def local_path(text: str | os.PathLike[str]) -> Path:
+    """Return a path of this host. `~` and `~USER` are home directories; relative ones start at the working directory.
+
+    Shells expand `~` themselves, but not in files, in variables of services, and in `--flag=~/path`. Raises UsageError
+    when the home directory is not known: in a container, HOME may be missing, and the user may have no entry.
+    """
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        name = Path(text).parts[0]
+        why = "HOME is not set, and this user has no entry" if name == "~" else "no user has this name"
+        unknown = f"the home directory {name} is not known ({why})"
+        raise UsageError(f"{str(text)!r}: {unknown}: write the whole path") from None
