@@ -18,6 +18,7 @@ from functools import partial
 from operator import length_hint
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
+from weakref import WeakSet
 
 from scaler.client.client import Client, bar_of
 from scaler.client.future import ScalerFuture
@@ -324,7 +325,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
         self._loop = asyncio.get_running_loop()
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
-        self._known: set[ScalerFuture] = set()
+        self._known: WeakSet[ScalerFuture] = WeakSet()
         self._left = 0
         self.add(*futures)
 

@@ -58,7 +58,7 @@ class CachedResults:
         digests = [self._digest(template, code, *call) for call in calls]
         found: list[Parts | None] = [None] * len(calls)
         if self._futures.may_wait():
-            found = asyncio.run_coroutine_threadsafe(self._look_up(digests), self._loop).result()
+            found = self._futures.run(self._look_up(digests), self._loop)
         return [
             self._submit(template, *call, digest) if parts is None else self._ended(template, parts)
             for call, digest, parts in zip(calls, digests, found, strict=True)

@@ -222,6 +222,14 @@ class Unloaded:
         self.lock = threading.RLock()
 
 
+def error_of(future: Future[Any]) -> BaseException | None:
+    """Wait for a future; return its exception, a CancelledError if it was cancelled, or None."""
+    try:
+        return future.exception()
+    except CancelledError as error:
+        return error
+
+
 class ScalerFuture(Future[Any], ABC):
     """The value that a task will have. As an argument of another task, that task waits for it and gets the value.
 

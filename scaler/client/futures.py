@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 from weakref import WeakValueDictionary
 
 from scaler.client.future import FutureOwner, ScalerFuture
@@ -45,6 +47,8 @@ _IMMUTABLE = frozenset({int, bool, str, type(None)})
 MAX_UNSENT_BYTES = 64 * 1024 * 1024
 """Limit of the tasks that wait to be sent, by their size; beyond it, submit waits."""
 
+_ENDED = "the client has ended"
+_T = TypeVar("_T")
 Profile = int | tuple[int, int, int]
 Resolved = tuple[TaskFuture, Any, BaseException | None, Profile]
 """A future, its value or exception, and its profile."""
@@ -81,6 +85,8 @@ class FutureTable(FutureOwner):
         self._payloads: dict[tuple[int | tuple[type, object], ...], bytes] = {}
         """Of arguments that are futures, by the number of each among those that are needed."""
         self._waiting_threads = 0
+        self._running: set[Future[Any]] = set()
+        """Coroutines in the client's loop whose values threads wait for."""
         self._read = b"", b""
         """The task whose value was asked for last, and an id that was new at that time."""
 
@@ -301,6 +307,35 @@ class FutureTable(FutureOwner):
         self.step(ClientGaveUp(error, cancel=False))
 
     # -- waits
+
+    def run(self, coroutine: Coroutine[Any, Any, _T], loop: asyncio.AbstractEventLoop) -> _T:
+        """Run a coroutine in the client's loop, and return its value. Raises ClientClosedError if the loop ends first.
+
+        Called in other threads than the client's.
+        """
+        try:
+            running = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:
+            coroutine.close()
+            raise ClientClosedError(self.closed or _ENDED) from None
+        self._running.add(running)
+        if loop.is_closed():
+            self.loop_ended()
+        try:
+            return running.result()
+        except CancelledError:
+            raise ClientClosedError(self.closed or _ENDED) from None
+        except BaseException:  # Ctrl-C
+            running.cancel()
+            raise
+        finally:
+            self._running.discard(running)
+
+    def loop_ended(self) -> None:
+        """Wake the threads whose coroutines the client's loop did not finish before it was closed."""
+        for running in list(self._running):
+            with contextlib.suppress(InvalidStateError):
+                running.set_exception(ClientClosedError(self.closed or _ENDED))
 
     def wait_for(self, condition: Callable[[], object]) -> bool:
         """Wait until a condition is true or the client is closed; False: the timeout came first.

@@ -7,8 +7,9 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
-from scaler.client.future import FutureOwner, ScalerFuture
+from scaler.client.future import FutureOwner, ScalerFuture, error_of
 from scaler.client.map import Progress
 from scaler.errors import UsageError
 from scaler.grammar import counted
@@ -17,10 +18,11 @@ from scaler.grammar import counted
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
     """Return the same lists, tuples, sets and dicts with the values of the futures in them; wait for these.
 
-    return_exceptions: put exceptions in the places of futures that failed. Raises the exception of one otherwise.
+    return_exceptions: put exceptions in the places of futures that failed or were cancelled. Otherwise, raises that of
+    the first in order.
     """
     if isinstance(nested, ScalerFuture):
-        error = nested.exception() if return_exceptions and not nested.cancelled() else None
+        error = error_of(nested) if return_exceptions else None
         return nested.result() if error is None else error
     if type(nested) in (list, tuple, set, frozenset):
         return type(nested)([gather(each, return_exceptions=return_exceptions) for each in nested])
@@ -47,7 +49,7 @@ class AsCompleted(Iterator[ScalerFuture]):
         self._deadline = None if timeout is None else time.monotonic() + timeout
         self._changed = threading.Condition()
         self._ended: deque[ScalerFuture] = deque()
-        self._known: set[ScalerFuture] = set()
+        self._known: WeakSet[ScalerFuture] = WeakSet()
         self._left = 0
         for future in futures:
             self.add(future)

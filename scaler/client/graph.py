@@ -5,12 +5,11 @@ from __future__ import annotations
 import gc
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 from scaler.client.dask_nodes import node_types
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.graph_chunks import (
     MAX_CHUNK_SECONDS,
@@ -269,7 +268,7 @@ class GraphRun:
                 name = repr(reference)
                 if reference.unloaded:
                     stored[reference] = self._put(parts_of(reference.unloaded), name)
-                elif (error := CancelledError() if reference.cancelled() else reference.exception()) is not None:
+                elif (error := error_of(reference)) is not None:
                     task.template = None
                     task.settle(None, copy_of(error))
                     task.references = ()

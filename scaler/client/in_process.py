@@ -12,7 +12,7 @@ import threading
 import time
 from bdb import BdbQuit
 from collections.abc import Callable, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from types import CoroutineType
 from typing import Any, TypeVar, cast
@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from scaler.client.cached import CachedResults, Call
 from scaler.client.calls import ClientCalls
 from scaler.client.copies import ResultCopies
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, error_of
 from scaler.client.futures import FutureTable, Profile, load_outcome
 from scaler.client.loop import ClientLoop
 from scaler.client.session import ClientCleared
@@ -157,15 +157,13 @@ class InProcessLoop(ClientLoop):
         template = future.template
         assert template is not None, "it was prepared just now"
         inputs = [each for each in future.references if isinstance(each, TaskFuture)]
-        failed = next((each for each in inputs if each.cancelled() or each.exception() is not None), None)
+        failure = next(filter(None, map(error_of, inputs)), None)
         profile: Profile = 0
         value, error = None, None
-        if failed is None:
+        if failure is None:
             value, error, profile = self._outcome(template, future.payload, future.references)
-        elif failed.cancelled():
-            error = CancelledError()
         else:
-            error = copy_of(cast("BaseException", failed.exception()))
+            error = copy_of(failure)
         with self.futures.condition:
             future.settle(value, error, profile)
         future.run_callbacks()

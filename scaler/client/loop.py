@@ -376,7 +376,7 @@ class ClientLoop:
                 return [*await self._storage_client().get(identifier, LINKED_SECONDS)]
 
         try:
-            return asyncio.run_coroutine_threadsafe(get(), self._loop).result()
+            return self.futures.run(get(), self._loop)
         except TimeoutError:
             text = f"the object storage did not send an object within timeout_seconds={seconds:g}"
             raise UnreachableError(text) from None
@@ -400,6 +400,7 @@ class ClientLoop:
                 self._connector.close("disconnected")
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
+            self.futures.loop_ended()
             if self._ends_itself:
                 self._ended()
 
@@ -677,10 +678,10 @@ class ClientLoop:
         self.futures.wake()
 
     async def _end_transfers(self) -> None:
-        transfers = asyncio.all_tasks() - {asyncio.current_task()}
-        for transfer in transfers:
-            transfer.cancel()
-        await asyncio.gather(*transfers, return_exceptions=True)
+        while transfers := asyncio.all_tasks() - {asyncio.current_task()}:  # threads may begin others meanwhile
+            for transfer in transfers:
+                transfer.cancel()
+            await asyncio.gather(*transfers, return_exceptions=True)
         if self._storage is not None:
             self._storage.close()
 

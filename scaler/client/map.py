@@ -16,12 +16,12 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from operator import length_hint
 from queue import Empty, SimpleQueue
 from typing import Any
-from weakref import WeakMethod
+from weakref import WeakMethod, WeakSet
 
 from scaler.client.calls import CallProgress
 from scaler.client.chunks import (
@@ -33,7 +33,7 @@ from scaler.client.chunks import (
     ItemsFailedError,
     show_item,
 )
-from scaler.client.future import carry_through
+from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.options import check_integer
 from scaler.client.task_future import TaskFuture
@@ -132,9 +132,7 @@ class Chunk:
         """Return why the whole has failed, None when it has not. Called when it has ended."""
         if self.future is None:
             return self.error
-        if self.future.cancelled():
-            return CancelledError()
-        error = self.future.exception()
+        error = error_of(self.future)
         return None if isinstance(error, ItemsFailedError) else error
 
     def results(self) -> ChunkResults:
@@ -467,7 +465,7 @@ class Progress:
         self._failed = 0
         self._lock = threading.RLock()
         self._is_closed = False
-        self._counted: set[Future[Any]] = set()
+        self._counted: WeakSet[Future[Any]] = WeakSet()
         self._bar = tqdm(total=None if -1 in counts else min(counts), desc=name)
 
     def ended(self, chunks: Iterable[Chunk]) -> None:
@@ -487,7 +485,7 @@ class Progress:
         with self._lock:
             if not self._is_closed and future not in self._counted:
                 self._counted.add(future)
-                self.count(count, count if future.cancelled() or future.exception() is not None else 0)
+                self.count(count, 0 if error_of(future) is None else count)
 
     def close(self) -> None:
         """Leave the bar as it is, with what it has counted last. Harmless when repeated."""
@@ -504,7 +502,7 @@ def results_of(futures: Sequence[TaskFuture], name: str, return_exceptions: bool
     results: list[Any] = []
     try:
         for index, future in enumerate(futures):
-            error = future.exception()
+            error = error_of(future)
             if bar is not None:
                 bar.count(1, error is not None)
             if error is not None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, wait
+from concurrent.futures import wait
 from typing import Any
 
+from scaler.client.future import error_of
 from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
 from scaler.errors import UsageError
@@ -65,8 +66,5 @@ def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: b
 def _outcome(future: TaskFuture, is_late: bool) -> Any:
     if is_late and future.cancel():
         return TimeoutError("it did not end in time on this worker")
-    try:
-        error = future.exception()
-    except CancelledError as cancelled:
-        return cancelled
+    error = error_of(future)
     return future.result() if error is None else error

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Self, Unpack
 
 from scaler.client.client import Client
+from scaler.client.future import error_of
 from scaler.client.map import UNBOUNDED, ResultIterator
 from scaler.client.options import OptionKeywords, check_integer, options_of
 from scaler.cluster.combo import SchedulerClusterCombo
@@ -441,7 +442,7 @@ def _after_callback(
     after: Future[Any] = Future()
 
     def call(ended: Future[Any]) -> None:
-        error = CancelledError() if ended.cancelled() else ended.exception()
+        error = error_of(ended)
         value = ended.result() if error is None else None
         try:
             if error is None and callback is not None:

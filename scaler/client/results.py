@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from concurrent.futures import CancelledError
 from functools import partial
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
@@ -105,16 +104,13 @@ class StoredResults:
         if not self._futures.may_wait():
             return None, UsageError("a callback cannot wait for a value that has stayed in the cluster: ask elsewhere")
         self._futures.asks_for(future.task_id)
-        fetched = self.fetch(future)
         try:
-            return asyncio.run_coroutine_threadsafe(fetched, self._loop).result(), None
+            return self._futures.run(self.fetch(future), self._loop), None
+        except ClientClosedError:
+            text = "its value has stayed in the cluster: ask for it before the client is closed"
+            return None, ClientClosedError(text)
         except Exception as error:  # noqa: BLE001 (whatever keeps the value from being here is raised by `result`)
-            if self._loop.is_closed() or isinstance(error, ClientClosedError | CancelledError):
-                text = "its value has stayed in the cluster: ask for it before the client is closed"
-                return None, ClientClosedError(text)
             return None, error
-        finally:
-            fetched.close()
 
     async def fetch(self, future: TaskFuture) -> object:
         """Return the value of a future whose value has stayed where it is. Raises ObjectLostError and others."""
