@@ -6,7 +6,7 @@ import * as capnp from "capnp-es";
 import * as zmq from "zeromq";
 import { Body, Body_Which } from "./scaler.js";
 
-const PROTOCOL = 3;
+const PROTOCOL = 4;
 const HEADER_BYTES = 40;
 const HANDSHAKE_MS = 5_000;
 const FIRST_PAUSE_MS = 20;

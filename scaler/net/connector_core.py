@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
 
@@ -197,6 +198,9 @@ class ConnectorCore:
                 f"the server speaks protocol {header.version}, this {self._hello.role} (scaler "
                 f"{self._hello.scaler_version}) speaks protocol {m.PROTOCOL_VERSION}: install the same version on both"
             )
+            with suppress(ProtocolError):  # a Refused can be read in every version, and its text names both sides
+                answer = decode(envelope.body)
+                text = answer.text if isinstance(answer, m.Refused) else text
             self._refused(m.Refused(m.RefusalReason.VERSION, text))
             return None
         if header.flags or header.peer != self.peer:

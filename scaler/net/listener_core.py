@@ -22,7 +22,7 @@ from scaler.net import transport as t
 from scaler.net.connection import Broken, Closed, LinkFigures, ListenerEvent, Opened, Received, Resumed, TryAgain
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.transport import EnvelopeReceived
-from scaler.net.versions import python_version
+from scaler.net.versions import other_protocol
 from scaler.protocol import messages as m
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.fields import MAX_DISPLAY_CHARACTERS
@@ -342,11 +342,7 @@ class ListenerCore:
     def _greet(self, link: _Link, envelope: EnvelopeReceived, now: float) -> None:
         header = Header.read(envelope.header)
         if header.version != m.PROTOCOL_VERSION:
-            text = (
-                f"the peer {header.peer.hex()} speaks protocol {header.version}, this server speaks "
-                f"protocol {m.PROTOCOL_VERSION} (Python {python_version()}): install the same version of scaler"
-            )
-            self._refuse(link, header.session, m.Refused(m.RefusalReason.VERSION, text), now)
+            self._refuse(link, header.session, other_protocol(header.version, envelope.body), now)
             return
         if len(envelope.body) > m.MAX_HELLO_BYTES or envelope.attachments:
             raise ProtocolError(

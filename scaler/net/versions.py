@@ -5,12 +5,23 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from dataclasses import replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
 from scaler._version import __version__
-from scaler.protocol.messages import PROTOCOL_VERSION, Details, Hello, RefusalReason, Refused, Role
+from scaler.errors import ProtocolError
+from scaler.protocol.codec import decode
+from scaler.protocol.messages import (
+    MAX_HELLO_BYTES,
+    PROTOCOL_VERSION,
+    Details,
+    Hello,
+    RefusalReason,
+    Refused,
+    Role,
+)
 
 _SHARE_CODE = frozenset({Role.CLIENT, Role.WORKER})
 """Roles that pickle and load each other's functions, so that Python and cloudpickle must fit."""
@@ -79,6 +90,24 @@ def check_versions(hello: Hello) -> Refused | None:
             f"{ours} has cloudpickle {cloudpickle_version()}: install the same version everywhere"
         )
     return Refused(RefusalReason.VERSION, text) if text else None
+
+
+def other_protocol(version: int, body: bytes) -> Refused:
+    """Return the refusal of a peer whose first envelope has another protocol version.
+
+    A Hello can be read in every version, so the text names the peer's host and release.
+    """
+    try:
+        hello = decode(body) if len(body) <= MAX_HELLO_BYTES else None
+    except ProtocolError:
+        hello = None
+    if isinstance(hello, Hello) and (refused := check_versions(replace(hello, protocol_version=version))):
+        return refused
+    text = (
+        f"a peer speaks protocol {version}, this server on {socket.gethostname()} (scaler {__version__}) speaks "
+        f"protocol {PROTOCOL_VERSION}: install the same version of scaler on both sides"
+    )
+    return Refused(RefusalReason.VERSION, text)
 
 
 def _short(text: str) -> str:

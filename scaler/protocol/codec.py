@@ -27,6 +27,7 @@ from scaler.protocol.messages import (
     MAX_CONTROL_BYTES,
     MAX_HELLO_BYTES,
     MESSAGES,
+    NUMBERS,
     ROW_BYTES,
     SPLIT_BATCH_BYTES,
     Hello,
@@ -104,15 +105,16 @@ def decode(body: bytes | memoryview) -> Message:
         first = frame.bases[0]
         at, data_words, pointer_words = frame.struct_at(frame.word(first), first + WORD_BYTES)
         number = frame.word(at) & 0xFFFF if data_words else 0
-        if number >= len(MESSAGES):
-            raise ValueError(f"message {number} is not known")
-        wire = _wires.get(MESSAGES[number]) or _wire(MESSAGES[number])
+        kind = MESSAGES.get(number)
+        if kind is None:
+            raise ValueError(f"number {number} is unknown here: its sender may run a later version of scaler")
+        wire = _wires.get(kind) or _wire(kind)
         name = wire.name
         if size > wire.largest:
             raise ProtocolError(f"{name} of {size} bytes is larger than {wire.limit} ({wire.largest})")
         at += WORD_BYTES * data_words
         pointer = frame.word(at) if pointer_words else 0
-        if MESSAGES[number] is Submit:
+        if kind is Submit:
             frame.budget_rows = f.MAX_ROWS
         message: Message = wire.codec.read(frame, *frame.struct_at(pointer, at + WORD_BYTES))
     except (ValueError, struct.error) as error:
@@ -167,7 +169,7 @@ def _wire(of: type[Message]) -> _Wire:
     largest = (MAX_BATCH_BYTES, "MAX_BATCH_BYTES") if of in BATCHES else (MAX_CONTROL_BYTES, "MAX_CONTROL_BYTES")
     if of is Hello:
         largest = (MAX_HELLO_BYTES, "MAX_HELLO_BYTES")
-    number, codec = MESSAGES.index(of), struct_codec(of)
+    number, codec = NUMBERS[of], struct_codec(of)
     write_single = _single_path(number, codec) if of in BATCHES else None
     wire = _wires[of] = _Wire(of.__name__, number, codec, *largest, write_single)
     return wire

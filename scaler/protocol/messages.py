@@ -2,7 +2,13 @@
 
 A declaration is a class: its docstring and those of its fields are the comments of the schema, the types of its fields
 say what they look like on the wire (see `fields`), and `@message` says who may send it. The codec, the tables of roles
-and `scaler.capnp` follow from it. The order of the classes numbers the messages, the order of the fields numbers them.
+and `scaler.capnp` follow from it. The order of the fields numbers them; a message states its number.
+
+Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
+compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
+next free number; a new field comes last, and its default equals what a reader makes of zeros. Anything else raises
+`PROTOCOL_VERSION`. No number is ever used again. `Hello` and `Refused` only grow in any version, because each side of
+a refused handshake reads them to name the other side.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 
@@ -20,7 +26,7 @@ from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_tran
 from scaler.ids import content_id
 from scaler.protocol import fields as f
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 INLINE_LIMIT_BYTES = 32 * 1024
 MAX_HELLO_BYTES = 32 * 1024
 """Largest body of a Hello, and of whatever else comes before the Welcome."""
@@ -113,8 +119,10 @@ class Message:
     __match_args__: ClassVar[tuple[str, ...]]
 
 
-MESSAGES: list[type[Message]] = []
-"""All messages, in the order of their declaration: their numbers on the wire."""
+MESSAGES: dict[int, type[Message]] = {}
+"""All messages by their numbers on the wire, in the order of their declaration."""
+NUMBERS: dict[type[Message], int] = {}
+"""The number of each message on the wire."""
 BATCHES: set[type[Message]] = set()
 """Messages whose body may have MAX_BATCH_BYTES."""
 CARRIERS: set[type[Message]] = set()
@@ -135,6 +143,7 @@ _Roles = tuple[Role, ...]
 
 @dataclass_transform(field_specifiers=(field,))
 def message(
+    number: int,
     *,
     to_scheduler: _Roles = (),
     from_scheduler: _Roles = (),
@@ -146,13 +155,19 @@ def message(
 ) -> Callable[[type[_Declared]], type[_Declared]]:
     """Declare a class as a message: make it a dataclass, and enter it in the tables above.
 
+    number: of the message on the wire; never changed, and never used again.
     to_scheduler, to_storage: roles of peers that may send it to this server.
     from_scheduler, from_storage: roles of peers that this server may send it to.
     """
 
     def declare(of: type[_Declared]) -> type[_Declared]:
         made = dataclass(slots=True)(of)
-        MESSAGES.append(made)
+        if number in MESSAGES:
+            raise ValueError(
+                f"{of.__name__} has the number {number} of {MESSAGES[number].__name__}: take the next free one"
+            )
+        MESSAGES[number] = made
+        NUMBERS[made] = number
         if batch:
             BATCHES.add(made)
         if attachments:
@@ -346,7 +361,7 @@ _DETAILS: dict[Role, type[Any]] = {
 """What peers of a role say about themselves; others say nothing."""
 
 
-@message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
+@message(0, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
 class Hello(Message):
     """First message of every connection, from the connecting side. The answer is Welcome or Refused."""
 
@@ -372,7 +387,7 @@ def wrong_details(server: Server, hello: Hello) -> str:
     return f"the role {hello.role} greets with {own.__name__}, not with {type(hello.details).__name__}"
 
 
-@message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
+@message(1, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class Welcome(Message):
     """Accepts a Hello. Its header has the id of the session from now on, unless the session is resumed."""
 
@@ -399,7 +414,7 @@ class RefusalReason(StrEnum):
     CREDENTIAL = "credential"
 
 
-@message(from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)
+@message(2, from_scheduler=tuple(Role), from_storage=tuple(Role), sequenced=False)
 class Refused(Message):
     """Ends the connection."""
 
@@ -408,7 +423,7 @@ class Refused(Message):
 
 
 @message(
-    to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
+    3, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Goodbye(Message):
     """Closes the session from either side. The receiver forgets the session at once."""
@@ -417,7 +432,7 @@ class Goodbye(Message):
 
 
 @message(
-    to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
+    4, to_scheduler=PEERS, from_scheduler=PEERS, to_storage=STORAGE_PEERS, from_storage=STORAGE_PEERS, sequenced=False
 )
 class Acknowledge(Message):
     """Carries the envelope's header only: how far its sender has received."""
@@ -479,7 +494,7 @@ class TaskGroup:
     """Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing."""
 
 
-@message(to_scheduler=CLIENTS, batch=True)
+@message(5, to_scheduler=CLIENTS, batch=True)
 class Submit(Message):
     """New tasks."""
 
@@ -491,42 +506,42 @@ class Submit(Message):
     """0: new tasks. Otherwise the client has sent these in an earlier session, and its unfinished tasks this often."""
 
 
-@message(to_scheduler=CLIENTS)
+@message(6, to_scheduler=CLIENTS)
 class AcknowledgeResults(Message):
     """What Submit.acknowledged says, from a client that has nothing to submit."""
 
     acknowledged: f.Count64  # as in Submit
 
 
-@message(to_scheduler=CLIENTS)
+@message(7, to_scheduler=CLIENTS)
 class Cancel(Message):
     """Asks to cancel tasks. Each of them ends in a Finished, cancelled or not."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=CLIENTS)
+@message(8, to_scheduler=CLIENTS)
 class Clear(Message):
     """Cancels all tasks of the client and releases all its objects and functions."""
 
     client: f.OptionalPeerId = b""  # of an admin: the client that it means
 
 
-@message(to_scheduler=CLIENTS)
+@message(9, to_scheduler=CLIENTS)
 class Pin(Message):
     """Names objects that the client has put into the storage to use them in many tasks."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=CLIENTS)
+@message(10, to_scheduler=CLIENTS)
 class Release(Message):
     """Names objects, stored results and functions that the client no longer uses."""
 
     ids: f.Ids
 
 
-@message(from_scheduler=CLIENTS, batch=True)
+@message(11, from_scheduler=CLIENTS, batch=True)
 class Finished(Message):
     """Tasks that ended: exactly one entry per task, ever. The profile columns hold 0 where a value is unknown."""
 
@@ -567,7 +582,7 @@ class Followers:
     inputs: f.RaggedPayloads  # the payloads of each task's references; an empty one: the value of the task before
 
 
-@message(from_scheduler=(WORKER,), batch=True)
+@message(12, from_scheduler=(WORKER,), batch=True)
 class Run(Message):
     """Tasks to run."""
 
@@ -576,14 +591,14 @@ class Run(Message):
     followers: list[Followers] = field(default_factory=list)
 
 
-@message(from_scheduler=(WORKER,))
+@message(13, from_scheduler=(WORKER,))
 class ForgetFunctions(Message):
     """Names functions and serializers that no task uses any more."""
 
     ids: f.Ids
 
 
-@message(from_scheduler=(WORKER,))
+@message(14, from_scheduler=(WORKER,))
 class Recall(Message):
     """Takes attempts back. Each id is answered in a Returned (not started, or it runs on) or in a Done."""
 
@@ -592,7 +607,7 @@ class Recall(Message):
     kill: bool  # true: kill the started ones. False: they run on.
 
 
-@message(to_scheduler=(WORKER,))
+@message(15, to_scheduler=(WORKER,))
 class Returned(Message):
     """Answers Recall, or gives attempts back unasked because the worker drains."""
 
@@ -601,7 +616,7 @@ class Returned(Message):
     started: f.Flags  # false: never started, and forgotten. True: it runs on and will be in a Done.
 
 
-@message(to_scheduler=(WORKER,))
+@message(16, to_scheduler=(WORKER,))
 class Suspended(Message):
     """Started attempts that now wait for tasks of their own and take no slot, or that go on."""
 
@@ -610,7 +625,7 @@ class Suspended(Message):
     suspended: f.Flags  # false: it goes on, and takes a slot again
 
 
-@message(to_scheduler=(WORKER,), batch=True)
+@message(17, to_scheduler=(WORKER,), batch=True)
 class Done(Message):
     """Attempts that ended. The profile columns are as in Finished."""
 
@@ -627,7 +642,7 @@ class Done(Message):
     inputs_bytes: f.Profile = field(default_factory=list)  # of these
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=CLIENTS)
+@message(18, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Started(Message):
     """Tasks that have run for 50 ms. Shorter tasks end without this message."""
 
@@ -636,7 +651,7 @@ class Started(Message):
     lanes: f.Lanes = field(default_factory=list)  # as in Done; clients do not get it
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=CLIENTS)
+@message(19, to_scheduler=(WORKER,), from_scheduler=CLIENTS)
 class Output(Message):
     """What a task with `stream_output` wrote. Best effort."""
 
@@ -645,7 +660,7 @@ class Output(Message):
     text: bytes  # bytes as written
 
 
-@message(to_scheduler=(WORKER,))
+@message(20, to_scheduler=(WORKER,))
 class Printed(Message):
     """What tasks without `stream_output` printed; the scheduler keeps it for ReadLog. A task may be there twice."""
 
@@ -686,7 +701,7 @@ class FunctionUse:
     growing: f.Count32 = 0  # those of them where they do
 
 
-@message(to_scheduler=(WORKER,), sequenced=False)
+@message(21, to_scheduler=(WORKER,), sequenced=False)
 class WorkerHeartbeat(Message):
     """Sign of life of a worker, every heartbeat interval."""
 
@@ -714,7 +729,7 @@ class WorkerHeartbeat(Message):
     disk_bytes: f.Count64 = 0  # 0: not known
 
 
-@message(to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
+@message(22, to_scheduler=PEERS, to_storage=STORAGE_PEERS, sequenced=False)
 class Heartbeat(Message):
     """Sign of life of any other peer."""
 
@@ -722,7 +737,7 @@ class Heartbeat(Message):
     latency_seconds: f.Seconds = 0.0  # round trip of the heartbeat before this one; 0: not known yet
 
 
-@message(from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
+@message(23, from_scheduler=PEERS, from_storage=STORAGE_PEERS, sequenced=False)
 class HeartbeatEcho(Message):
     """Answers a heartbeat."""
 
@@ -730,7 +745,7 @@ class HeartbeatEcho(Message):
     answered_at: f.Clock = 0.0
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=(WORKER,))
+@message(24, to_scheduler=(WORKER,), from_scheduler=(WORKER,))
 class Drain(Message):
     """From the scheduler: start nothing new, return what has not started, exit when idle.
 
@@ -741,7 +756,7 @@ class Drain(Message):
     text: f.Display  # reason, display text
 
 
-@message(to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
+@message(25, to_scheduler=(WORKER,), from_scheduler=(WORKER,), batch=True)
 class Relay(Message):
     """A message of or to a client that lives inside a task, through its worker. Its rules are those of a client."""
 
@@ -750,19 +765,19 @@ class Relay(Message):
     task: f.OptionalId = b""  # from the worker: the task that the client's process runs, or empty
 
 
-@message(to_scheduler=(WORKER,))
+@message(26, to_scheduler=(WORKER,))
 class RelayClosed(Message):
     """A nested client is gone."""
 
     client: f.PeerId
 
 
-@message(to_scheduler=CLIENTS)
+@message(27, to_scheduler=CLIENTS)
 class ShutdownCluster(Message):
     """Asks to end the cluster. The answer is a ShutdownReply."""
 
 
-@message(from_scheduler=CLIENTS)
+@message(28, from_scheduler=CLIENTS)
 class ShutdownReply(Message):
     """Answers ShutdownCluster."""
 
@@ -770,7 +785,7 @@ class ShutdownReply(Message):
     text: f.Display  # display text
 
 
-@message(from_scheduler=(WORKER, MANAGER))
+@message(29, from_scheduler=(WORKER, MANAGER))
 class Shutdown(Message):
     """The cluster ends: stop all that runs, and exit."""
 
@@ -800,7 +815,7 @@ class UnitStatus:
     remaining_seconds: f.Seconds = 0.0  # until it is ended, whatever it does; 0: no such time is known
 
 
-@message(to_scheduler=(MANAGER,))
+@message(30, to_scheduler=(MANAGER,))
 class ManagerStatus(Message):
     """The units of a manager, after every poll of its backend; its heartbeat as well."""
 
@@ -809,7 +824,7 @@ class ManagerStatus(Message):
     degraded_reason: f.Display = ""  # why the manager cannot start units now, display text; empty when it can
 
 
-@message(from_scheduler=(MANAGER,))
+@message(31, from_scheduler=(MANAGER,))
 class Desired(Message):
     """The units that should exist."""
 
@@ -820,28 +835,28 @@ class Desired(Message):
     draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
 
 
-@message(from_scheduler=(MONITOR,))
+@message(32, from_scheduler=(MONITOR,))
 class MonitorStatus(Message):
     """The state of the cluster (see docs/design.md)."""
 
     json: bytes  # UTF-8
 
 
-@message(from_scheduler=(MONITOR,))
+@message(33, from_scheduler=(MONITOR,))
 class MonitorEvents(Message):
     """What has happened since the last MonitorEvents (see docs/design.md)."""
 
     json: bytes  # UTF-8
 
 
-@message(to_scheduler=(*CLIENTS, MONITOR))
+@message(34, to_scheduler=(*CLIENTS, MONITOR))
 class Explain(Message):
     """Asks why a task waits, or how it ended. The answer is Explained."""
 
     task: f.Id
 
 
-@message(from_scheduler=(*CLIENTS, MONITOR))
+@message(35, from_scheduler=(*CLIENTS, MONITOR))
 class Explained(Message):
     """Answers Explain."""
 
@@ -849,14 +864,14 @@ class Explained(Message):
     text: f.Display  # display text
 
 
-@message(to_scheduler=(*CLIENTS, MONITOR))
+@message(36, to_scheduler=(*CLIENTS, MONITOR))
 class ReadLog(Message):
     """Asks for what a task printed. The answer is TaskLog."""
 
     task: f.Id
 
 
-@message(from_scheduler=(*CLIENTS, MONITOR))
+@message(37, from_scheduler=(*CLIENTS, MONITOR))
 class TaskLog(Message):
     """What a task printed."""
 
@@ -867,7 +882,7 @@ class TaskLog(Message):
     traceback: bytes = b""  # UTF-8; of a task that has failed
 
 
-@message(to_storage=OBJECT_PEERS, attachments=True)
+@message(38, to_storage=OBJECT_PEERS, attachments=True)
 class PutObject(Message):
     """Attachments: pieces of the object's bytes from offset on. The object is complete when all its bytes have come.
 
@@ -881,7 +896,7 @@ class PutObject(Message):
     shared: bool = False  # no attachments: the descriptor of the memory that holds the object was sent beside
 
 
-@message(to_storage=OBJECT_PEERS)
+@message(39, to_storage=OBJECT_PEERS)
 class GetObject(Message):
     """Asks for an object. Answered when the object is complete, or with `missing` after the deadline."""
 
@@ -893,7 +908,7 @@ class GetObject(Message):
     size: f.Count64 = 0  # how many they are; 0: all from offset on
 
 
-@message(to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
+@message(40, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class LinkObject(Message):
     """Makes `id` another name of the bytes of `target`. Of the store of a host, the scheduler wants no answer."""
 
@@ -902,21 +917,21 @@ class LinkObject(Message):
     target: f.Id
 
 
-@message(to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
+@message(41, to_storage=OBJECT_PEERS, from_scheduler=(STORE,))
 class ForgetObjects(Message):
     """Names objects that the storage may drop."""
 
     ids: f.Ids
 
 
-@message(to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
+@message(42, to_storage=(Role.SCHEDULER,), from_scheduler=(STORE,))
 class ForgetOwner(Message):
     """Drops all objects whose ids begin with this peer id."""
 
     owner: f.PeerId
 
 
-@message(to_storage=STORAGE_PEERS)
+@message(43, to_storage=STORAGE_PEERS)
 class StatStorage(Message):
     """Asks for a StorageStatus."""
 
@@ -935,7 +950,7 @@ class StorageResult(StrEnum):
     UNWRITABLE = "unwritable"  # the disk of a durable storage takes nothing now: put the object again later
 
 
-@message(from_storage=OBJECT_PEERS, attachments=True)
+@message(44, from_storage=OBJECT_PEERS, attachments=True)
 class StorageReply(Message):
     """Answers PutObject and LinkObject, and GetObject with attachments: the next pieces of the object.
 
@@ -950,7 +965,7 @@ class StorageReply(Message):
     shared: bool = False  # no attachments: the descriptor of the object's memory was sent beside
 
 
-@message(from_storage=STORAGE_PEERS)
+@message(45, from_storage=STORAGE_PEERS)
 class StorageStatus(Message):
     """Answers StatStorage."""
 
@@ -966,14 +981,14 @@ class StorageStatus(Message):
     misses: f.Count64 = 0
 
 
-@message(from_scheduler=CLIENTS)
+@message(46, from_scheduler=CLIENTS)
 class Notice(Message):
     """Tells a client's user what to change, once."""
 
     text: f.Display  # display text
 
 
-@message(to_scheduler=(WORKER,))
+@message(47, to_scheduler=(WORKER,))
 class PackagesDiffer(Message):
     """A worker has other versions of packages than the client of a task has, or lacks them."""
 
@@ -982,21 +997,21 @@ class PackagesDiffer(Message):
     text: f.Display  # display text: the packages, with both versions
 
 
-@message(from_scheduler=(WORKER,))
+@message(48, from_scheduler=(WORKER,))
 class Named(Message):
     """The display name of a worker that has joined, such as cloud-3."""
 
     name: str
 
 
-@message(to_scheduler=CLIENTS)
+@message(49, to_scheduler=CLIENTS)
 class ReadFailure(Message):
     """Asks what a failed task ran, to run it again. The answer is FailedTask."""
 
     task: f.Id
 
 
-@message(from_scheduler=CLIENTS, batch=True)
+@message(50, from_scheduler=CLIENTS, batch=True)
 class FailedTask(Message):
     """What a failed task ran."""
 
@@ -1006,14 +1021,14 @@ class FailedTask(Message):
     text: f.Display = ""  # why it cannot, display text
 
 
-@message(to_scheduler=(MONITOR, ADMIN))
+@message(51, to_scheduler=(MONITOR, ADMIN))
 class FindTasks(Message):
     """Asks for live tasks, and the last that ended. The answer is TasksFound."""
 
     search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
 
 
-@message(from_scheduler=(MONITOR, ADMIN))
+@message(52, from_scheduler=(MONITOR, ADMIN))
 class TasksFound(Message):
     """Answers FindTasks."""
 
@@ -1021,7 +1036,7 @@ class TasksFound(Message):
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
 
 
-@message(to_scheduler=(*CLIENTS, MONITOR))
+@message(53, to_scheduler=(*CLIENTS, MONITOR))
 class FindObjects(Message):
     """Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound."""
 
@@ -1029,7 +1044,7 @@ class FindObjects(Message):
     most: f.Count32
 
 
-@message(from_scheduler=(*CLIENTS, MONITOR))
+@message(54, from_scheduler=(*CLIENTS, MONITOR))
 class ObjectsFound(Message):
     """Answers FindObjects."""
 
@@ -1038,14 +1053,14 @@ class ObjectsFound(Message):
     json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
 
 
-@message(from_scheduler=CLIENTS)
+@message(55, from_scheduler=CLIENTS)
 class ObjectsMissing(Message):
     """Names objects of the client that tasks need and the object storage has lost. The answer is ObjectsRestored."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=CLIENTS)
+@message(56, to_scheduler=CLIENTS)
 class ObjectsRestored(Message):
     """Answers ObjectsMissing, in one message or several: each of the objects is in the storage again, or lost."""
 
@@ -1054,7 +1069,7 @@ class ObjectsRestored(Message):
     text: f.Display = ""  # why they are lost, display text
 
 
-@message(to_scheduler=CLIENTS)
+@message(57, to_scheduler=CLIENTS)
 class Redeliver(Message):
     """Asks for the results of tasks of a durable session: each comes in a Finished once it has ended.
 
@@ -1080,12 +1095,12 @@ class SessionRow:
     idle_seconds: f.Seconds  # since a client used it, or a task of it ended
 
 
-@message(to_scheduler=CLIENTS)
+@message(58, to_scheduler=CLIENTS)
 class ListSessions(Message):
     """Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed."""
 
 
-@message(from_scheduler=CLIENTS, batch=True)
+@message(59, from_scheduler=CLIENTS, batch=True)
 class SessionsListed(Message):
     """Answers ListSessions."""
 
@@ -1096,7 +1111,7 @@ UNFINISHED = 255
 """Stands in place of an outcome of SessionTasks."""
 
 
-@message(to_scheduler=CLIENTS)
+@message(60, to_scheduler=CLIENTS)
 class ListSessionTasks(Message):
     """Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks."""
 
@@ -1104,7 +1119,7 @@ class ListSessionTasks(Message):
     first: f.Count64 = 0  # tasks to leave out
 
 
-@message(from_scheduler=CLIENTS, batch=True)
+@message(61, from_scheduler=CLIENTS, batch=True)
 class SessionTasks(Message):
     """Answers ListSessionTasks: as many tasks as one message takes."""
 
@@ -1118,7 +1133,7 @@ class SessionTasks(Message):
     tags: f.Payloads  # UTF-8
 
 
-@message(to_scheduler=CLIENTS)
+@message(62, to_scheduler=CLIENTS)
 class EndSession(Message):
     """Asks to cancel all tasks of a durable session. The answer is SessionEnded."""
 
@@ -1126,7 +1141,7 @@ class EndSession(Message):
     remove: bool  # and to remove it, with its results
 
 
-@message(from_scheduler=CLIENTS)
+@message(63, from_scheduler=CLIENTS)
 class SessionEnded(Message):
     """Answers EndSession."""
 
@@ -1135,7 +1150,7 @@ class SessionEnded(Message):
     error: f.Display = ""  # why it cannot be done, or empty
 
 
-@message(to_scheduler=CLIENTS)
+@message(64, to_scheduler=CLIENTS)
 class SessionLost(Message):
     """First message of a client whose earlier session is lost; its unfinished tasks follow, with Submit.again."""
 
@@ -1143,7 +1158,7 @@ class SessionLost(Message):
     workers: PeerIds  # those that the client knew by Roster
 
 
-@message(from_scheduler=CLIENTS)
+@message(65, from_scheduler=CLIENTS)
 class Roster(Message):
     """Workers to which tasks of this client with retries=0 may be sent once it has answered with RosterNoted.
 
@@ -1155,14 +1170,14 @@ class Roster(Message):
     left: PeerIds  # they have none of its tasks any more
 
 
-@message(to_scheduler=CLIENTS)
+@message(66, to_scheduler=CLIENTS)
 class RosterNoted(Message):
     """Answers Roster."""
 
     number: f.Count64  # of the last Roster that the client has received
 
 
-@message(to_scheduler=(WORKER,), batch=True)
+@message(67, to_scheduler=(WORKER,), batch=True)
 class WorkerReport(Message):
     """All attempts that a worker has: its first message in every session but its first one.
 
@@ -1176,21 +1191,21 @@ class WorkerReport(Message):
     devices: f.Devices = field(default_factory=list)  # as in RunGroup
 
 
-@message(from_scheduler=(WORKER,))
+@message(68, from_scheduler=(WORKER,))
 class ReleaseResults(Message):
     """Names results that the worker need not keep any more to report them to a restarted scheduler."""
 
     numbers: f.Counts  # of Done messages, which both sides count from 1 in each session
 
 
-@message(to_scheduler=(WORKER,))
+@message(69, to_scheduler=(WORKER,))
 class UseStore(Message):
     """From now on, the worker's tasks put their results into this store, and get their objects from it."""
 
     store: f.OptionalPeerId = b""  # the store of its host; empty: the object storage
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
+@message(70, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,), to_storage=(Role.SCHEDULER,))
 class ObjectsHeld(Message):
     """Names objects that this store has, whole. A store names all of them after each Welcome that resumes nothing.
 
@@ -1202,28 +1217,28 @@ class ObjectsHeld(Message):
     in_backend: bool = False  # the backend has them; the store may have them, too
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(71, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsDropped(Message):
     """Names objects that this store does not have any more."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(72, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsWanted(Message):
     """Names objects that readers of this store wait for. Each is answered with FetchChunks or ObjectsUnavailable."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(73, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ObjectsUnwanted(Message):
     """Names objects for which no reader of this store waits any more."""
 
     ids: f.Ids
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(74, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class ChunksFetched(Message):
     """Runs of chunks that have come: the store can pass them on. It has the object when all have come."""
 
@@ -1233,7 +1248,7 @@ class ChunksFetched(Message):
     sizes: f.Sizes  # of the whole objects
 
 
-@message(to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
+@message(75, to_scheduler=(STORE,), from_storage=(Role.SCHEDULER,))
 class FetchesFailed(Message):
     """Runs of chunks that did not come."""
 
@@ -1243,7 +1258,7 @@ class FetchesFailed(Message):
     unreachable: f.Flags  # 1: there is no way from this store to the source; 0: the source does not have the chunks
 
 
-@message(to_scheduler=(STORE,), sequenced=False)
+@message(76, to_scheduler=(STORE,), sequenced=False)
 class StoreReport(Message):
     """Sign of life of a store, with its figures. Counts are since its start."""
 
@@ -1255,7 +1270,7 @@ class StoreReport(Message):
     misses: f.Count64  # gets of objects that were fetched
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(77, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class FetchChunks(Message):
     """Runs of chunks to fetch. `chunks.chunk_bytes` of an object's size is the size of its chunks."""
 
@@ -1266,7 +1281,7 @@ class FetchChunks(Message):
     sources: f.Numbers32  # numbers of stores; 0: the object storage
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(78, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class ObjectsUnavailable(Message):
     """Names objects that were wanted and that no store has."""
 
@@ -1274,14 +1289,14 @@ class ObjectsUnavailable(Message):
     host: f.Display = ""  # the host that had the only copies when it was lost; or empty
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(79, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class SoleCopies(Message):
     """Names objects of which this store has the only copy now."""
 
     ids: f.Ids
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(80, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class PushObjects(Message):
     """Names objects that this store is to put into the object storage, too."""
 
@@ -1299,7 +1314,7 @@ class StoreAddress:
     backend_key: bytes = field(default=b"", repr=False)  # of UseBackend; of the backend only
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
+@message(81, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,), batch=True)
 class StoresChanged(Message):
     """Stores that have come and gone. The first one in a session names all others."""
 
@@ -1307,7 +1322,7 @@ class StoresChanged(Message):
     gone: f.Counts  # numbers, which are not used again
 
 
-@message(from_storage=(Role.SCHEDULER,))
+@message(82, from_storage=(Role.SCHEDULER,))
 class UseBackend(Message):
     """The object storage has a backend, for all stores. Comes first in each of its sessions."""
 
@@ -1315,7 +1330,7 @@ class UseBackend(Message):
     key: bytes = field(repr=False)  # that its content is verified with
 
 
-@message(from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
+@message(83, from_scheduler=(STORE,), to_storage=(Role.SCHEDULER,))
 class CopyObjects(Message):
     """Names objects of which this store is to get a copy, and to keep it. Those that it has it names in ObjectsHeld.
 
@@ -1326,7 +1341,7 @@ class CopyObjects(Message):
     sizes: f.Sizes  # 0: not known
 
 
-@message(to_scheduler=CLIENTS)
+@message(84, to_scheduler=CLIENTS)
 class ReplicateResults(Message):
     """Names stored results of the client that are to have copies in more than one store."""
 
@@ -1349,14 +1364,14 @@ class CallReport:
     is_over: bool = False  # nothing more will be submitted
 
 
-@message(to_scheduler=CLIENTS)
+@message(85, to_scheduler=CLIENTS)
 class CallsReported(Message):
     """Tells how far calls are: those that have changed since the last time, once in a second."""
 
     calls: Annotated[list[CallReport], f.PartList(CallReport)]
 
 
-@message(to_scheduler=(WORKER,), sequenced=False)
+@message(86, to_scheduler=(WORKER,), sequenced=False)
 class TasksProfiled(Message):
     """Where the time of a task, or of several short ones of its function, was spent since the last such message."""
 
@@ -1375,7 +1390,7 @@ class LogLine:
     task: f.OptionalId = b""  # that it is about
 
 
-@message(to_scheduler=(WORKER,), sequenced=False)
+@message(87, to_scheduler=(WORKER,), sequenced=False)
 class WorkerLogged(Message):
     """Records of the worker's own log since the last such message, from warnings on."""
 
@@ -1383,7 +1398,7 @@ class WorkerLogged(Message):
     dropped: f.Count32 = 0  # records that were left out since then: there were too many
 
 
-@message(to_scheduler=(MONITOR,))
+@message(88, to_scheduler=(MONITOR,))
 class FindWorkerLogs(Message):
     """Asks for records of workers' own logs. The answer is WorkerLogsFound."""
 
@@ -1391,7 +1406,7 @@ class FindWorkerLogs(Message):
     most: f.Count32
 
 
-@message(from_scheduler=(MONITOR,), batch=True)
+@message(89, from_scheduler=(MONITOR,), batch=True)
 class WorkerLogsFound(Message):
     """Answers FindWorkerLogs."""
 
@@ -1400,7 +1415,7 @@ class WorkerLogsFound(Message):
     json: bytes  # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
 
 
-@message(to_scheduler=(*CLIENTS, MONITOR))
+@message(90, to_scheduler=(*CLIENTS, MONITOR))
 class ReadProfile(Message):
     """Asks for the profile of a task or a function; without both, for the functions that have one.
 
@@ -1411,7 +1426,7 @@ class ReadProfile(Message):
     search: str = ""  # the name of a function
 
 
-@message(from_scheduler=(*CLIENTS, MONITOR), batch=True)
+@message(91, from_scheduler=(*CLIENTS, MONITOR), batch=True)
 class Profiled(Message):
     """Answers ReadProfile."""
 
@@ -1420,14 +1435,14 @@ class Profiled(Message):
     json: bytes  # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
 
 
-@message(to_scheduler=CLIENTS)
+@message(92, to_scheduler=CLIENTS)
 class FindCosts(Message):
     """Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound."""
 
     most: f.Count32
 
 
-@message(from_scheduler=CLIENTS)
+@message(93, from_scheduler=CLIENTS)
 class CostsFound(Message):
     """Answers FindCosts."""
 
@@ -1435,7 +1450,7 @@ class CostsFound(Message):
     json: bytes  # UTF-8: a list of function, client, key and cost, that with the largest cost first
 
 
-@message(to_scheduler=(MONITOR,))
+@message(94, to_scheduler=(MONITOR,))
 class FindHistory(Message):
     """Asks what happened between two times, in unix seconds. The answer is HistoryFound."""
 
@@ -1443,7 +1458,7 @@ class FindHistory(Message):
     until: f.Clock
 
 
-@message(from_scheduler=(MONITOR,))
+@message(95, from_scheduler=(MONITOR,))
 class HistoryFound(Message):
     """Answers FindHistory."""
 
@@ -1452,7 +1467,7 @@ class HistoryFound(Message):
     json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
 
 
-@message(to_scheduler=CLIENTS)
+@message(96, to_scheduler=CLIENTS)
 class RestartWorkers(Message):
     """Asks to end workers, whose managers then start others. The answer is WorkersRestarted."""
 
@@ -1460,7 +1475,7 @@ class RestartWorkers(Message):
     graceful: bool  # what runs on them ends first
 
 
-@message(from_scheduler=CLIENTS)
+@message(97, from_scheduler=CLIENTS)
 class WorkersRestarted(Message):
     """Answers RestartWorkers."""
 

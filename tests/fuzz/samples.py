@@ -94,4 +94,4 @@ _SPECIAL: dict[Any, Callable[[Sampler], Any]] = {
 
 
 def every_message(sampler: Sampler) -> list[m.Message]:
-    return [sampler.message(kind) for kind in m.MESSAGES]
+    return [sampler.message(kind) for kind in m.NUMBERS]

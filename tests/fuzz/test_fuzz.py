@@ -70,7 +70,7 @@ def test_a_long_run_keeps_each_finding_once_and_goes_on(tmp_path: Path, monkeypa
 
 def claiming(count: int) -> Iterator[bytes]:
     """Yield bodies of every kind in which one list claims this many elements."""
-    for kind in m.MESSAGES:
+    for kind in m.NUMBERS:
         body = encode(Sampler(rows=64).message(kind))
         decode(body)
         for at in range(24, len(body) - 8, 8):
@@ -101,7 +101,7 @@ def test_entries_without_words_are_no_cheaper_than_full_ones() -> None:
     head = [0] * codec.words
     entries = 8_000
     head[codec.data_words] = f.list_pointer(0, f.STRUCTS, codec.pointer_words - 1)
-    words = [0, 1 << 48 | 1 << 32, m.MESSAGES.index(m.WorkerHeartbeat)]
+    words = [0, 1 << 48 | 1 << 32, m.NUMBERS[m.WorkerHeartbeat]]
     words += [f.struct_pointer(codec.data_words, codec.pointer_words, 0), *head, entries << 2]
     words[0] = len(words) - 1 << 32
     body = struct.pack(f"<{len(words)}Q", *words)

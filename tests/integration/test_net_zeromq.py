@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import socket
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -186,6 +188,12 @@ def test_another_protocol_version_is_refused_in_words_that_name_both() -> None:
         refused = await other.refused()
         assert refused.reason is RefusalReason.VERSION
         assert "protocol 9" in refused.text
+        again = UnidentifiedPeer(server.address)
+        again.say(header(version=9), encode(replace(own_hello(Role.CLIENT), hostname="far-away", scaler_version="9.9")))
+        refused = await again.refused()
+        assert re.match(
+            r"the client on far-away \(pid \d+, scaler 9\.9\) speaks protocol 9, this server on", refused.text
+        )
         assert f"protocol {PROTOCOL_VERSION}" in refused.text
 
     run(test)

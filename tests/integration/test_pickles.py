@@ -112,7 +112,7 @@ def test_a_bomb_in_any_message_to_the_servers_does_nothing(
     ends = {m.Hello, m.Goodbye, m.ShutdownCluster, m.EndSession}
     with Client(cluster.get_address()) as client:
         for address, server in doors:
-            kinds = [kind for kind in m.MESSAGES if kind in m.MAY_SEND[server][role] - ends]
+            kinds = [kind for kind in m.NUMBERS if kind in m.MAY_SEND[server][role] - ends]
             for sampler in samplers(marker, new_peer_id()) if kinds else ():
                 session = new_peer_id() + bytes(8)
                 hello = own_hello(role, None if server is Server.OBJECT_STORAGE else details_of(role, sampler))
@@ -169,7 +169,7 @@ def test_a_bomb_from_a_scheduler_goes_off_in_processors_and_never_in_their_agent
 
     async def story(rig: worker_rig.Rig) -> None:
         for number, sampler in enumerate(samplers(marker, b"hostile.")):
-            kinds = [kind for kind in m.MESSAGES if kind in m.MAY_ANSWER[Server.SCHEDULER][Role.WORKER] - ends]
+            kinds = [kind for kind in m.NUMBERS if kind in m.MAY_ANSWER[Server.SCHEDULER][Role.WORKER] - ends]
             rig.hear(*(sampler.message(kind) for kind in kinds))
             identifier = rig.submit(pow, (2, number))[0]
             assert await rig.value(identifier) == 2**number

@@ -221,7 +221,7 @@ def test_parts_that_lie_upon_each_other_are_refused_before_they_fill_the_memory(
         to_id = 2 * (count - entry) - 1
         heads += [16 << 35 | 2 << 32 | to_id << 2 | 1, 8 * words << 35 | 2 << 32 | (to_id + 1) << 2 | 1]
     tag = 2 << 48 | count << 2
-    number = m.MESSAGES.index(m.Run)
+    number = m.NUMBERS[m.Run]
     start = [1 << 48 | 1 << 32, number, 2 << 48, 2 * count << 35 | 7 << 32 | 1 << 2 | 1, 0, tag]
     rest = struct.pack(f"<{len(start) + len(heads)}Q", *start, *heads) + ID + bytes(8 * words)
     body = struct.pack("<2I", 0, len(rest) // 8) + rest
@@ -233,7 +233,7 @@ def test_parts_that_lie_upon_each_other_are_refused_before_they_fill_the_memory(
 
 def test_a_list_of_entries_without_bytes_is_refused_before_it_takes_time() -> None:
     def heartbeat(count: int) -> bytes:
-        number, tag = m.MESSAGES.index(m.WorkerHeartbeat), count << 2
+        number, tag = m.NUMBERS[m.WorkerHeartbeat], count << 2
         words = [1 << 48 | 1 << 32, number, 1 << 48 | 4 << 32, 0, 0, 0, 0, 7 << 32 | 1, tag]
         return struct.pack(f"<2I{len(words)}Q", 0, len(words), *words)
 

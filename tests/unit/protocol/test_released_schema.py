@@ -1,0 +1,201 @@
+"""What the last release sends and writes, in `released_schema.txt`, against the declarations of today.
+
+Peers and files of one `PROTOCOL_VERSION` read each other, so within it the schema only grows. With each release,
+`pytest tests/unit/protocol/test_released_schema.py --rewrite` writes the file; numbers of removed messages stay in it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, is_dataclass, make_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import pytest
+
+from scaler.protocol import call_rows, cost_rows, data_rows, history_rows, link_rows, log_rows, monitor_rows
+from scaler.protocol import fields as f
+from scaler.protocol import messages as m
+from scaler.protocol.schema import schema
+from scaler.protocol.structs import StructCodec, struct_codec
+from scaler.scheduler import history
+
+RELEASED = Path(__file__).with_name("released_schema.txt")
+ROWS = (call_rows, cost_rows, data_rows, history_rows, link_rows, log_rows, monitor_rows, history)
+POSITIONAL = ("ObjectRow", "LogRow", "MinuteRow", "EventRow", "FunctionTimesRow")
+"""Rows that travel, or lie in the history, without the names of their columns."""
+_DECLARATION = re.compile(r"^(struct|enum) (\w+) \{|^ +(\w+) @(\d+)(?: :([^;]+))?;", re.MULTILINE)
+_NUMBER = re.compile(r"message (\w+) (?:has|had) the number (\d+)")
+
+
+def declared() -> Iterator[str]:
+    """Yield each fact of the schema on a line of its own."""
+    yield f"protocol {m.PROTOCOL_VERSION}"
+    kind = name = ""
+    for new_kind, new_name, member, number, of in _DECLARATION.findall(schema()):
+        kind, name = new_kind or kind, new_name or name
+        if member and name == "Body":
+            yield f"message {of} has the number {number}"
+        elif member:
+            yield f"{kind} {name} has {member} {of}".rstrip() + f" at {number}"
+    for flag, kinds in (("a batch", m.BATCHES), ("a carrier", m.CARRIERS), ("unsequenced", m.UNSEQUENCED)):
+        yield from (f"message {of.__name__} is {flag}" for of in kinds)
+    for way, table in (("to", m.MAY_SEND), ("from", m.MAY_ANSWER)):
+        for server, roles in table.items():
+            for role, kinds in roles.items():
+                yield from (f"message {of.__name__} goes {way} the {server} with a {role}" for of in kinds)
+    for row in rows():
+        hints = get_type_hints(row)
+        for at, each in enumerate(row._fields):
+            place = f" at {at}" * (row.__name__ in POSITIONAL)
+            yield f"row {row.__name__} has {each} {shown(hints[each])}{place}"
+
+
+def rows() -> Iterator[Any]:
+    """Yield the classes of the rows that go to monitors and into the history."""
+    found = {each for module in ROWS for each in vars(module).values() if isinstance(each, type)}
+    yield from sorted((each for each in found if each.__name__.endswith("Row")), key=lambda each: each.__name__)
+
+
+def shown(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint)
+
+
+def numbers(lines: set[str]) -> dict[int, str]:
+    return {int(number): name for name, number in _NUMBER.findall("\n".join(lines))}
+
+
+def differences(released: set[str], today: set[str]) -> list[str]:
+    """Return what is not an addition."""
+    version, now = (int(re.search(r"protocol (\d+)", "\n".join(each))[1]) for each in (released, today))  # type: ignore[index]
+    again = [
+        f"the number {number} was {name}'s, now it is {numbers(today)[number]}'s"
+        for number, name in numbers(released).items()
+        if numbers(today).get(number, name) != name
+    ]
+    if now > version:
+        return again
+    gone = sorted(line for line in released - today if " had the number " not in line)
+    return again + [f"no longer: {line}" for line in gone]
+
+
+def added(released: set[str]) -> Iterator[tuple[StructCodec, str]]:
+    """Yield the fields that structs of the last release have got since."""
+    known = {line.split()[1] for line in released if line.startswith("struct ")}
+    for name in sorted(known):
+        codec = struct_codec(getattr(m, name))
+        for each, field in codec.fields.items():
+            wires = {wire for wire, _, _ in field.wires("".join(part.title() for part in each.split("_")))}
+            if not any(f"struct {name} has {wire[0].lower()}{wire[1:]} " in "\n".join(released) for wire in wires):
+                yield codec, each
+
+
+def why_not_readable(codec: StructCodec, name: str) -> str:
+    """Return why a field cannot be read from the message of a sender that does not have it; empty when it can."""
+    declared = fields(codec.type) if is_dataclass(codec.type) else ()
+    defaults = dict(getattr(codec.type, "_field_defaults", {}))
+    for each in declared:
+        if each.default_factory is not MISSING:
+            defaults[each.name] = each.default_factory()
+        elif each.default is not MISSING:
+            defaults[each.name] = each.default
+    if name not in defaults:
+        return f"{codec.type.__name__}.{name} is new and has no default"
+    field = codec.fields[name]
+    try:
+        if isinstance(field, f.Scalar):
+            absent = field.from_wire(0 if field.code != "?" else False)
+        else:
+            absent = field.read(f.Frame(bytes(16), [8, 16], 8), iter([(0, 8)] * field.pointers), 1)
+    except ValueError as error:
+        return f"{codec.type.__name__}.{name} is new, and senders that do not have it cannot be read: {error}"
+    if absent != defaults[name]:
+        return (
+            f"{codec.type.__name__}.{name} is new: it reads as {absent!r} from senders without it, not as its default"
+        )
+    return ""
+
+
+def test_the_schema_has_only_grown_since_the_last_release(request: pytest.FixtureRequest) -> None:
+    today = set(declared())
+    released = set(RELEASED.read_text().splitlines()) if RELEASED.exists() else {"protocol 0"}
+    if request.config.getoption("--rewrite"):
+        assert differences(released, today) == []
+        old = {f"message {name} had the number {number}" for number, name in numbers(released).items()}
+        old = {line for line in old if line.replace(" had ", " has ") not in today}
+        RELEASED.write_text("".join(f"{line}\n" for line in sorted(today | old)))
+        return
+    assert differences(released, today) == [], "raise PROTOCOL_VERSION, or only add"
+
+
+def test_senders_of_the_last_release_are_read_without_the_new_fields() -> None:
+    released = set(RELEASED.read_text().splitlines())
+    if f"protocol {m.PROTOCOL_VERSION}" in released:
+        assert [text for each in added(released) if (text := why_not_readable(*each))] == []
+
+
+LINES = set(declared())
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"message Pin has the number 9": ""}, "no longer: message Pin has the number 9", id="removed"),
+        pytest.param(
+            {"message Pin has the number 9": "message Pen has the number 9"},
+            "the number 9 was Pin's, now it is Pen's",
+            id="number used again",
+        ),
+        pytest.param(
+            {"enum Outcome has success at 0": "enum Outcome has success at 3"},
+            "no longer: enum Outcome has success at 0",
+            id="enum in another order",
+        ),
+        pytest.param(
+            {"struct Heartbeat has sentAt Float64 at 0": "struct Heartbeat has sentAt Float32 at 0"},
+            "no longer: struct Heartbeat has sentAt Float64 at 0",
+            id="another type",
+        ),
+        pytest.param(
+            {"row ObjectRow has id str at 0": "row ObjectRow has id str at 1"},
+            "no longer: row ObjectRow has id str at 0",
+            id="row in another order",
+        ),
+        pytest.param(
+            {"message Pin goes to the scheduler with a client": ""},
+            "no longer: message Pin goes to the scheduler with a client",
+            id="no longer sent by a role",
+        ),
+        pytest.param({"": "message Pen has the number 9999"}, "", id="added"),
+    ],
+)
+def test_a_change_that_is_not_an_addition_is_named(change: dict[str, str], expected: str) -> None:
+    assert change.keys() - {""} <= LINES
+    changed = (LINES - change.keys()) | set(change.values()) - {""}
+    found = differences(LINES, changed)
+    assert expected in found if expected else found == []
+
+
+def test_a_new_protocol_version_may_change_everything_but_the_owner_of_a_number() -> None:
+    newer = {"protocol 999", "message Pen has the number 9"}
+    assert differences(LINES, newer) == ["the number 9 was Pin's, now it is Pen's"]
+    assert differences(LINES, {"protocol 999"}) == []
+
+
+@pytest.mark.parametrize(
+    ("hint", "default", "expected"),
+    [
+        (f.Count32, MISSING, "has no default"),
+        (f.Count32, 7, "reads as 0 from senders without it, not as its default"),
+        (f.Count32, 0, ""),
+        (f.Id, b"", "cannot be read"),
+        (f.Display, "", ""),
+    ],
+)
+def test_a_new_field_needs_a_default_that_zeros_are(hint: Any, default: Any, expected: str) -> None:
+    field: Any = ("new", hint) if default is MISSING else ("new", hint, default)
+    codec = StructCodec(make_dataclass("Grown", [field]))
+    text = why_not_readable(codec, "new")
+    assert expected in text
+    assert bool(expected) == bool(text)
