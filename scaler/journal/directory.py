@@ -12,13 +12,25 @@ from pathlib import Path
 
 from scaler.errors import UsageError
 from scaler.grammar import counted
-from scaler.journal.records import HEADER_BYTES, MARK_BYTES, Replay, damaged, pack, pack_header, read_mark, records
+from scaler.journal.records import (
+    HEADER_BYTES,
+    MARK_BYTES,
+    Replay,
+    damaged,
+    pack,
+    pack_header,
+    pack_witness,
+    read_mark,
+    read_witness,
+    records,
+)
 from scaler.security.private_files import require_private
 
 _SEGMENT = "segment-"
 _SNAPSHOT = "snapshot-"
 _SUFFIX = ".journal"
 _TEMPORARY = ".new"
+_WITNESS = "confirmed"
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 
 RELEASE_SECONDS = 10.0
@@ -33,13 +45,15 @@ class JournalDirectory:
     A segment has a number, and so does a snapshot: that of the first segment that it does not replace.
     """
 
-    def __init__(self, path: Path, *, lock: bool = True) -> None:
-        """Make the directory if it is missing.
+    def __init__(self, path: Path, content: int = 0, *, lock: bool = True) -> None:
+        """Make the directory if it is missing. content: version of what the bodies of the records are.
 
         Raises UsageError when it cannot be used, other users can open it, or another process uses it and goes on.
         """
         self.path = path
+        self._content = content
         self._lock = -1
+        self._witness = -1
         try:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
             require_private(path.stat(), path)
@@ -69,9 +83,10 @@ class JournalDirectory:
 
     def close(self) -> None:
         """Give the directory up. Again: does nothing."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        for descriptor in (self._witness, self._lock):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._witness = self._lock = -1
 
     def size_bytes(self) -> int:
         """Return what its files take on the disk."""
@@ -97,8 +112,9 @@ class JournalDirectory:
     def bodies(self, replay: Replay, until: int | None = None) -> Iterator[bytes]:
         """Yield the bodies of all records that count, those of the snapshot first; until: the first segment not read.
 
-        Raises JournalError when a file is damaged, missing, or of a newer version.
+        Raises JournalError when a file is damaged, missing, or of another version.
         """
+        confirmed = self._confirmed() if until is None else 0
         first = self.snapshot()
         if first:
             yield from self._read_snapshot(first, replay)
@@ -107,11 +123,13 @@ class JournalDirectory:
                 path = self.segment(number)
                 for record in replay.read(str(path), path.read_bytes()):
                     yield record.body
+        if replay.last < confirmed:
+            raise damaged(replay.end_name or str(self.path), replay.end)
 
     def _read_snapshot(self, number: int, replay: Replay) -> Iterator[bytes]:
         path = self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}"
         data = path.read_bytes()
-        mark = read_mark(str(path), data)
+        mark = read_mark(str(path), data, self._content)
         end, covered = HEADER_BYTES, None
         for number_of_it, record in enumerate(records(data, mark) if mark else (), start=1):
             if covered is not None or record.start != end or record.sequence != number_of_it:
@@ -150,7 +168,25 @@ class JournalDirectory:
             text = "state_directory: removed %s of %s that a crash left behind the last whole record"
             _log.warning(text, counted(lost, "byte"), self.path)
 
+    def _confirmed(self) -> int:
+        try:
+            return read_witness((self.path / _WITNESS).read_bytes())
+        except FileNotFoundError:
+            return 0
+
     # -- writing
+
+    def confirm(self, number: int) -> None:
+        """Note that the disk has confirmed all records up to this number.
+
+        Nobody waits for the disk to have this note: it survives the end of the process at once, and a power loss when
+        the kernel has written it, within half a minute. Without it, damage in the last confirmed records would look
+        like a write that a crash interrupted.
+        """
+        with contextlib.suppress(OSError):  # a full disk; the records themselves are safe
+            if self._witness < 0:
+                self._witness = os.open(self.path / _WITNESS, _FLAGS, 0o600)
+            os.pwrite(self._witness, pack_witness(number), 0)
 
     def create_segment(self, number: int, size_bytes: int) -> tuple[int, bytes]:
         """Return the descriptor and the mark of a new segment, with its room reserved on the disk. Raises OSError."""
@@ -159,7 +195,7 @@ class JournalDirectory:
         descriptor = os.open(path, _FLAGS | os.O_EXCL, 0o600)
         try:
             os.posix_fallocate(descriptor, 0, size_bytes)
-            os.pwrite(descriptor, pack_header(mark), 0)
+            os.pwrite(descriptor, pack_header(mark, self._content), 0)
             self._sync()
         except OSError:
             os.close(descriptor)
@@ -178,7 +214,7 @@ class JournalDirectory:
         temporary = self.path / f"{number:08d}{_TEMPORARY}"
         try:
             with temporary.open("wb") as file:
-                file.write(pack_header(mark))
+                file.write(pack_header(mark, self._content))
                 sequence = 0
                 for body in bodies:
                     sequence += 1

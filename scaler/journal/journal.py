@@ -53,25 +53,27 @@ class Journal:
         compactor: str,
         on_change: Callable[[], None],
         *,
+        content: int = 0,
         segment_bytes: int = SEGMENT_BYTES,
         compact_bytes: int = COMPACT_BYTES,
     ) -> None:
         """Lock the directory. Raises UsageError when that is not possible.
 
         compactor: module that is run with the directory and a segment's number, and writes the snapshot that replaces
-        the segments before. on_change: called when `durable` has grown or `failure` has changed.
+        the segments before. on_change: called when `durable` has grown or `failure` has changed. content: version of
+        what the bodies are: a journal of another one is refused.
         """
         self.failure = ""
         """Why no new work should be taken in; empty while all is well."""
         self.size_bytes = 0
         """What its files took on the disk when one came or went last, with the room that is reserved."""
-        self._directory = JournalDirectory(path)
+        self._directory = JournalDirectory(path, content)
         self._compactor = compactor
         self._on_change = on_change
         self._segment_bytes = segment_bytes
         self._compact_bytes = compact_bytes
         self._loop = asyncio.get_running_loop()
-        self._replay = Replay()
+        self._replay = Replay(content)
         self._written = 0
         """The number of the last record."""
         self._durable = 0
@@ -103,6 +105,7 @@ class Journal:
             yield from self._directory.bodies(self._replay)
             self._directory.repair(self._replay)
             self._written = self._durable = self._replay.last
+            self._directory.confirm(self._durable)
             self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
             self._directory.remove_replaced()
             try:
@@ -227,7 +230,7 @@ class Journal:
         descriptors = [*self._retired, self._descriptor]
         is_lone = len(self._pending) == 1 and len(self._pending[0][1]) <= LONE_BYTES
         if is_lone and self._sync_seconds < QUICK_SECONDS:
-            self._confirmed(self._written, *_synced(descriptors))
+            self._confirmed(self._written, *self._have_confirmed(descriptors, self._written))
             self._loop.call_soon(self._on_change)
         else:
             self._is_syncing = True
@@ -237,7 +240,19 @@ class Journal:
         while (request := self._requests.get()) is not None:
             descriptors, number = request
             with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._on_synced, number, *_synced(descriptors))
+                self._loop.call_soon_threadsafe(self._on_synced, number, *self._have_confirmed(descriptors, number))
+
+    def _have_confirmed(self, descriptors: list[int], number: int) -> tuple[float, OSError | None]:
+        """Have the disk confirm these files; return how long it took, and why it has not."""
+        began = time.perf_counter()
+        try:
+            for descriptor in descriptors:
+                os.fdatasync(descriptor)
+        except OSError as error:
+            return math.inf, error
+        seconds = time.perf_counter() - began
+        self._directory.confirm(number)
+        return seconds, None
 
     def _on_synced(self, number: int, seconds: float, failure: OSError | None) -> None:
         if self._is_closed:
@@ -324,6 +339,7 @@ class Journal:
         else:
             if not self._is_broken:
                 self._durable = self._written
+                self._directory.confirm(self._durable)
         if self._durable < self._written:
             count = counted(self._written - self._durable, "record")
             _log.error("state_directory: %s did not reach the disk; no peer was told what they say", count)
@@ -335,14 +351,3 @@ def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> 
     room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
     until = room if error.errno in DISK_IS_FULL else "it can be written again"
     return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"
-
-
-def _synced(descriptors: list[int]) -> tuple[float, OSError | None]:
-    """Have the disk confirm these files; return how long it took, and why it has not."""
-    began = time.perf_counter()
-    try:
-        for descriptor in descriptors:
-            os.fdatasync(descriptor)
-    except OSError as error:
-        return math.inf, error
-    return time.perf_counter() - began, None

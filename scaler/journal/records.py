@@ -3,8 +3,9 @@
 A segment is a header and records. A record has a sequence number, which goes on over segments, and says up to which
 number the disk had confirmed all records when it was made. That decides what a gap means: records that the disk had not
 confirmed may be missing after a power loss, and no peer was told anything because of them; a confirmed record that is
-missing is damage. The mark at the beginning of each record is random, so that bytes of a user inside a damaged record
-can never be taken for a record.
+missing is damage. No later record witnesses for the last ones, so the number of the last confirmed record also lies in
+a file of its own: see `JournalDirectory.confirm`. The mark at the beginning of each record is random, so that bytes of
+a user inside a damaged record can never be taken for a record.
 """
 
 from __future__ import annotations
@@ -14,13 +15,18 @@ from collections.abc import Iterator
 from typing import NamedTuple
 from zlib import crc32
 
+from scaler._version import __version__
 from scaler.errors import UsageError
 
-VERSION = 1
+VERSION = 2
+"""Of the layout of segments. In every version from 2 on, the header has this size and ends with its checksum."""
 MARK_BYTES = 8
 _MAGIC = b"scaler journal\n\x00"
-_HEADER = struct.Struct("<16sI8sI")
+_HEADER = struct.Struct("<16sII8s28sI")
 HEADER_BYTES = _HEADER.size
+_FIRST_HEADER = struct.Struct("<16sI8sI")
+_WITNESS = struct.Struct("<QI")
+WITNESS_BYTES = _WITNESS.size
 _HEAD = struct.Struct("<8sIIQQ")
 HEAD_BYTES = _HEAD.size
 _SUMMED = 12
@@ -41,10 +47,32 @@ class Record(NamedTuple):
     end: int
 
 
-def pack_header(mark: bytes) -> bytes:
-    """Return the first bytes of a segment."""
-    start = _MAGIC + VERSION.to_bytes(4, "little") + mark
-    return start + crc32(start).to_bytes(4, "little")
+def unreadable(error: Exception) -> JournalError:
+    """Return the error about a whole record that does not say what this version of Scaler writes."""
+    return JournalError(
+        f"a record of the journal in state_directory is not one of scaler {__version__}: {error}. Start the version "
+        "that wrote it, whose name is in the first 64 bytes of each file, or move the directory away to start with an "
+        "empty one: tasks and results that were not delivered are lost then"
+    )
+
+
+def pack_header(mark: bytes, content: int = 0) -> bytes:
+    """Return the first bytes of a segment. content: version of what its bodies are."""
+    head = _HEADER.pack(_MAGIC, VERSION, content, mark, __version__.encode()[:28], 0)[:-4]
+    return head + crc32(head).to_bytes(4, "little")
+
+
+def pack_witness(confirmed: int) -> bytes:
+    """Return the bytes that say which record is the last one that the disk has confirmed."""
+    return _WITNESS.pack(confirmed, crc32(_WITNESS.pack(confirmed, 0)))
+
+
+def read_witness(data: bytes) -> int:
+    """Return the number of the last record that the disk had confirmed; 0 when these bytes do not say it."""
+    if len(data) != WITNESS_BYTES:
+        return 0
+    confirmed = int(_WITNESS.unpack(data)[0])
+    return confirmed if pack_witness(confirmed) == data else 0
 
 
 def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
@@ -54,23 +82,34 @@ def pack(mark: bytes, sequence: int, durable: int, body: bytes) -> bytes:
     return b"".join((head[:MARK_BYTES], checksum.to_bytes(4, "little"), head[_SUMMED:], body))
 
 
-def read_mark(name: str, data: bytes) -> bytes | None:
+def read_mark(name: str, data: bytes, content: int = 0) -> bytes | None:
     """Return the mark of a segment, None when its header was never written.
 
-    Raises JournalError for the header of a newer version, and for a damaged one.
+    Raises JournalError for the header of another version, and for a damaged one.
     """
-    head = data[:HEADER_BYTES]
+    first, head = data[: _FIRST_HEADER.size], data[:HEADER_BYTES]
+    if len(first) == _FIRST_HEADER.size and first.startswith(_MAGIC + b"\1\0\0\0"):
+        if _FIRST_HEADER.unpack(first)[-1] == crc32(first[:-4]):
+            raise _of_another_version(name, "an earlier version of scaler", 1, 0, content)
+        raise damaged(name, 0)
     if len(head) < HEADER_BYTES or not any(head):
         return None
-    magic, version, mark, checksum = _HEADER.unpack(head)
-    if magic == _MAGIC and checksum == crc32(head[:-4]):
-        if version > VERSION:
-            raise JournalError(
-                f"{name} was written by a newer version of Scaler (format {version}, this one reads {VERSION}): start "
-                "that version, or use another state_directory"
-            )
-        return bytes(mark)
-    raise damaged(name, 0)
+    magic, version, of, mark, writer, checksum = _HEADER.unpack(head)
+    if magic != _MAGIC or checksum != crc32(head[:-4]):
+        raise damaged(name, 0)
+    if (version, of) != (VERSION, content):
+        text = writer.rstrip(b"\0").decode(errors="replace")
+        raise _of_another_version(name, f"scaler {text}", version, of, content)
+    return bytes(mark)
+
+
+def _of_another_version(name: str, writer: str, version: int, of: int, content: int) -> JournalError:
+    return JournalError(
+        f"{name} was written by {writer} (format {version}.{of}); this is scaler {__version__}, which reads format "
+        f"{VERSION}.{content}. Start the version that wrote it until its tasks have ended and its clients have their "
+        "results, or move its directory away to start with an empty one: tasks and results that were not delivered "
+        "are lost then"
+    )
 
 
 def records(data: bytes, mark: bytes) -> Iterator[Record]:
@@ -100,8 +139,10 @@ def _record_at(data: bytes, at: int, mark: bytes) -> Record | None:
 class Replay:
     """Decides which records of consecutive segments count. last: the number of the last one that does."""
 
-    def __init__(self, last: int = 0) -> None:
-        self.last = last
+    def __init__(self, content: int = 0) -> None:
+        """content: version of what the bodies are, which must be that of every segment."""
+        self.content = content
+        self.last = 0
         self.end_name = ""
         self.end = 0
         """The segment of the last record that counts, and where it ends there. Later bytes are to be removed."""
@@ -112,7 +153,7 @@ class Replay:
         Nothing in a segment counts behind a record that is missing. What the disk failed to confirm is in the next
         segment once more, which goes on from there.
         """
-        mark, has_gap = read_mark(name, data), False
+        mark, has_gap = read_mark(name, data, self.content), False
         for record in records(data, mark) if mark else ():
             if not has_gap and record.sequence <= self.last + 1:
                 self.end_name, self.end = name, record.end

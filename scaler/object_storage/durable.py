@@ -31,7 +31,7 @@ from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import SEGMENT_BYTES, Journal, why_refused
-from scaler.journal.records import JournalError, Replay
+from scaler.journal.records import Replay, unreadable
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
@@ -48,6 +48,8 @@ LEFT_PART = 8
 CLOSE_SECONDS = 5.0
 _HEAD = struct.Struct("<BI")
 _PUT, _FORGOTTEN = 1, 2
+_CONTENT = 1
+"""Version of the records: raised when an earlier version could not read them."""
 _log = logging.getLogger(__name__)
 
 
@@ -80,7 +82,7 @@ def _from_bytes(body: bytes) -> PersistedObject | list[bytes]:
         putter = body[text_at - PEER_ID_BYTES : text_at]
         return PersistedObject(identifier, putter, key, parts, checksum, body[text_at + size :] if is_inline else None)
     except (ValueError, struct.error) as error:
-        raise JournalError(f"a record of the journal is not one of this version of Scaler: {error}") from error
+        raise unreadable(error) from error
 
 
 def _replayed(bodies: Iterable[bytes]) -> dict[bytes, PersistedObject]:
@@ -120,7 +122,7 @@ class ObjectJournal:
         could not be written, the reason, and the requests. on_failure: called with the reason why the disk takes no new
         object; an empty one when it does again.
         """
-        self._journal = Journal(path, "scaler.object_storage.durable", self._on_change)
+        self._journal = Journal(path, "scaler.object_storage.durable", self._on_change, content=_CONTENT)
         self._path = path
         self._files = path / "files"
         self._on_stored = on_stored
@@ -311,7 +313,7 @@ class ObjectJournal:
 
 def compact(path: Path, number: int) -> None:
     """Replace the segments before this number by a snapshot. Raises JournalError and OSError."""
-    directory, replay = JournalDirectory(path, lock=False), Replay()
+    directory, replay = JournalDirectory(path, _CONTENT, lock=False), Replay(_CONTENT)
     found = _replayed(directory.bodies(replay, number))
     directory.write_snapshot(number, (put.to_bytes() for put in found.values()), replay.last)
 

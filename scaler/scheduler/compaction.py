@@ -10,6 +10,7 @@ from scaler.component import report
 from scaler.errors import ScalerError
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.records import Replay
+from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
 NICENESS = 10
@@ -17,8 +18,8 @@ NICENESS = 10
 
 def compact(path: Path, number: int) -> None:
     """Replace the segments before this number. Raises JournalError and OSError."""
-    directory = JournalDirectory(path, lock=False)
-    ledger, replay = Ledger(), Replay()
+    directory = JournalDirectory(path, PROTOCOL_VERSION, lock=False)
+    ledger, replay = Ledger(), Replay(PROTOCOL_VERSION)
     for body in directory.bodies(replay, number):
         for change in from_bytes(body):
             ledger.apply(change)

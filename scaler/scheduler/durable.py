@@ -12,6 +12,7 @@ from pathlib import Path
 from scaler.grammar import counted
 from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
+from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
 from scaler.scheduler.core.durations import BUCKETS
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
@@ -35,7 +36,7 @@ class DurableSteps:
         perform: does what commands say. on_failure: is told why the disk takes no new tasks, and whether it takes
         nothing else either; and when it does again.
         """
-        self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change)
+        self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
         self._task_times = path.parent / "task_times.json"
         self._perform = perform

@@ -15,7 +15,7 @@ from typing import assert_never
 
 from scaler.errors import ProtocolError
 from scaler.ids import ID_BYTES, owner_of
-from scaler.journal.records import JournalError
+from scaler.journal.records import unreadable
 from scaler.net.identity import Identity
 from scaler.protocol.codec import decode, encode
 from scaler.protocol.messages import (
@@ -110,7 +110,7 @@ def from_bytes(body: bytes) -> Iterator[Change]:
                 raise ValueError("a change is cut off")
             yield _change(_KINDS[number], about, body[at - size : at])
     except (ValueError, IndexError, struct.error, ProtocolError) as error:
-        raise JournalError(f"a record of the journal is not one of this version of Scaler: {error}") from error
+        raise unreadable(error) from error
 
 
 def _change(kind: type[Change], about: bytes, content: bytes) -> Change:

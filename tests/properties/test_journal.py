@@ -88,7 +88,7 @@ def test_nothing_counts_behind_a_gap_that_the_disk_had_not_confirmed(contents: l
 
 
 def test_a_gap_that_the_disk_had_confirmed_is_an_error() -> None:
-    with pytest.raises(JournalError, match="segment 0 is damaged at byte 67"):
+    with pytest.raises(JournalError, match="segment 0 is damaged at byte 99"):
         replayed(segment(1, [b"one"]), segment(3, [b"three"], lambda _: 2))
 
 

@@ -365,7 +365,9 @@ class Machine:
                 self.check()
         self.writes += 1
         size = os.pwrite(descriptor, data, offset)
-        self._unconfirmed.append(Write(self.writes, _path_of(descriptor), offset, offset + size))
+        path = _path_of(descriptor)
+        if path.endswith(".journal"):  # the witness is as late as it can be when none of it is lost
+            self._unconfirmed.append(Write(self.writes, path, offset, offset + size))
         return size
 
     def _confirm(self, descriptor: int) -> None:

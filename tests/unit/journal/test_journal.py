@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +17,18 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
 import scaler.journal.directory as directory
 import scaler.journal.journal
+from scaler._version import __version__
 from scaler.errors import UsageError
 from scaler.journal.directory import JournalDirectory
 from scaler.journal.journal import Journal
 from scaler.journal.records import HEADER_BYTES, JournalError, Replay
+from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.changes import ClientLeft
 from scaler.scheduler.journal import to_bytes
 from tests.waiting import soon
@@ -33,7 +39,14 @@ LEFT = to_bytes([ClientLeft(b"nothing.")])
 
 
 def open_journal(path: Path, compact_bytes: int = 1 << 40) -> tuple[Journal, list[bytes]]:
-    journal = Journal(path, COMPACTOR, lambda: None, segment_bytes=SEGMENT_BYTES, compact_bytes=compact_bytes)
+    journal = Journal(
+        path,
+        COMPACTOR,
+        lambda: None,
+        content=PROTOCOL_VERSION,
+        segment_bytes=SEGMENT_BYTES,
+        compact_bytes=compact_bytes,
+    )
     return journal, list(journal.recover())
 
 
@@ -50,9 +63,9 @@ def run(test: Callable[[Journal], Awaitable[None]], path: Path) -> None:
 
 def read(path: Path) -> list[bytes]:
     """Return what the next process finds."""
-    directory = JournalDirectory(path)
+    directory = JournalDirectory(path, PROTOCOL_VERSION)
     try:
-        return list(directory.bodies(Replay()))
+        return list(directory.bodies(Replay(PROTOCOL_VERSION)))
     finally:
         directory.close()
 
@@ -113,16 +126,79 @@ def test_a_newer_version_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(JournalError, match="damaged"):
         read(tmp_path)
-    from zlib import crc32  # noqa: PLC0415 (of this test only)
-
-    data[28:32] = crc32(bytes(data[:28])).to_bytes(4, "little")
+    data[60:64] = crc32(bytes(data[:60])).to_bytes(4, "little")
     path.write_bytes(data)
-    with pytest.raises(JournalError, match=r"newer version of Scaler \(format 2, this one reads 1\)"):
+    text = rf"by scaler {re.escape(__version__)} \(format 3\.(\d+)\); this is scaler .* format 2\.\1\. Start the"
+    with pytest.raises(JournalError, match=text):
         read(tmp_path)
 
 
+def test_a_journal_of_another_protocol_is_refused_by_name(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"body")
+
+    run(test, tmp_path)
+    text = rf"was written by scaler {re.escape(__version__)} \(format 2\.{PROTOCOL_VERSION}\); this is .* 2\.99"
+    with contextlib.closing(JournalDirectory(tmp_path, 99)) as directory, pytest.raises(JournalError, match=text):
+        list(directory.bodies(Replay(99)))
+
+
+def test_a_journal_of_the_first_format_is_refused_by_name(tmp_path: Path) -> None:
+    head = b"scaler journal\n\0" + b"\1\0\0\0" + b"the mark"
+    (tmp_path / "segment-00000001.journal").write_bytes(head + crc32(head).to_bytes(4, "little"))
+    with pytest.raises(
+        JournalError, match=r"written by an earlier version of scaler \(format 1\.0\).* move its directory"
+    ):
+        read(tmp_path)
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "a wrong byte": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
+    "a lost sector": lambda data: data[:-64] + bytes(64),
+    "cut off": lambda data: data[:-20],
+    "nothing but its header": lambda data: data[:HEADER_BYTES],
+    "empty": lambda data: b"",
+}
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_in_the_last_confirmed_record_is_no_unfinished_write(
+    damage: str, is_killed: bool, tmp_path: Path
+) -> None:
+    """A process that was killed, or has closed its journal, has left nothing behind the record."""
+
+    async def test(journal: Journal) -> None:
+        for body in (b"one" * 20, b"two" * 20):
+            journal.append(body)
+            await soon(lambda: journal.durable == journal.written)
+        if is_killed:
+            shutil.copytree(live, copy)
+
+    live, copy = tmp_path / "live", tmp_path / "copy"
+    run(test, live)
+    path = (copy if is_killed else live) / "segment-00000001.journal"
+    assert read(path.parent) == [b"one" * 20, b"two" * 20]
+    path.write_bytes(DAMAGES[damage](path.read_bytes().rstrip(b"\0")))
+    with pytest.raises(JournalError, match="damaged at byte"):
+        read(path.parent)
+    path.unlink()
+    with pytest.raises(JournalError, match=f"{path.parent} is damaged at byte 0"):
+        read(path.parent)
+
+
+def test_a_damaged_witness_is_no_reason_to_refuse_whole_records(tmp_path: Path) -> None:
+    async def test(journal: Journal) -> None:
+        journal.append(b"one")
+
+    run(test, tmp_path)
+    for damaged in (b"", bytes(12), b"\xff" * 12):
+        (tmp_path / "confirmed").write_bytes(damaged)
+        assert read(tmp_path) == [b"one"]
+
+
 def test_a_damaged_snapshot_is_an_error(tmp_path: Path) -> None:
-    directory = JournalDirectory(tmp_path)
+    directory = JournalDirectory(tmp_path, PROTOCOL_VERSION)
     directory.write_snapshot(1, [b"one", b"two"], 2)
     directory.close()
     assert read(tmp_path) == [b"one", b"two"]
@@ -436,6 +512,7 @@ WRITER = """
 import asyncio, sys
 from pathlib import Path
 from scaler.journal.journal import Journal
+from scaler.protocol.messages import PROTOCOL_VERSION
 
 async def main():
     told = 0
@@ -444,7 +521,7 @@ async def main():
         if journal.durable > told:
             told = journal.durable
             print(told, flush=True)
-    journal = Journal(Path(sys.argv[1]), "none", tell, segment_bytes=64 * 1024)
+    journal = Journal(Path(sys.argv[1]), "none", tell, content=PROTOCOL_VERSION, segment_bytes=64 * 1024)
     for _ in journal.recover():
         pass
     while True:
