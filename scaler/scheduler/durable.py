@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import logging
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,7 +12,6 @@ from scaler.journal.journal import Journal
 from scaler.net.connection import Opened
 from scaler.protocol.messages import PROTOCOL_VERSION
 from scaler.scheduler.core.commands import AskPolicy, Command, Expel, Input, Send, SendAnswer, WriteJournal
-from scaler.scheduler.core.durations import BUCKETS
 from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
 _AT_ONCE = SendAnswer, AskPolicy
@@ -38,7 +35,6 @@ class DurableSteps:
         """
         self._journal = Journal(path, "scaler.scheduler.compaction", self._on_change, content=PROTOCOL_VERSION)
         self._path = path
-        self._task_times = path.parent / "task_times.json"
         self._perform = perform
         self._on_failure = on_failure
         self._failure = "", False
@@ -66,31 +62,6 @@ class DurableSteps:
                 self._path,
             )
         return [ledger.gone(), *found]
-
-    def read_task_times(self) -> list[float]:
-        """Return the durations of the cluster's tasks as they were written last; none without such a file.
-
-        A damaged file is the same as none, and replaced by the next one that is written.
-        """
-        try:
-            counts = [float(count) for count in json.loads(self._task_times.read_text())]
-            if len(counts) > BUCKETS or not all(0 <= count < math.inf for count in counts):
-                raise ValueError(f"it must have at most {BUCKETS} counts of tasks")
-            return counts
-        except FileNotFoundError:
-            return []
-        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
-            _log.warning("%s is not used: %s", self._task_times, error)
-            return []
-
-    def write_task_times(self, counts: Sequence[float]) -> None:
-        """Write the durations of the cluster's tasks. They are an estimate: a failure costs no more than that."""
-        temporary = self._task_times.with_suffix(".new")
-        try:
-            temporary.write_text(json.dumps([round(count, 3) for count in counts]))
-            temporary.replace(self._task_times)
-        except OSError as error:
-            _log.warning("cannot write %s: %s", self._task_times, error)
 
     @property
     def size_bytes(self) -> int:

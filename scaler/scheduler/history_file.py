@@ -1,19 +1,16 @@
-"""The history in `state_directory`, written by a thread: a slow or full disk never delays the scheduler.
+"""The history in `state_directory`.
 
 Restarts append to the same file while there is room in it, so that any number of them pushes no older day out.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import os
-import queue
-import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from scaler.scheduler.files import FileWriter, append
 from scaler.scheduler.history import Row, lines_of, lines_with, rows_of, within
 
 FOLDER = "history"
@@ -22,17 +19,13 @@ FILE_SECONDS = 86_400.0
 """A file has the records of a day at most: what is too old is removed by files."""
 DISORDER_SECONDS = 3_600.0
 """How much older than its file a record may be: it is written when its time is over, and clocks are set."""
-MAX_WAITING = 1_000
-"""Writes that wait for the disk; beyond it they are lost."""
-CLOSE_SECONDS = 1.0
 _NANOSECONDS = 1_000_000_000
-_log = logging.getLogger(__name__)
 
 
 class HistoryFiles:
     """Files of one directory, each with the nanoseconds of its first record as its name. Belongs to one process."""
 
-    def __init__(self, directory: Path, retention_seconds: float, limit_bytes: int) -> None:
+    def __init__(self, directory: Path, retention_seconds: float, limit_bytes: int, writer: FileWriter) -> None:
         """limit_bytes: of all files, -1 for no limit."""
         self.directory = directory
         self._retention_seconds = retention_seconds
@@ -40,35 +33,18 @@ class HistoryFiles:
         self._file_bytes = min(MAX_FILE_BYTES, limit_bytes // 4) if limit_bytes >= 0 else MAX_FILE_BYTES
         self._is_torn = True
         """The file may end in the middle of a line, as a crash or a full disk leaves it."""
-        self._failure = ""
-        self._waiting: queue.SimpleQueue[Sequence[Row] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
-        self._thread.start()
+        self._file = writer.file("state_directory", directory, self._write)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Have records written soon. Never waits and never fails."""
-        if self._waiting.qsize() < MAX_WAITING:
-            self._waiting.put(rows)
+        self._file.put(rows, len(rows))
 
-    def close(self) -> None:
-        """Wait until everything is written, for a moment."""
-        self._waiting.put(None)
-        self._thread.join(CLOSE_SECONDS)
-
-    def _run(self) -> None:
-        while (rows := self._waiting.get()) is not None:
-            # An empty line ends what an earlier write may have left torn.
-            text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
-            try:
-                self._append(text)
-            except OSError as error:
-                if not self._failure:
-                    _log.warning("cannot write the history in %s, records are lost: %s", self.directory, error)
-                self._failure = str(error)
-                self._is_torn = True
-            else:
-                self._failure = ""
-                self._is_torn = False
+    def _write(self, rows: Sequence[Row], _lost: int) -> None:
+        # An empty line ends what an earlier write may have left torn.
+        text = (b"\n" if self._is_torn else b"") + b"".join(lines_of(rows))
+        self._is_torn = True
+        self._append(text)
+        self._is_torn = False
 
     def _append(self, text: bytes) -> None:
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -77,13 +53,7 @@ class HistoryFiles:
         if not files or now - _began_at(files[-1]) > FILE_SECONDS or _size_of(files[-1]) + len(text) > self._file_bytes:
             self._forget(files, now)
             files.append(self.directory / f"{time.time_ns():020d}.log")
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(files[-1], flags, 0o600)
-        try:
-            if os.write(descriptor, text) < len(text):
-                raise OSError("the disk is full")
-        finally:
-            os.close(descriptor)
+        append(files[-1], text)
 
     def _forget(self, files: Sequence[Path], now: float) -> None:
         """Remove the files whose records are all too old, and the oldest ones beyond the limit."""

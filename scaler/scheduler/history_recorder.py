@@ -118,7 +118,6 @@ class HistoryRecorder:
         rows = [*self._minutes.sample(now, self._figures(), is_last=True), *self._functions.take(now, is_last=True)]
         if self._files is not None:
             self._files.write(rows)
-            self._files.close()
         self._reader.shutdown(wait=False, cancel_futures=True)
 
     def _in_thread(self, work: Callable[[], object], take: Callable[..., None]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import logging
 import os
@@ -76,6 +75,7 @@ from scaler.scheduler.core.commands import (
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident
 from scaler.scheduler.core.state import ScalingDecided
+from scaler.scheduler.files import FileWriter
 from scaler.scheduler.history_file import FOLDER, HistoryFiles
 from scaler.scheduler.history_recorder import HistoryRecorder
 from scaler.scheduler.monitors import Monitors
@@ -83,6 +83,7 @@ from scaler.scheduler.recorder import size_of
 from scaler.scheduler.search import find
 from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
+from scaler.scheduler.task_times_file import TaskTimesFile
 from scaler.texts import escaped
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class SchedulerServer:
     """One scheduler: its core, its listeners and its connection to the object storage, on the running loop."""
 
     _spending: SpendingFile | None = None
+    _task_times: TaskTimesFile | None = None
 
     def __init__(self, config: SchedulerConfig, stop: asyncio.Event) -> None:
         self._config = config
@@ -162,14 +164,12 @@ class SchedulerServer:
         self._recorder = Recorder(config, size_of)
         self._access = ServerAccess(config, Server.SCHEDULER, [config.bind_address, config.monitor_address])
         self._audit = Audit()
+        self._files = FileWriter()
         self._audit_file: AuditFile | None = None
         if config.audit_path:
             from scaler.scheduler.audit_file import AuditFile  # noqa: PLC0415 (most schedulers write none)
 
-            path = local_path(config.audit_path)
-            with contextlib.suppress(OSError):  # the first record that cannot be written says why
-                path.parent.mkdir(parents=True, exist_ok=True)
-            self._audit_file = AuditFile(path)
+            self._audit_file = AuditFile(local_path(config.audit_path), self._files)
         self._storage: EmbeddedStorage | None = None
         self.storage_address = config.object_storage_address or self._embed_storage()
         self._timer: asyncio.TimerHandle | None = None
@@ -233,15 +233,17 @@ class SchedulerServer:
         self._record_counts()
 
     def _recover(self, durable: DurableSteps) -> None:
-        self._spending = SpendingFile(journal_directory(self._config), self._core.state, self._loop)
-        self._core.task_times.restore(durable.read_task_times())
+        directory = journal_directory(self._config)
+        self._spending = SpendingFile(directory, self._core.state, self._loop, self._files)
+        self._task_times = TaskTimesFile(directory.parent, self._files)
+        self._core.task_times.restore(self._task_times.read())
         self._step(durable.recover())
 
     def _record_history(self, config: SchedulerConfig) -> HistoryRecorder:
         files = None
         if config.state_directory:
             directory = local_path(config.state_directory) / FOLDER
-            files = HistoryFiles(directory, config.history_retention_seconds, config.history_limit_bytes)
+            files = HistoryFiles(directory, config.history_retention_seconds, config.history_limit_bytes, self._files)
         return HistoryRecorder(files, self._core.state, self._loop, self._take_lag)
 
     def _open_journal(self, config: SchedulerConfig) -> DurableSteps | None:
@@ -293,8 +295,7 @@ class SchedulerServer:
         self._listener.close()
         self._monitors.close()
         self._dropped.flush()
-        if self._audit_file is not None:
-            self._audit_file.close()
+        self._files.close()
         self._to_storage.close("the scheduler ends")
         if self._storage is not None:
             self._storage.close()
@@ -354,8 +355,8 @@ class SchedulerServer:
         if self._access.keys is not None:
             self._audit.add_keys(self._access.keys.entries(), time.time())
         self._record(is_due=True)
-        if self._durable is not None:
-            self._durable.write_task_times(self._core.task_times.counts)
+        if self._task_times is not None:
+            self._task_times.write(self._core.task_times.counts)
         self._record_timer = self._loop.call_later(COUNT_SECONDS, self._record_counts)
 
     # -- steps

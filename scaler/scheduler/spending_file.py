@@ -7,8 +7,10 @@ import json
 import logging
 import time
 from pathlib import Path
+from typing import Any
 
 from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.files import FileWriter, replace
 
 NAME = "spending.json"
 SAVE_SECONDS = 5.0
@@ -20,11 +22,13 @@ _log = logging.getLogger(__name__)
 class SpendingFile:
     """The file of one scheduler, in the directory of its journal, which is locked. Restores the ledger when made."""
 
-    def __init__(self, directory: Path, state: ClusterState, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, directory: Path, state: ClusterState, loop: asyncio.AbstractEventLoop, writer: FileWriter
+    ) -> None:
         self._path = directory / NAME
         self._state = state
         self._loop = loop
-        self._failure = ""
+        self._file = writer.file("state_directory", self._path, self._replace, only_latest=True)
         try:
             document = json.loads(self._path.read_bytes())
             away_seconds = max(0.0, time.time() - float(document["unix_seconds"]))
@@ -42,21 +46,16 @@ class SpendingFile:
         self._save()
 
     def _save(self) -> None:
-        """Write what has changed. A disk that fails is reported once: the sums in memory are right."""
+        """Have the sums written soon, unless the file has them: one that could not be written is tried again."""
         ledger = self._state.ledger
-        if ledger.run == self._saved:
-            return
-        document = ledger.to_json(self._state.own_time(self._loop.time()))
-        temporary = self._path.with_suffix(".new")
-        try:
-            temporary.write_text(json.dumps({"unix_seconds": time.time(), "ledger": document}))
-            temporary.replace(self._path)
-        except OSError as error:
-            if str(error) != self._failure:
-                _log.warning("cannot write what units have cost, will try again: %s", error)
-            self._failure = str(error)
-            return
-        self._saved, self._failure = ledger.run, ""
+        if ledger.run != self._saved:
+            document = ledger.to_json(self._state.own_time(self._loop.time()))
+            self._file.put((ledger.run, {"unix_seconds": time.time(), "ledger": document}))
+
+    def _replace(self, item: tuple[Any, dict[str, Any]], _lost: int) -> None:
+        run, document = item
+        replace(self._path, json.dumps(document).encode())
+        self._saved = run
 
     def close(self) -> None:
         self._timer.cancel()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from scaler import Client
+from scaler import Client, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from tests.integration.launcher_rig import Launcher, launched, wait_until_gone, write_stack
 from tests.waiting import until, wait_for_file
@@ -85,3 +85,16 @@ def test_a_durable_session_outlives_the_cluster(file: Path, tmp_path: Path, port
         code, _, errors = second.stop()
     assert code == 0, errors
     assert [(traces / str(number)).read_text() for number in range(4)] == ["ran\n"] * 4
+
+
+def test_files_that_hang_when_they_are_opened_delay_no_task(tmp_path: Path) -> None:
+    """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
+    state, audit = tmp_path / "state", tmp_path / "audit.jsonl"
+    (state / "scheduler").mkdir(mode=0o700, parents=True)
+    for path in (audit, state / "task_times.new", state / "scheduler" / "spending.new"):
+        os.mkfifo(path)
+    with (
+        SchedulerClusterCombo(n_workers=1, state_directory=str(state), audit_path=str(audit)) as combo,
+        Client(combo.get_address()) as client,
+    ):
+        assert [client.submit(abs, -number).result(20) for number in range(20)] == list(range(20))

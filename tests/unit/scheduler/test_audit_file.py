@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import resource
 import signal
@@ -12,6 +13,7 @@ import pytest
 
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.audit_file import AuditFile
+from scaler.scheduler.files import FileWriter
 from tests.waiting import until
 
 
@@ -20,10 +22,10 @@ def row(number: int) -> AuditRow:
 
 
 def write(path: Path, *writes: list[AuditRow], max_bytes: int = 1_000_000) -> None:
-    file = AuditFile(path, max_bytes)
-    for rows in writes:
-        file.write(rows)
-    file.close()
+    with contextlib.closing(FileWriter()) as writer:
+        file = AuditFile(path, writer, max_bytes)
+        for rows in writes:
+            file.write(rows)
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -48,22 +50,24 @@ def test_a_file_that_is_full_is_renamed_and_one_older_file_is_kept(tmp_path: Pat
 
 
 def test_what_cannot_be_written_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    path = tmp_path / "missing" / "audit.jsonl"
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "audit.jsonl"
     write(path, [row(1)], [row(2)], [row(3)])
-    text = f"audit_path: cannot write {path}: No such file or directory; records are lost"
+    text = f"audit_path: cannot write {path}: Not a directory; records are lost"
     assert [record.getMessage() for record in caplog.records] == [text]
 
 
 def test_once_there_is_a_folder_again_the_file_has_the_number_of_records_that_were_lost(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path = tmp_path / "missing" / "audit.jsonl"
-    file = AuditFile(path)
-    file.write([row(1), row(2)])
-    until(lambda: caplog.records)  # another thread writes
-    path.parent.mkdir()
-    file.write([row(3)])
-    file.close()
+    path = tmp_path / "folder" / "audit.jsonl"
+    path.parent.touch()
+    with contextlib.closing(FileWriter()) as writer:
+        file = AuditFile(path, writer)
+        file.write([row(1), row(2)])
+        until(lambda: caplog.records)  # another thread writes
+        path.parent.unlink()
+        file.write([row(3)])
     assert [(line["kind"], line["times"]) for line in lines(path)] == [("lost", 2), ("connected", 0)]
     assert caplog.records[-1].getMessage() == f"audit_path: {path} is written again, lost 2 records"
 

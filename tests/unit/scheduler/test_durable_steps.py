@@ -15,7 +15,6 @@ from scaler.net.identity import LOCAL
 from scaler.protocol.messages import PROTOCOL_VERSION, ClientDetails, Heartbeat, Hello, Role
 from scaler.scheduler.core.changes import ClientJoined
 from scaler.scheduler.core.commands import Command, Send, SendAnswer, WriteJournal
-from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.durable import DurableSteps
 from tests.waiting import soon
 
@@ -142,82 +141,3 @@ def test_a_disk_that_fails_is_told_of_and_so_is_its_recovery_and_nothing_is_lost
 
 
 # -- durations of the cluster's tasks
-
-
-def opened(directory: Path) -> DurableSteps:
-    steps = DurableSteps(directory / "journal", lambda _: None, lambda *_: None)
-    steps.recover()
-    return steps
-
-
-def restart(directory: Path, times: TaskTimes) -> TaskTimes:
-    """Return what a scheduler knows that follows one which has known this."""
-
-    async def both() -> TaskTimes:
-        first = opened(directory)
-        first.write_task_times(times.counts)
-        first.close()
-        second = opened(directory)
-        found = TaskTimes()
-        found.restore(second.read_task_times())
-        second.close()
-        return found
-
-    return asyncio.run(both())
-
-
-def test_the_median_of_the_clusters_tasks_is_the_same_after_a_restart(tmp_path: Path) -> None:
-    times = TaskTimes()
-    for mean_us, tasks in ((300, 40), (8_000_000, 900), (60_000_000, 12)):
-        times.add(mean_us, tasks)
-    after = restart(tmp_path, times)
-    assert after.median_seconds == times.median_seconds == pytest.approx(8.0, rel=0.5)
-    assert restart(tmp_path, TaskTimes()).median_seconds is None, "nothing has ended yet"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        b"",
-        b"[1, 2",
-        b"\xff\xfe\x00",
-        b"7",
-        b"null",
-        b'["much"]',
-        b"[[1]]",
-        b"[-1]",
-        b"[NaN]",
-        b"[Infinity]",
-        b"[1" + b"0" * 400 + b"]",
-        b"[" * 100_000,
-        b"[" + b"1," * 99 + b"1]",
-    ],
-    ids=lambda text: text[:12].decode("latin-1"),
-)
-def test_a_damaged_file_of_durations_costs_no_more_than_the_median(
-    text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "task_times.json").write_bytes(text)
-
-    async def whole() -> None:
-        steps = opened(tmp_path)
-        assert steps.read_task_times() == []
-        assert "task_times.json is not used" in caplog.text
-        steps.write_task_times([0.0, 3.0])
-        assert steps.read_task_times() == [0.0, 3.0]
-        steps.close()
-
-    asyncio.run(whole())
-
-
-def test_durations_that_cannot_be_written_end_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "task_times.json").mkdir()
-
-    async def whole() -> None:
-        steps = opened(tmp_path)
-        steps.write_task_times([1.0])
-        assert steps.read_task_times() == []
-        steps.close()
-
-    asyncio.run(whole())
-    assert "cannot write" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scaler.protocol.history_rows import EventRow
+from scaler.scheduler.files import FileWriter
 from scaler.scheduler.history import MinuteRow, Row, lines_of
 from scaler.scheduler.history_file import HistoryFiles, oldest, read
 
@@ -22,9 +24,8 @@ def event(at: float, text: str = "") -> EventRow:
 
 def write(directory: Path, *rows: Row, retention_seconds: float = 30 * DAY, limit_bytes: int = -1) -> None:
     """Write records as one run of a scheduler."""
-    files = HistoryFiles(directory, retention_seconds, limit_bytes)
-    files.write(rows)
-    files.close()
+    with contextlib.closing(FileWriter()) as writer:
+        HistoryFiles(directory, retention_seconds, limit_bytes, writer).write(rows)
 
 
 def begun(directory: Path, days_ago: float, *rows: Row) -> Path:
@@ -80,12 +81,14 @@ def test_a_full_disk_loses_records_and_the_next_ones_are_whole(
     write_all = os.write
     sizes = [40, 0]
     monkeypatch.setattr(os, "write", lambda file, text: write_all(file, text[: sizes.pop()] if sizes else text))
-    files = HistoryFiles(tmp_path, DAY, -1)
-    for number in range(3):
-        files.write([event(NOW + number)])
-    files.close()
+    with contextlib.closing(FileWriter()) as writer:
+        files = HistoryFiles(tmp_path, DAY, -1, writer)
+        for number in range(3):
+            files.write([event(NOW + number)])
     assert list(read(tmp_path, 0.0, NOW + 10)) == [event(NOW + 2)]
-    assert caplog.text.count("cannot write the history") == 1
+    assert (
+        caplog.text.count(f"state_directory: cannot write {tmp_path}: No space left on device; records are lost") == 1
+    )
 
 
 def test_only_files_of_the_time_are_read_and_minutes_reach_into_it(tmp_path: Path) -> None:

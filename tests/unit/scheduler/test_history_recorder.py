@@ -15,6 +15,7 @@ from scaler.protocol.history_rows import ClusterHistory
 from scaler.protocol.messages import Outcome
 from scaler.scheduler import history_file
 from scaler.scheduler.core.facts import Incident
+from scaler.scheduler.files import FileWriter
 from scaler.scheduler.history_file import HistoryFiles
 from scaler.scheduler.history_recorder import MAX_READERS, HistoryRecorder
 from tests.unit.scheduler.driver import Cluster
@@ -50,10 +51,12 @@ def recorded(story: Callable[[HistoryRecorder], Awaitable[None]], cluster: Clust
     """Let a story happen with a recorder."""
 
     async def main() -> None:
-        files = None if directory is None else HistoryFiles(directory, HOUR, -1)
+        writer = FileWriter()
+        files = None if directory is None else HistoryFiles(directory, HOUR, -1, writer)
         recorder = HistoryRecorder(files, cluster.state, asyncio.get_running_loop(), lambda: 0.25)
         await story(recorder)
         recorder.close()
+        writer.close()
 
     asyncio.run(main())
 

@@ -1,0 +1,151 @@
+"""The scheduler's small files, written by one thread: a slow, full, hung or missing disk never delays the scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from scaler.grammar import counted
+
+MAX_WAITING = 1_000
+"""Writes of one file that wait for the disk. Further records are lost, and counted."""
+CLOSE_SECONDS = 1.0
+"""How long the end of the scheduler waits for the disk."""
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class FileWriter:
+    """One queue and one thread for all files of one scheduler."""
+
+    def __init__(self) -> None:
+        self._queue: queue.SimpleQueue[WrittenFile[Any] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def file(
+        self, setting: str, path: Path, write: Callable[[_T, int], None], *, only_latest: bool = False
+    ) -> WrittenFile[_T]:
+        """Return a file of this writer.
+
+        write: called in the thread with each item and the number of records that were lost before; raises OSError.
+        only_latest: a later item replaces those that wait, so none is ever lost.
+        """
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="small files", daemon=True)
+            self._thread.start()
+        return WrittenFile(self._queue, f"{setting}: ", path, write, only_latest=only_latest)
+
+    def close(self) -> None:
+        """Wait until everything is written, for `CLOSE_SECONDS` at most. Again: does nothing."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(CLOSE_SECONDS)
+            if self._thread.is_alive():
+                _log.warning("the disk took more than %g s: the last records of small files are lost", CLOSE_SECONDS)
+            self._thread = None
+
+    def _run(self) -> None:
+        while (file := self._queue.get()) is not None:
+            file.write_next()
+
+
+class WrittenFile(Generic[_T]):
+    """Logs the first failure, and the first success after it."""
+
+    def __init__(
+        self,
+        turns: queue.SimpleQueue[WrittenFile[Any] | None],
+        prefix: str,
+        path: Path,
+        write: Callable[[_T, int], None],
+        *,
+        only_latest: bool,
+    ) -> None:
+        self._turns = turns
+        """Has this file once for each item of `_waiting`."""
+        self._prefix = prefix
+        self._path = path
+        self._write = write
+        self._only_latest = only_latest
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[_T, int, int]] = deque()
+        """Items, their number of records, and the number of records that were lost right before."""
+        self._skipped = 0
+        self._lost = 0
+        self._has_failed = False
+
+    @property
+    def waiting(self) -> int:
+        """The number of items that wait for the disk."""
+        return len(self._waiting)
+
+    def put(self, item: _T, records: int = 1) -> None:
+        """Have an item written soon. Never waits and never fails."""
+        with self._lock:
+            if self._only_latest and self._waiting:
+                self._waiting[-1] = item, records, 0
+            elif len(self._waiting) >= MAX_WAITING:
+                self._skipped += records
+            else:
+                self._waiting.append((item, records, self._skipped))
+                self._skipped = 0
+                self._turns.put(self)
+
+    def write_next(self) -> None:
+        """Write the next item, in the writer's thread."""
+        with self._lock:
+            item, records, skipped = self._waiting.popleft()
+        self._lost += skipped
+        try:
+            self._write(item, self._lost)
+        except OSError as error:
+            if not self._has_failed:
+                outcome = "the next attempt follows" if self._only_latest else "records are lost"
+                _log.error("%scannot write %s: %s; %s", self._prefix, self._path, error.strerror or error, outcome)
+            self._has_failed = True
+            self._lost += 0 if self._only_latest else records
+        else:
+            if self._has_failed or self._lost:
+                lost = f", lost {counted(self._lost, 'record')}" if self._lost else ""
+                _log.warning("%s%s is written again%s", self._prefix, self._path, lost)
+            self._has_failed = False
+            self._lost = 0
+
+
+def append(path: Path, text: bytes) -> None:
+    """Append all of a text or nothing to a file that only this user can read. Raises OSError."""
+    descriptor = os.open(path, _FLAGS | os.O_APPEND, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        size = os.fstat(descriptor).st_size
+        if os.write(descriptor, text) < len(text):
+            os.ftruncate(descriptor, size)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    finally:
+        os.close(descriptor)
+
+
+def replace(path: Path, text: bytes) -> None:
+    """Replace the content of a file by a text, also when the power fails. Raises OSError, and then leaves the file."""
+    temporary = path.with_suffix(".new")
+    descriptor = os.open(temporary, _FLAGS | os.O_TRUNC, 0o600)
+    try:
+        if os.write(descriptor, text) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(descriptor)
+    except OSError:  # a full disk needs the room
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    finally:
+        os.close(descriptor)
+    temporary.replace(path)

@@ -1,0 +1,43 @@
+"""How long the cluster's tasks take, kept in `state_directory` so that a restarted scheduler knows."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from scaler.scheduler.core.durations import BUCKETS
+from scaler.scheduler.files import FileWriter, replace
+
+NAME = "task_times.json"
+_log = logging.getLogger(__name__)
+
+
+class TaskTimesFile:
+    """Counts of tasks by duration: an estimate, so nothing but that is lost with the file."""
+
+    def __init__(self, directory: Path, writer: FileWriter) -> None:
+        self._path = directory / NAME
+        self._file = writer.file("state_directory", self._path, self._replace, only_latest=True)
+
+    def read(self) -> list[float]:
+        """Return the counts that were written last; none without such a file, or with a damaged one."""
+        try:
+            counts = [float(count) for count in json.loads(self._path.read_text())]
+            if len(counts) > BUCKETS or not all(0 <= count < math.inf for count in counts):
+                raise ValueError(f"it must have at most {BUCKETS} counts of tasks")
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError, TypeError, OverflowError, RecursionError) as error:
+            _log.warning("%s is not used: %s", self._path, error)
+            return []
+        return counts
+
+    def write(self, counts: Sequence[float]) -> None:
+        """Have counts written soon. Never waits and never fails."""
+        self._file.put([round(count, 3) for count in counts])
+
+    def _replace(self, counts: list[float], _lost: int) -> None:
+        replace(self._path, json.dumps(counts).encode())

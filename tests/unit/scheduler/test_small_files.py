@@ -1,0 +1,198 @@
+"""The scheduler's small files: one thread writes them, and no disk delays who has them written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from scaler.scheduler import files
+from scaler.scheduler.core.durations import TaskTimes
+from scaler.scheduler.files import FileWriter, replace
+from scaler.scheduler.spending_file import SpendingFile
+from scaler.scheduler.task_times_file import TaskTimesFile
+from tests.unit.scheduler.driver import Cluster
+from tests.waiting import until
+
+
+class Disk:
+    """Holds up every write until it is freed."""
+
+    def __init__(self) -> None:
+        self.is_free = Event()
+        self.written: list[tuple[object, int]] = []
+
+    def write(self, item: object, lost: int) -> None:
+        assert self.is_free.wait(20)
+        self.written.append((item, lost))
+
+
+@pytest.fixture
+def writer() -> Iterator[FileWriter]:
+    with contextlib.closing(FileWriter()) as writer:
+        yield writer
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    disk = Disk()
+    yield disk
+    disk.is_free.set()
+
+
+def test_a_hung_disk_loses_what_does_not_fit_and_counts_it(
+    disk: Disk, writer: FileWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "MAX_WAITING", 3)
+    file = writer.file("audit_path", Path("audit"), disk.write)
+    file.put("in hand")
+    until(lambda: file.waiting == 0)
+    for number in range(5):
+        file.put(number, records=10)
+    disk.is_free.set()
+    until(lambda: len(disk.written) == 4)
+    file.put("later")
+    writer.close()
+    assert disk.written == [("in hand", 0), (0, 0), (1, 0), (2, 0), ("later", 20)]
+    assert caplog.messages == ["audit_path: audit is written again, lost 20 records"]
+
+
+def test_of_a_document_only_the_latest_waits_for_a_hung_disk(disk: Disk, writer: FileWriter) -> None:
+    file = writer.file("state_directory", Path("spending"), disk.write, only_latest=True)
+    file.put("in hand")
+    until(lambda: file.waiting == 0)
+    for number in range(10_000):
+        file.put(number)
+    assert file.waiting == 1
+    disk.is_free.set()
+    writer.close()
+    assert disk.written == [("in hand", 0), (9_999, 0)]
+
+
+def test_the_end_does_not_wait_for_a_hung_disk(
+    disk: Disk, writer: FileWriter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(files, "CLOSE_SECONDS", 0.01)
+    writer.file("audit_path", Path("audit"), disk.write).put("record")
+    writer.close()
+    assert caplog.messages == ["the disk took more than 0.01 s: the last records of small files are lost"]
+
+
+def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> None:
+    """Opening a FIFO without a reader waits, as opening a file on a hung disk does."""
+    cluster, writer = Cluster(), FileWriter()
+
+    async def main() -> None:
+        for name in ("spending.new", "task_times.new"):
+            os.mkfifo(tmp_path / name)
+        spending = SpendingFile(tmp_path, cluster.state, asyncio.get_running_loop(), writer)
+        cluster.state.ledger.run = 5.0
+        times = TaskTimesFile(tmp_path, writer)
+        for number in range(100):
+            times.write([float(number)])
+        spending.close()
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+    for name in ("task_times.new", "spending.new"):
+        reader = os.open(tmp_path / name, os.O_RDONLY)  # the disk answers
+        until(lambda name=name: not (tmp_path / name).exists())
+        os.close(reader)
+    writer.close()
+
+
+@pytest.fixture
+def file_limit() -> Iterator[None]:
+    """Let files grow to 200 bytes only: as a full disk, writes come back short and then fail."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("file_limit")
+def test_a_full_disk_leaves_the_last_whole_document(tmp_path: Path) -> None:
+    path = tmp_path / "spending.json"
+    replace(path, b"{}")
+    with pytest.raises(OSError, match="No space left"):
+        replace(path, b"x" * 300)
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("spending.json", b"{}")]
+
+
+# -- durations of tasks
+
+
+def restart(directory: Path, times: TaskTimes) -> TaskTimes:
+    """Return what a scheduler knows that follows one which has known this."""
+    with contextlib.closing(FileWriter()) as writer:
+        TaskTimesFile(directory, writer).write(times.counts)
+    with contextlib.closing(FileWriter()) as writer:
+        found = TaskTimes()
+        found.restore(TaskTimesFile(directory, writer).read())
+    return found
+
+
+def test_the_median_of_the_clusters_tasks_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    times = TaskTimes()
+    for mean_us, tasks in ((300, 40), (8_000_000, 900), (60_000_000, 12)):
+        times.add(mean_us, tasks)
+    after = restart(tmp_path, times)
+    assert after.median_seconds == times.median_seconds == pytest.approx(8.0, rel=0.5)
+    assert restart(tmp_path, TaskTimes()).median_seconds is None, "nothing has ended yet"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[1, 2",
+        b"\xff\xfe\x00",
+        b"7",
+        b"null",
+        b'["much"]',
+        b"[[1]]",
+        b"[-1]",
+        b"[NaN]",
+        b"[Infinity]",
+        b"[1" + b"0" * 400 + b"]",
+        b"[" * 100_000,
+        b"[" + b"1," * 99 + b"1]",
+    ],
+    ids=lambda text: text[:12].decode("latin-1"),
+)
+def test_a_damaged_file_of_durations_costs_no_more_than_the_median(
+    text: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter
+) -> None:
+    (tmp_path / "task_times.json").write_bytes(text)
+    file = TaskTimesFile(tmp_path, writer)
+    assert file.read() == []
+    assert "task_times.json is not used" in caplog.text
+    file.write([0.0, 3.0])
+    writer.close()
+    assert file.read() == [0.0, 3.0]
+
+
+def test_a_document_that_cannot_be_written_is_tried_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, writer: FileWriter
+) -> None:
+    path = tmp_path / "task_times.json"
+    path.mkdir()
+    file = TaskTimesFile(tmp_path, writer)
+    file.write([1.0])
+    until(lambda: caplog.records)
+    path.rmdir()
+    file.write([2.0])
+    writer.close()
+    assert json.loads(path.read_text()) == [2.0]
+    assert caplog.messages == [
+        f"state_directory: cannot write {path}: Is a directory; the next attempt follows",
+        f"state_directory: {path} is written again",
+    ]
