@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from threading import Event
 
@@ -101,9 +102,9 @@ def test_files_that_hang_when_they_are_opened_delay_nobody(tmp_path: Path) -> No
         spending.close()
 
     asyncio.run(asyncio.wait_for(main(), 10))
-    for name in ("task_times.new", "spending.new"):
-        reader = os.open(tmp_path / name, os.O_RDONLY)  # the disk answers
-        until(lambda name=name: not (tmp_path / name).exists())
+    for path in (tmp_path / "task_times.new", tmp_path / "spending.new"):
+        reader = os.open(path, os.O_RDONLY)  # the disk answers
+        until(partial(lambda each: not each.exists(), path))
         os.close(reader)
     writer.close()
 
