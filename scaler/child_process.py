@@ -6,6 +6,7 @@ Ctrl-C in a terminal does not reach it, so this process ends its children in ord
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 
 from scaler.interpreter import inherited_environment
+from scaler.output import STDERR
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
 
 MAX_READY_BYTES = 64 * 1024
@@ -35,7 +37,7 @@ class ChildProcess:
 
         Raises OSError when the system refuses.
         """
-        ready_fd, childs_end = os.pipe2(os.O_CLOEXEC)
+        ready_fd, childs_end = map(_above_standard, os.pipe2(os.O_CLOEXEC))
         own = {READY_FD_VARIABLE: str(childs_end), PARENT_PID_VARIABLE: str(os.getpid())}
         try:
             self.popen = subprocess.Popen(
@@ -102,3 +104,16 @@ class ChildProcess:
         finally:
             os.close(self.pidfd)
             self.ready_pipe.close()
+
+
+def _above_standard(descriptor: int) -> int:
+    """Return a descriptor above 2 for the same file: in a child, 0 to 2 are its standard streams.
+
+    The program may have closed its own, so that a pipe gets such a number.
+    """
+    if descriptor > STDERR:
+        return descriptor
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, STDERR + 1)
+    finally:
+        os.close(descriptor)

@@ -93,6 +93,10 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
     exception is a bug of this package and is raised, with a note about that.
     """
     try:
+        if sys.platform != "win32":
+            from scaler.process_state import begin_afresh  # noqa: PLC0415 (Windows has no such signals)
+
+            begin_afresh()
         logs.set_up(name, config)
         raise_open_files_limit()
         with OutputRelay(), asyncio.Runner(debug=False, loop_factory=_loop_factory(event_loop)) as runner:

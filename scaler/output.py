@@ -56,7 +56,7 @@ class _Stream:
         """Since the last line about it. While there are any, nothing new is taken."""
         self._ends_a_line = True
         self._is_stalled = False
-        self._is_closed = False
+        self._is_closed = not _is_open(descriptor)
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
@@ -190,6 +190,13 @@ class OutputRelay:
                     del self._readers[reader]
                     os.close(reader)
         output.close()
+
+
+def _is_open(descriptor: int) -> bool:
+    with contextlib.suppress(OSError):
+        os.fstat(descriptor)
+        return True
+    return False
 
 
 def _may_stall(descriptor: int) -> bool:

@@ -74,14 +74,29 @@ def _libc() -> ctypes.CDLL:
 
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
-    """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread."""
+    """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread.
+
+    SIGHUP stays ignored where `nohup` has asked for it.
+    """
     count = itertools.count(1)
-    before = {each: signal.signal(each, lambda number, _: handler(number, next(count))) for each in numbers}
+    before = {
+        each: signal.signal(each, lambda number, _: handler(number, next(count)))
+        for each in numbers
+        if not (each == getattr(signal, "SIGHUP", None) and signal.getsignal(each) is signal.SIG_IGN)
+    }
     try:
         yield
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+def absolute(path: str | Path) -> Path:
+    """Return the absolute path. Below / if the working directory was removed, where it names no file."""
+    try:
+        return Path(path).absolute()
+    except FileNotFoundError:
+        return Path("/", path)
 
 
 def describe_exit(returncode: int | None) -> str:

@@ -1,22 +1,19 @@
 """`python -m scaler.cluster KIND`: one component of a supervisor, its configuration in the environment.
 
-Components do not import what starts and supervises them.
+Components do not import what starts and supervises them. Signals come first, and imports late: a SIGTERM that the
+parent has taught this process to ignore would be lost while it imports.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, MutableMapping
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
-from scaler.component import note_bug, report
-from scaler.config.setting import SettingsModel
-from scaler.errors import ScalerError
-from scaler.plugins import load, worker_manager_type
-from scaler.processes import COMPONENT_VARIABLE
+if TYPE_CHECKING:
+    from scaler.config.setting import SettingsModel
 
 COMPONENTS = {
     "object-storage-server": ("scaler.object_storage.server:run", "scaler.config.servers:ObjectStorageServerConfig"),
@@ -30,6 +27,9 @@ COMPONENTS = {
 
 def component_from(environment: MutableMapping[str, str], kind: str) -> Callable[[], int]:
     """Take the configuration out of the environment, and return the function that runs the component with it."""
+    from scaler.plugins import load, worker_manager_type  # noqa: PLC0415 (see the module)
+    from scaler.processes import COMPONENT_VARIABLE  # noqa: PLC0415
+
     document = environment.pop(COMPONENT_VARIABLE)
     function, settings = COMPONENTS[kind]
     model = load(settings or worker_manager_type(json.loads(document)["type"]).settings)
@@ -40,8 +40,13 @@ def component_from(environment: MutableMapping[str, str], kind: str) -> Callable
 
 def main(kind: str) -> int:
     """Run the component until it ends, and return its exit code."""
-    # A program that ignores SIGCHLD passes that on to its children, and components must notice when theirs end.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if sys.platform != "win32":
+        from scaler.process_state import restore_signals  # noqa: PLC0415 (see the module)
+
+        restore_signals()
+    from scaler.component import note_bug, report  # noqa: PLC0415
+    from scaler.errors import ScalerError  # noqa: PLC0415
+
     try:
         return component_from(os.environ, kind)()
     except ScalerError as error:

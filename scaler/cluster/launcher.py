@@ -27,6 +27,7 @@ from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.token import link_to_show
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.policy.load import check_managers, load_policy
+from scaler.process_state import leave_removed_directory, open_standard_descriptors, restore_signals
 from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
 from scaler.registry import Registration
 
@@ -41,6 +42,9 @@ def run(request: LauncherConfig | LocalRequest) -> int:
     Raises UsageError, before anything is started, for an invalid name, an unknown policy, and one that misspells a
     worker manager.
     """
+    restore_signals()
+    open_standard_descriptors()
+    leave_removed_directory()
     ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
     parent_pid = os.environ.pop(PARENT_PID_VARIABLE, None)
     if ready_fd is not None:

@@ -42,7 +42,7 @@ from scaler.cluster.supervision import (
 from scaler.config.setting import SettingsModel
 from scaler.interpreter import inherited_environment, options_for_tasks
 from scaler.output import STDERR, STDOUT, OutputStreams
-from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, describe_exit
+from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute, describe_exit
 from scaler.texts import escaped
 
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
@@ -94,7 +94,7 @@ def component(
 def _own_import_paths(paths: Sequence[str]) -> list[str]:
     """Return the import paths of this program beside the installation: its workers must find the same modules."""
     installed = [Path(path) for path in {*sysconfig.get_paths().values(), sys.prefix, sys.base_prefix}]
-    found = dict.fromkeys(str(Path(path or ".").absolute()) for path in paths)
+    found = dict.fromkeys(str(absolute(path or ".")) for path in paths)
     return [path for path in found if not any(Path(path).is_relative_to(parent) for parent in installed)]
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from pathlib import Path
 
 from scaler.errors import UsageError
+from scaler.processes import absolute
 
 MAX_IPC_PATH_BYTES = 107
 """What the kernel allows for the path of a unix socket."""
@@ -104,7 +104,7 @@ def dialled(address: str) -> str:
     local = local_address(address)
     found = _TCP.fullmatch(local)
     if found is None:
-        return str(Path(local.removeprefix("ipc://")).absolute())
+        return str(absolute(local.removeprefix("ipc://")))
     return f"{'127.0.0.1' if found['host'] == 'localhost' else found['host']}:{found['port']}"
 
 

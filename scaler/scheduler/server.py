@@ -37,7 +37,7 @@ from scaler.paths import local_path
 from scaler.policy.guard import GuardedPolicy
 from scaler.policy.load import load_policy
 from scaler.policy.view import ClusterView
-from scaler.processes import Load, LoadMeter, give_memory_back
+from scaler.processes import Load, LoadMeter, absolute, give_memory_back
 from scaler.protocol.messages import (
     CLIENTS,
     FindTasks,
@@ -385,7 +385,7 @@ class SchedulerServer:
         try:
             commands = self._core.step(inputs, now)
         except Exception:
-            path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
+            path = absolute(f"scaler-black-box-{os.getpid()}.bin")
             self._recorder.write(path)
             _log.critical("the scheduler's state is impossible; what led to it is in %s", path)
             self._stop.set()

@@ -15,6 +15,7 @@ from shlex import quote
 from scaler.config.flags import parse_flags, verb_parser
 from scaler.errors import UsageError
 from scaler.paths import local_path
+from scaler.processes import absolute
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.directory import KeysDirectory, default_directory, require_free
 from scaler.security.documents import MAX_NAME_CHARACTERS, PEER_ROLES, lines, shown
@@ -91,7 +92,7 @@ def run(request: KeysRequest) -> int:
 def _init(request: KeysRequest) -> int:
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", os.uname().nodename.partition(".")[0]).strip("-_")[:MAX_NAME_CHARACTERS]
     directory = KeysDirectory.create(request.directory, request.cluster or host or "cluster")
-    where = quote(str(directory.path.absolute()))
+    where = quote(str(absolute(directory.path)))
     option = "" if directory.path == default_directory(os.environ) else f" --directory {where}"
     _say(
         f"made the keys of the cluster {directory.cluster!r} in {where}, which only this user can read. Next:\n\n"

@@ -14,6 +14,7 @@ import warnings
 from scaler.config.worker import LAST_WORDS_FD_VARIABLE, WorkerConfig
 from scaler.errors import ScalerError
 from scaler.output import OutputRelay
+from scaler.process_state import begin_afresh
 from scaler.processes import adopt_orphans, end_descendants, end_others_born_with
 from scaler.worker.credential import take_credential
 from scaler.worker.fork_server import ForkServer, start_fork_server
@@ -26,6 +27,7 @@ def main() -> int:
         config = WorkerConfig.from_environment()
     except ScalerError as error:
         return _report(status_fd, error)
+    begin_afresh()
     take_credential(config.hash_seed)  # may start this program once more
     os.environ.pop(LAST_WORDS_FD_VARIABLE, None)
     if config.requirements:

@@ -25,11 +25,12 @@ import socket
 import struct
 import sys
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scaler.config.worker import WorkerConfig
+from scaler.process_state import lossy_stream
 from scaler.processes import (
     PARENT_PID_VARIABLE,
     READY_FD_VARIABLE,
@@ -126,8 +127,7 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
             os.environ.pop(variable, None)
         end_with_parent(signal.SIGCONT, agent_pid)  # so that a stopped fork server sees the end of its agent, too
         # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet.
-        sys.stdout = os.fdopen(1, "w", closefd=False)
-        sys.stderr = os.fdopen(2, "w", errors="backslashreplace", closefd=False)
+        sys.stdout, sys.stderr = lossy_stream(1), lossy_stream(2)
         code = _serve(theirs, config)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())
@@ -140,8 +140,7 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
 
 def _serve(requests: socket.socket, config: WorkerConfig) -> int:
     """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
-    for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno())
     _import(["scaler.worker.processor.main"])  # here, so that the agent need not
     importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
@@ -184,7 +183,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 requests.close()
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
-                _detach(ended, ended_sign)
+                _detach(usual, ended, ended_sign)
                 if config.signals_reach_all:
                     _leave_signals_to_agent()
                 from scaler.worker.processor.main import run_processor  # noqa: PLC0415
@@ -251,17 +250,16 @@ def _notice_ends() -> tuple[int, int]:
     return ended, ended_sign
 
 
-def _detach(*descriptors: int) -> None:
-    """Have a new processor lead a group of its own, with the signals and the input of any process, but no longer live
-    than the fork server."""
+def _detach(usual: Mapping[signal.Signals, Any], *descriptors: int) -> None:
+    """Have a new processor lead a group of its own, with usual signals and no input, and end with the fork server."""
     end_with_parent(signal.SIGKILL, os.getppid())
     os.setsid()
     signal.set_wakeup_fd(-1)
     for descriptor in descriptors:
         os.close(descriptor)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number, action in usual.items():
+        signal.signal(number, action)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

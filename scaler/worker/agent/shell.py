@@ -12,7 +12,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from scaler.component import Component, run_component
@@ -24,7 +23,7 @@ from scaler.logs import about, identify
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.versions import own_hello
-from scaler.processes import Load, LoadMeter
+from scaler.processes import Load, LoadMeter, absolute
 from scaler.protocol.codec import split
 from scaler.protocol.messages import (
     Done,
@@ -305,7 +304,7 @@ class Agent:
         try:
             commands = core.step(inputs, now)
         except Exception:
-            path = Path.cwd() / f"scaler-black-box-{os.getpid()}.bin"
+            path = absolute(f"scaler-black-box-{os.getpid()}.bin")
             self._recorder.write(path)
             _log.critical("the agent's state is impossible; what led to it is in %s", path)
             raise

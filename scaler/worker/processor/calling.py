@@ -44,7 +44,8 @@ def import_from_working_directory() -> None:
     Worker managers start Python with -P: a `scaler.py` in that directory must not stand in for the package.
     """
     if sys.flags.safe_path and "PYTHONSAFEPATH" not in os.environ:  # with the variable, the operator wants it so
-        sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
+        with contextlib.suppress(FileNotFoundError):
+            sys.path.insert(0, os.getcwd())  # noqa: PTH109 (as the interpreter does it)
 
 
 def run_preload(text: str) -> None:

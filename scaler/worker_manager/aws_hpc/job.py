@@ -13,6 +13,7 @@ from types import FrameType
 
 from scaler.errors import ProtocolError, RefusedError, ScalerError
 from scaler.interpreter import HASH_SEED
+from scaler.process_state import begin_afresh
 from scaler.serialization import Buffer
 from scaler.worker.call import Call, unpack_call
 from scaler.worker.credential import take_credential
@@ -45,6 +46,7 @@ _PID = os.getpid()
 
 def main() -> int:
     """Run the task that the environment names. Returns the exit code."""
+    begin_afresh()
     take_credential(HASH_SEED)
     signal.signal(signal.SIGTERM, _terminated)
     environment = dict(os.environ)

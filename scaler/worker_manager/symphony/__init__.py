@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from scaler.errors import ConfigError
 from scaler.paths import local_path
 from scaler.plugins import WorkerManagerType
+from scaler.processes import absolute
 from scaler.worker_manager.offload import OffloadBackend
 from scaler.worker_manager.symphony.session import LIBRARY, MISSING, SessionSettings, read_password
 from scaler.worker_manager.symphony.settings import SymphonyConfig
@@ -29,7 +30,7 @@ def make_backend(config: SymphonyConfig) -> OffloadBackend:
     """Make the backend of the type symphony. Raises ConfigError: no soamapi, no password, or no secret one."""
     if find_spec(LIBRARY) is None:
         raise ConfigError(MISSING)
-    path = None if config.symphony_password_file is None else str(local_path(config.symphony_password_file).absolute())
+    path = None if config.symphony_password_file is None else str(absolute(local_path(config.symphony_password_file)))
     read_password(path)
     settings = SessionSettings(
         application=config.service_name,

@@ -11,6 +11,7 @@ from typing import Any
 
 from scaler.errors import ConfigError
 from scaler.interpreter import HASH_SEED
+from scaler.process_state import begin_afresh
 from scaler.worker.credential import take_credential
 from scaler.worker.job import run_call
 from scaler.worker.processor.calling import import_from_working_directory
@@ -19,6 +20,7 @@ from scaler.worker_manager.symphony.session import load_library, payload_class
 
 def main() -> int:
     """Serve until Symphony ends this process. Returns the exit code."""
+    begin_afresh()
     take_credential(HASH_SEED)
     try:
         soamapi = load_library()

@@ -1,0 +1,103 @@
+"""The state in which a process of Scaler begins, whatever its parent had: signals, standard streams, working directory.
+
+A program may block SIGCHLD, ignore SIGTERM, or close its stdin; a script that starts a command with `&` ignores SIGINT.
+All of that reaches the processes that such a program starts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import select
+import signal
+import sys
+from collections.abc import Callable
+
+_KEPT = frozenset({signal.SIGPIPE, signal.SIGXFSZ, signal.SIGHUP})
+"""Signals that stay ignored: Python ignores the first two, and `nohup` asks for the last one."""
+
+OnDrop = Callable[[str], object]
+
+
+def begin_afresh() -> None:
+    """Give this process the state that services and workers begin with. Call it from the main thread."""
+    restore_signals()
+    open_standard_descriptors()
+    for name, descriptor in (("stdout", 1), ("stderr", 2)):
+        stream = getattr(sys, name)
+        if stream is None or stream is getattr(sys, f"__{name}__"):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.flush()
+            setattr(sys, name, lossy_stream(descriptor))
+    leave_removed_directory()
+
+
+def restore_signals() -> None:
+    """Unblock all signals, and give those that are ignored their default action. What `nohup` ignores stays ignored."""
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals():
+        if number not in _KEPT and signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+
+
+def open_standard_descriptors() -> None:
+    """Have descriptors 0 to 2 lead to the null device if they are closed: the next file or socket would be one."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.set_inheritable(opened, True)
+
+
+def leave_removed_directory() -> None:
+    """Move to the root directory if the working directory was removed: programs fail to start in such a place."""
+    try:
+        os.getcwd()  # noqa: PTH109 (the same call, without an import)
+    except FileNotFoundError:
+        os.chdir("/")
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # there may be no stderr
+            sys.stderr.write("scaler: the working directory was removed: using /\n")
+
+
+def lossy_stream(descriptor: int, on_drop: OnDrop | None = None) -> io.TextIOWrapper:
+    """Return a text stream for stdout or stderr that drops what cannot be written: a full disk, a closed pipe.
+
+    on_drop: called with the reason when the first bytes are dropped, and each time their number has doubled.
+    """
+    original = sys.__stdout__ if descriptor == 1 else sys.__stderr__
+    return io.TextIOWrapper(
+        io.BufferedWriter(_LossyFile(descriptor, on_drop)),  # type: ignore[type-var]
+        encoding=None if original is None else original.encoding,
+        errors=("strict" if descriptor == 1 else "backslashreplace") if original is None else original.errors,
+        line_buffering=descriptor != 1 or os.isatty(descriptor),
+    )
+
+
+class _LossyFile(io.FileIO):
+    def __init__(self, descriptor: int, on_drop: OnDrop | None) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._on_drop = on_drop
+        self._dropped_bytes = 0
+        self._report_at = 1
+
+    def write(self, data: io.BufferedIOBase | bytes, /) -> int:  # type: ignore[override]
+        view = memoryview(data)  # type: ignore[arg-type]
+        try:
+            while (count := super().write(view)) is None:  # another process has made the file non-blocking
+                waiting = select.poll()
+                waiting.register(self, select.POLLOUT)
+                waiting.poll()
+        except OSError as error:
+            self._drop(view.nbytes, error)
+            return view.nbytes
+        return count
+
+    def _drop(self, count: int, error: OSError) -> None:
+        self._dropped_bytes += count
+        if self._on_drop is not None and self._dropped_bytes >= self._report_at:
+            self._report_at = 2 * self._dropped_bytes
+            name = "stdout" if self.fileno() == 1 else "stderr"
+            self._on_drop(f"{name} cannot be written ({error.strerror}): dropped bytes={self._dropped_bytes}")

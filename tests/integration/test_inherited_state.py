@@ -1,0 +1,104 @@
+"""What a program passes on to the processes that it starts: signals, closed streams, a directory that was removed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import until
+
+PROGRAM = """
+import json, os, signal, sys
+
+{before}
+from scaler import Client
+from scaler.errors import ProcessorDiedError
+
+def state():
+    import os, signal
+    ignored = [number for number in signal.valid_signals() if signal.getsignal(number) == signal.SIG_IGN]
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    streams = [os.path.exists(f"/proc/self/fd/{{number}}") for number in range(3)]
+    return [sorted(map(int, ignored)), sorted(map(int, blocked)), streams, os.path.exists(os.getcwd())]
+
+def die():
+    os._exit(3)
+
+with Client() as client:
+    found = client.submit(state).result(20)
+    try:
+        client.options(retries=0).submit(die).result(20)
+    except ProcessorDiedError as error:
+        found.append("exit code 3" in str(error))
+with open(sys.argv[1], "w") as file:
+    json.dump(found, file)
+"""
+PYTHONS_OWN = [signal.SIGPIPE, signal.SIGXFSZ]
+"""Signals that every Python process ignores."""
+
+
+@pytest.mark.parametrize(
+    ("before", "ignored"),
+    [
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())", PYTHONS_OWN),
+        ("for number in range(2, 32): number in (9, 19) or signal.signal(number, signal.SIG_IGN)", PYTHONS_OWN),
+        ("signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does", [signal.SIGHUP, *PYTHONS_OWN]),
+        ("os.closerange(0, 3)", PYTHONS_OWN),
+        ("os.umask(0o777)", PYTHONS_OWN),
+        ("os.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])", PYTHONS_OWN),
+    ],
+    ids=["blocks all signals", "ignores all signals", "nohup", "closed streams", "umask", "removed directory"],
+)
+def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
+    before: str, ignored: list[int], tmp_path: Path
+) -> None:
+    answer = tmp_path / "answer"
+    with (tmp_path / "errors").open("w+") as errors:
+        command = [sys.executable, "-c", PROGRAM.format(before=before), str(answer), str(tmp_path / "gone")]
+        subprocess.run(command, stdout=errors, stderr=errors, timeout=60, check=True)
+        errors.seek(0)
+        text = errors.read()
+    assert "did not end in time" not in text
+    assert "Traceback" not in text
+    answer.chmod(0o600)
+    assert json.loads(answer.read_text()) == [ignored, [], [True, True, True], True, True]
+
+
+def test_a_cluster_under_nohup_ignores_the_end_of_its_terminal(tmp_path: Path) -> None:
+    """SIGTERM still ends it."""
+    with (tmp_path / "output").open("w+") as output:
+        command = ["nohup", sys.executable, "-P", "-m", "scaler.cli", "scaler", "local", "-n", "1", "--web-port", "0"]
+        with subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True) as process:
+            try:
+                until(lambda: "connect with" in Path(output.name).read_text())
+                status = Path("/proc", str(process.pid), "status").read_text()
+                ignored = int(status.partition("SigIgn:")[2].split()[0], 16)
+                process.terminate()
+                assert process.wait(20) == 0
+            finally:
+                process.terminate()
+    assert ignored & 1 << signal.SIGHUP - 1
+
+
+def test_new_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:
+    program = textwrap.dedent("""
+        import os, sys
+        os.mkdir(sys.argv[1])
+        os.chdir(sys.argv[1])
+        from scaler import Client
+
+        with Client() as client:
+            client.submit(abs, -1).result(20)
+            os.rmdir(sys.argv[1])
+            client.restart_workers()
+            print(client.submit(abs, -1).result(20), client.submit(os.getcwd).result(20))
+    """)
+    command = [sys.executable, "-c", program, str(tmp_path / "gone")]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, "Traceback" in ran.stderr) == ("1 /\n", False), ran.stderr
