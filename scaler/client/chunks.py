@@ -178,6 +178,11 @@ class ChunkResults(list[Any], Divisible):
         values = list(self), self.failures
         return ChunkResults, (*values, dict(self.left)) if self.left else values
 
+    @property
+    def calls(self) -> tuple[int, int]:
+        """How many calls ended, and how many of these failed."""
+        return len(self) - len(self.left), len(self.failures)
+
     def part(self, begin: int, end: int) -> ChunkResults:
         """Return the results of these positions, of which none is left."""
         failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}

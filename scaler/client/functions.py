@@ -213,7 +213,7 @@ class TemplateTable:
             code_id = self._registered_code.id
         fields |= {"serializer": serializer_id, "parent": parent, "code": code_id, "packages": cached.packages}
         spec = Spec(function=cached.reference.id, **fields)
-        template = TaskTemplate(spec, tuple(functions), serializer, options.owner)
+        template = TaskTemplate(spec, tuple(functions), serializer, options.owner, has_chunks=options.is_plain)
         if len(cached.templates) >= MAX_TEMPLATES_PER_FUNCTION:
             cached.templates.clear()
         cached.templates[options, parent] = template

@@ -182,6 +182,8 @@ class FutureTable(FutureOwner):
             references = (*references, upload)
         future = TaskFuture(self, task_id or self.ids.task(), template, payload, references, uploads)
         future.node = node
+        if template.has_chunks:
+            future.calls = len(args[0])
         return future
 
     def _prepare_for_futures(self, template: TaskTemplate, args: tuple[Any, ...]) -> TaskFuture | None:

@@ -213,6 +213,8 @@ class GraphRun:
     def _make_chunk(self, chunk: NodeTask, function: ChunkFunction, found: dict[Key, Any]) -> None:
         template = self._templates(function, False, None)
         task = self._table.prepare(template, chunk.arguments(found), {}, node=(ChunkKeys(chunk.keys),))
+        template.has_chunks = True
+        task.calls = len(chunk.keys)
         chunk.future = task
         self._tasks.append(task)
         self._sizes[task] = len(chunk.keys)

@@ -754,6 +754,7 @@ class ResultIterator(Iterator[Any]):
             count = self._ahead - ahead + len(chunk)
             if count < size:
                 self._items = None
+                self._runner.progress.items = 0  # those that were sent are all, whatever was expected
             if not count:
                 return
             ended = time.monotonic()

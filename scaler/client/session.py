@@ -458,10 +458,8 @@ class TaskSession:
                 group.references.append(
                     tuple([reference._reference_id for reference in task.references]) if task.references else ()
                 )
-                if has_labels:
-                    label = getattr(task, "label", ())
-                    group.labels.append(label)
-                    size += sum(map(len, label))
+                if has_labels or template.has_chunks:
+                    size += _add_columns(group, task, template, has_labels=has_labels)
                 if gated:
                     gated.pop(task, None)
             for group in groups.values():
@@ -567,3 +565,14 @@ def _forget(task: ClientTask) -> None:
     task.payload = b""
     task.references = ()
     task.uploads = ()
+
+
+def _add_columns(group: TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:
+    """Add what few tasks have, and return its size in bytes."""
+    if template.has_chunks:
+        group.calls.append(task.calls)
+    if not has_labels:
+        return 0
+    label = getattr(task, "label", ())
+    group.labels.append(label)
+    return sum(map(len, label))

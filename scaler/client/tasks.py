@@ -107,6 +107,8 @@ class TaskTemplate:
     """The executor that submits the tasks, None for a client's own."""
     shapes: set[tuple[object, ...]] = field(default_factory=set)
     """Calls that the function takes, as far as they were checked: number of arguments, and names of keyword ones."""
+    has_chunks: bool = False
+    """Each task makes several calls, and `ClientTask.calls` says how many."""
     uploads: tuple[ObjectUpload, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -146,6 +148,8 @@ class ClientTask:
     """Other tasks name its value; unset when none does."""
     is_persisted: bool = field(init=False)
     """The user wants the object storage to keep a copy of its result; unset for all others."""
+    calls: int = field(init=False)
+    """Calls in a chunk; unset for a task of another kind."""
     label: tuple[bytes, bytes] = field(init=False)
     """Key and tag of a task of a durable session; other tasks have none, not even an empty one."""
 

@@ -56,11 +56,12 @@ MAP_PAGE = "docs/client.md#many-calls-map-and-starmap"
 
 
 class _Ran(NamedTuple):
-    """What ended of one function in the window."""
+    """What ended of one function in the window. has_chunks: of a map, whose calls need no task each."""
 
     ended: int
     failed: int
     seconds: float
+    has_chunks: bool = False
 
 
 class _Window:
@@ -88,7 +89,8 @@ class _Window:
             known = before.get(row.name, FunctionRow() if all_listed else None)
             if known is not None and known.ended <= row.ended and known.failed <= row.failed:
                 seconds = max(0.0, row.seconds_total - known.seconds_total)
-                self.ran[row.name] = _Ran(row.ended - known.ended, row.failed - known.failed, seconds)
+                counts = row.ended - known.ended, row.failed - known.failed
+                self.ran[row.name] = _Ran(*counts, seconds, row.has_chunks)
 
     @property
     def is_steady(self) -> bool:
@@ -125,7 +127,7 @@ def _short_tasks(window: _Window) -> list[FindingRow]:
     """All slots have tasks of one function only, and these take so little that the time between them counts."""
     name, ran = max(window.ran.items(), key=lambda item: item[1].ended, default=("", _Ran(0, 0, 0.0)))
     is_alone = ran.ended >= 0.99 * window.ended and window.done >= 0.99 * window.ended
-    if not (ran.ended >= MANY_TASKS and is_alone and window.is_steady) or any(
+    if not (ran.ended >= MANY_TASKS and is_alone and window.is_steady and not ran.has_chunks) or any(
         each.tasks.suspended or any(row.running for row in each.functions if row.name != name) for each in window.states
     ):
         return []
@@ -147,7 +149,8 @@ def _busy_scheduler(window: _Window) -> list[FindingRow]:
     least = min(each.scheduler.cpu_percent for each in window.states)
     seconds, ended = sum(ran.seconds for ran in window.ran.values()), sum(ran.ended for ran in window.ran.values())
     mean = seconds / ended if min(ended, window.done) >= 0.9 * window.ended > 0 else inf
-    if least < SCHEDULER_PERCENT or window.per_second < SCHEDULER_TASKS or mean > CHUNK_SECONDS:
+    is_busy = least >= SCHEDULER_PERCENT and window.per_second >= SCHEDULER_TASKS
+    if not is_busy or mean > CHUNK_SECONDS or any(ran.has_chunks for ran in window.ran.values()):
         return []
     text = (
         f"The scheduler used at least {least:.0f} % of a CPU at all times of {window.past}, at "

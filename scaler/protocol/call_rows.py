@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, NamedTuple, Protocol
 
 from scaler.protocol.monitor_columns import INTERNAL, Column
 
@@ -10,7 +10,7 @@ _PROGRESS = Column(
     "Progress",
     "percent",
     1,
-    "Ended items of all; the bar: done, failed, running, queued",
+    "Items that are done, of all; the bar: done, failed, cancelled, running, queued",
     after="client",
     volatile=True,
 )
@@ -23,8 +23,9 @@ _RATE = Column("Items/s", "count", 2, "That ended lately", volatile=True, zero_i
 class CallRow(NamedTuple):
     """A call of a client: a map, a graph, all single submits of a function, or all tasks with a tag.
 
-    Its items are tasks, except in maps. queued: also those that the client has not sent. reason: why the oldest of its
-    waiting tasks waits.
+    Its items are tasks, except in maps. queued: also items that the client has not sent. ended: also failed and
+    cancelled ones. cancelled: also items that a client never sent because the call is over. reason: why the oldest
+    waiting task waits. has_chunks: the durations of items are not known, because some tasks were chunks.
     """
 
     id: str = ""
@@ -35,15 +36,17 @@ class CallRow(NamedTuple):
     running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
-    cancelled: Annotated[int, Column(help="Tasks that were cancelled")] = 0
+    cancelled: Annotated[int, Column("Cancelled", "count", 2, "Also items that were never sent", zero_is_none=True)] = 0
     began_at: Annotated[float, Column("Began", "time", 3)] = 0.0
+    has_chunks: Annotated[bool, INTERNAL] = False
     p50_seconds: Annotated[float, INTERNAL] = 0.0
     p95_seconds: Annotated[float, INTERNAL] = 0.0
     max_seconds: Annotated[float, INTERNAL] = 0.0
     reason: Annotated[str, Column("Why it waits", help="Why the oldest of its waiting tasks waits")] = ""
     oldest: Annotated[str, Column(help="The task that this is about")] = ""
     job_ended: Annotated[int, Column(help="Items that have ended; of single submits since there last were none")] = 0
-    job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
+    job_failed: Annotated[int, Column(help="Items of job_ended that failed")] = 0
+    job_cancelled: Annotated[int, Column(help="Items of job_ended that were cancelled")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
     left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
@@ -54,9 +57,27 @@ class CallRow(NamedTuple):
 
     @property
     def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
-        items = self.job_ended + self.live
-        return 100.0 * self.job_ended / items if items else None
+        return done_percent(self)
 
 
-CALL_COLUMNS = CallRow._fields[:-5]
+class Job(Protocol):
+    """Counts of a call's or function's present or last job."""
+
+    @property
+    def job_ended(self) -> int: ...
+    @property
+    def job_failed(self) -> int: ...
+    @property
+    def job_cancelled(self) -> int: ...
+    @property
+    def live(self) -> int: ...
+
+
+def done_percent(row: Job) -> float | None:
+    """Return how much of a job has ended with a result; None for a job without items."""
+    items = row.job_ended + row.live
+    return 100.0 * (row.job_ended - row.job_failed - row.job_cancelled) / items if items else None
+
+
+CALL_COLUMNS = CallRow._fields[:-6]
 """What the scheduler sends of a call; the receiver sets the others."""

@@ -492,6 +492,7 @@ class TaskGroup:
     """Tasks and objects that each task needs, in the order of the arguments' placeholders."""
     labels: f.RaggedPayloads = field(default_factory=list)
     """Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing."""
+    calls: f.Profile = field(default_factory=list)  # calls in each task, which is a chunk of a map; empty: one in each
 
 
 @message(5, to_scheduler=CLIENTS, batch=True)
@@ -640,6 +641,8 @@ class Done(Message):
     lanes: f.Lanes = field(default_factory=list)  # which processor of the worker ran them, from 1; 0: none did
     inputs_us: f.Profile = field(default_factory=list)  # of the wall time: until stored inputs had come
     inputs_bytes: f.Profile = field(default_factory=list)  # of these
+    calls: f.Profile = field(default_factory=list)  # calls that ended in a chunk of a map; 0: the task is a single call
+    failed_calls: f.Profile = field(default_factory=list)  # calls among these that failed
 
 
 @message(18, to_scheduler=(WORKER,), from_scheduler=CLIENTS)

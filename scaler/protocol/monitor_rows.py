@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, NamedTuple
 
-from scaler.protocol.call_rows import CallRow
+from scaler.protocol.call_rows import CallRow, done_percent
 from scaler.protocol.cost_rows import CostRow, ScalingRow
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.link_rows import LinkRow
@@ -284,19 +284,28 @@ class ClientRow(NamedTuple):
     running: Annotated[int, Column("Running", "count")] = 0
     ended: Annotated[int, Column("Ended", "count")] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
-    tasks: Annotated[int, Column(help="Tasks that have not ended")] = 0
+    cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
+    tasks: Annotated[int, Column(help="Calls that have not ended")] = 0
 
 
-_PROGRESS_HELP = "Ended tasks of those submitted since it last had none; the bar: done, failed, running, queued"
+_PROGRESS_HELP = "Calls that are done, of all since it last had none; the bar: done, failed, cancelled, running, queued"
 _PROGRESS = Column("Progress", "percent", 1, _PROGRESS_HELP, after="name", volatile=True)
 _LEFT = Column(
-    "Time left", "seconds", 1, "Until its present tasks have ended, while that is known", after="name", volatile=True
+    "Time left", "seconds", 1, "Until its present calls have ended, while that is known", after="name", volatile=True
 )
 _LEFT_ERROR = Column(unit="seconds", help="How wrong that may be", volatile=True)
 _RATE = Column("Tasks/s", "count", 2, "That ended lately", after="failed", volatile=True, zero_is_none=True)
-_P50 = Column("p50", "seconds", 2, "Half of its tasks take less, without waits for stored inputs", zero_is_none=True)
-_P95 = Column("p95", "seconds", 2, "95 % take less; nearly exact where tasks are alike", zero_is_none=True)
-_MAX = Column("Max", "seconds", 2, "The longest one", zero_is_none=True)
+_P50 = Column(
+    "p50",
+    "seconds",
+    2,
+    "Half of its calls take less, without waits for stored inputs; not known of chunks",
+    zero_is_none=True,
+)
+_P95 = Column(
+    "p95", "seconds", 2, "95 % take less; nearly exact where calls are alike; not known of chunks", zero_is_none=True
+)
+_MAX = Column("Max", "seconds", 2, "The longest call; not known of chunks", zero_is_none=True)
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"
 _TREND = Column("Trend", "percent", 2, "p50 against that of a day before, else of its last run", after="max_seconds")
@@ -309,9 +318,9 @@ _LEAK = Column("Leak per task", "bytes", 2, _LEAK_HELP, zero_is_none=True)
 
 
 class FunctionRow(NamedTuple):
-    """Tasks of one function. seconds_total: the time that its ended tasks took.
+    """Calls of one function: its tasks, and each item of a map's chunks. seconds_total: the time that ended calls took.
 
-    Its job are the tasks since it last had none that were alive.
+    ended: also failed and cancelled calls. Its job are the calls since it last had none that were alive.
     """
 
     name: Annotated[str, Column("Function")] = ""
@@ -319,6 +328,11 @@ class FunctionRow(NamedTuple):
     running: Annotated[int, Column("Running", "count", 2)] = 0
     ended: Annotated[int, Column("Ended", "count", 2)] = 0
     failed: Annotated[int, Column("Failed", "count")] = 0
+    cancelled: Annotated[int, Column("Cancelled", "count", 2, zero_is_none=True)] = 0
+    untimed: Annotated[int, Column(help="Ended calls without a duration, such as calls that never ran")] = 0
+    has_chunks: Annotated[bool, Column(help="Some of its tasks are chunks of a map, which are timed as a whole")] = (
+        False
+    )
     seconds_total: Annotated[float, Column("Time in all", "seconds", 2)] = 0.0
     p50_seconds: Annotated[float, _P50] = 0.0
     p95_seconds: Annotated[float, _P95] = 0.0
@@ -329,15 +343,17 @@ class FunctionRow(NamedTuple):
     leak_bytes: Annotated[int, _LEAK] = 0
     leak_processors: Annotated[int, Column(help="Processors in which its tasks leave memory behind")] = 0
     leak_judged: Annotated[int, Column(help="Processors of which it is known whether they do")] = 0
-    job_ended: Annotated[int, Column(help="Tasks of its present or last job that have ended")] = 0
-    job_failed: Annotated[int, Column(help="Those of them that failed")] = 0
+    job_ended: Annotated[int, Column(help="Calls of its present or last job that have ended")] = 0
+    job_failed: Annotated[int, Column(help="Calls of job_ended that failed")] = 0
+    job_cancelled: Annotated[int, Column(help="Calls of job_ended that were cancelled")] = 0
     tasks_per_second: Annotated[float, _RATE] = 0.0
     left_seconds: Annotated[float | None, _LEFT] = None
     left_error_seconds: Annotated[float | None, _LEFT_ERROR] = None
 
     @property
     def mean_seconds(self) -> Annotated[float, _MEAN]:
-        return self.seconds_total / self.ended if self.ended else 0.0
+        timed = self.ended - self.untimed
+        return self.seconds_total / timed if timed > 0 else 0.0
 
     @property
     def trend_percent(self) -> Annotated[float | None, _TREND]:
@@ -350,11 +366,10 @@ class FunctionRow(NamedTuple):
 
     @property
     def progress_percent(self) -> Annotated[float | None, _PROGRESS]:
-        tasks = self.job_ended + self.live
-        return 100.0 * self.job_ended / tasks if tasks else None
+        return done_percent(self)
 
 
-FUNCTION_COLUMNS = FunctionRow._fields[:-5]
+FUNCTION_COLUMNS = FunctionRow._fields[:-6]
 """What the scheduler sends of a function; the receiver sets the others."""
 
 
@@ -483,7 +498,10 @@ class SpendingRow(NamedTuple):
 
 
 class TaskCounts(NamedTuple):
-    """Tasks by their state now, and by how they have ended since the scheduler's start."""
+    """Calls by their state now, and by how they have ended since the scheduler's start.
+
+    A task is one call, or several as a chunk of a map: of these, one runs and the others are assigned.
+    """
 
     waiting: int = 0
     ready: int = 0

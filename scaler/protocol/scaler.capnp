@@ -365,9 +365,11 @@ struct TaskGroup {
   labels @5 :Data;
   # Of tasks of a durable session: the user's key and tag of each in UTF-8 (empty: it has none), or nothing; one behind
   # the other
-  payloadSizes @6 :List(UInt32);  # in bytes
-  payloads @7 :Data;             # the arguments; one behind the other
-  spec @8 :Spec;
+  calls @6 :List(UInt64);
+  # calls in each task, which is a chunk of a map; empty: one in each; empty when no task of the batch has it
+  payloadSizes @7 :List(UInt32);  # in bytes
+  payloads @8 :Data;             # the arguments; one behind the other
+  spec @9 :Spec;
 }
 
 struct Submit {
@@ -506,8 +508,11 @@ struct Done {
   lanes @7 :List(UInt16);        # which processor of the worker ran them, from 1; 0: none did; or empty
   inputsUs @8 :List(UInt64);     # of the wall time: until stored inputs had come; empty when no task of the batch has it
   inputsBytes @9 :List(UInt64);  # of these; empty when no task of the batch has it
-  payloadSizes @10 :List(UInt32);  # in bytes
-  payloads @11 :Data;            # as in Finished; one behind the other
+  calls @10 :List(UInt64);
+  # calls that ended in a chunk of a map; 0: the task is a single call; empty when no task of the batch has it
+  failedCalls @11 :List(UInt64);  # calls among these that failed; empty when no task of the batch has it
+  payloadSizes @12 :List(UInt32);  # in bytes
+  payloads @13 :Data;            # as in Finished; one behind the other
 }
 
 struct Started {

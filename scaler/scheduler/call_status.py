@@ -30,7 +30,7 @@ def call_rows(
         for group in client.groups.values():
             for call in (group.call, *group.tags):
                 groups[call].append(group)
-                live[call] += group.live
+                live[call] += group.live + group.more
     calls, tags = state.calls, state.tags
     ended_tags = islice(reversed(tags.kept.values()), most // 4)  # of calls there are many more
     known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
@@ -47,17 +47,22 @@ def call_rows(
 
 
 def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> CallRow:
-    """Return the row of a call with its counts. live, running: tasks. has_client: its client may submit more."""
-    p50, p95, longest = (round(seconds, 6) for seconds in spread(call.timings))
+    """Return the row of a call with its counts.
+
+    live: items, or tasks. running: tasks, each of which runs an item. has_client: its client may submit more.
+    """
+    has_chunks = any(timing.has_chunks for timing in call.timings)
+    p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else call.timings))
     report = call.report
-    ended, failed, queued = call.submitted - live, call.failed, live - running
+    ended, failed, cancelled, queued = call.submitted - live, call.failed, call.cancelled, live - running
     if report is not None and report.has_chunks:
-        ended, failed = report.ended, report.failed
-        unsent = report.items - report.sent
-        in_flight = max(0, report.sent - report.ended)
-        # Chunks of one call are of about equal sizes, but the client says only how many items all of them have.
-        running = min(in_flight, max(running, round(in_flight * running / live))) if live else 0
-        queued = in_flight - running + unsent if (has_client and not report.is_over) else 0
+        # The client knows of items that it could not send, and the scheduler of items that ended since the report.
+        ended, failed = max(ended, report.ended), max(failed, report.failed - cancelled)
+        unsent = max(0, report.items - ended - live)
+        if has_client and not report.is_over:
+            queued += unsent
+        else:
+            ended, cancelled = ended + unsent, cancelled + unsent
     return CallRow(
         id=call.id,
         call="tag" if call.is_tag else report.verb if report is not None else "submit",
@@ -67,7 +72,8 @@ def counted_row(call: CallRecord, live: int, running: int, has_client: bool) -> 
         running=running,
         ended=ended,
         failed=failed,
-        cancelled=call.cancelled,
+        cancelled=cancelled,
+        has_chunks=has_chunks,
         p50_seconds=p50,
         p95_seconds=p95,
         max_seconds=longest,

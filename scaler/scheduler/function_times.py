@@ -70,7 +70,9 @@ class FunctionTimes:
     def _row(self, name: str, now: _Counted, at: float) -> FunctionTimesRow:
         before = self._before.get(name, _NOTHING)
         counts = [_since(self._histograms.get(timing), timing) for timing in now.timings]
-        p50, p95 = (round(seconds, 6) for seconds in quantiles(counts, (0.5, 0.95)))
+        if any(timing.has_chunks for timing in now.timings):  # the durations are not those of calls
+            counts = []
+        p50, p95 = (round(seconds, 6) for seconds in quantiles(counts, (0.5, 0.95))) if counts else (0.0, 0.0)
         return FunctionTimesRow(
             at=round(self._began_at, 3),
             seconds=round(max(0.0, at - self._began_at), 3),
@@ -88,7 +90,7 @@ def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
     records: dict[Function, None] = {}
     for client in state.all_clients():
         for group in client.groups.values():
-            live[group.function.name] += group.live
+            live[group.function.name] += group.live + group.more
             records[group.function] = None
     by_name: defaultdict[str, list[Function]] = defaultdict(list)
     for record in dict.fromkeys([*records, *state.functions.values()]):
@@ -98,7 +100,7 @@ def _counted(state: ClusterState) -> Iterator[tuple[str, _Counted]]:
         yield (
             name,
             _Counted(
-                sum(record.submitted for record in found) - live[name],
+                sum(record.submitted + record.more for record in found) - live[name],
                 sum(record.failed for record in found),
                 sum(record.wall_us for record in found),
                 timings,

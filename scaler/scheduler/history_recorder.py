@@ -179,14 +179,14 @@ class HistoryRecorder:
             done=ended[Outcome.SUCCESS],
             failed=sum(ended[outcome] for outcome in _FAILED),
             cancelled=ended[Outcome.CANCELLED],
-            living=state.living_tasks,
+            living=state.living_tasks + state.more,
             workers=len(state.workers),
             managers=len(state.managers),
             cost=float(state.ledger.run),
             lag_seconds=self._lag_seconds() if is_sample else 0.0,
             slots=sum(worker.slots for worker in workers),
             running=running,
-            queued=max(0, state.living_tasks - running - suspended),
+            queued=max(0, state.living_tasks + state.more - running - suspended),
             memory_bytes=own.rss_bytes + sum(map(_memory_of, workers)),
         )
 

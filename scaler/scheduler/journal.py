@@ -153,7 +153,8 @@ class _Client:
 
     joined: ClientJoined
     functions: dict[bytes, bytes] = field(default_factory=dict)
-    tasks: dict[bytes, tuple[Spec, bytes, tuple[bytes, ...]]] = field(default_factory=dict)
+    tasks: dict[bytes, tuple[Spec, bytes, tuple[bytes, ...], int]] = field(default_factory=dict)
+    """Spec, payload, references, and number of calls; 0 where the message did not say."""
     results: dict[bytes, tuple[int, bytes, int, int, int]] = field(default_factory=dict)
     """Outcome, payload, duration, CPU time and peak memory."""
     values: dict[bytes, bytes] = field(default_factory=dict)
@@ -174,7 +175,8 @@ class _Client:
                 is_known = identifier in self.tasks or identifier in self.results
                 if not is_known:
                     references = group.references[row] if group.references else ()
-                    self.tasks[identifier] = group.spec, group.payloads[row], references
+                    calls = group.calls[row] if group.calls else 0
+                    self.tasks[identifier] = group.spec, group.payloads[row], references, calls
                 if self.is_durable and (group.spec != _ANY or identifier not in self.labels):
                     note_label(self.labels, group, row, runs=not is_known)
 
@@ -202,7 +204,7 @@ class _Client:
             size += GROUP_BYTES + len(function[1])
         for spec, rows in groupby(self.tasks.items(), lambda item: item[1][0]):
             group: TaskGroup | None = None
-            for identifier, (_, payload, references) in rows:
+            for identifier, (_, payload, references, calls) in rows:
                 if size > SPLIT_BATCH_BYTES:
                     yield message
                     message, size, group = Submit([], []), 0, None
@@ -213,6 +215,8 @@ class _Client:
                 group.ids.append(identifier)
                 group.payloads.append(payload)
                 group.references.append(references)
+                if calls:  # tasks of one spec all have it, or none
+                    group.calls.append(calls)
                 size += ROW_BYTES + len(payload) + ID_BYTES * len(references)
         yield message
 

@@ -200,9 +200,10 @@ class _Census:
 
     def __init__(self, state: ClusterState) -> None:
         workers = state.workers.values()
+        self._usage = state.usage
+        # Of a chunk, one call runs and the others wait.
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
-        self._usage = state.usage
         suspended = Counter(worker.tasks[task].group for worker in workers for task in worker.blocked)
         self._by_owner: Counter[ClientRecord | str] = Counter()
         for group, count in chain(running.items(), suspended.items()):
@@ -210,10 +211,17 @@ class _Census:
             self._by_owner[group.function.name] += count
         self.live: Counter[str] = Counter()
         self.queued: defaultdict[Kind, list[Group]] = defaultdict(list)
+        self._live_of: Counter[ClientRecord] = Counter()
+        more_ready = more_assigned = 0
         records: dict[Function, None] = {}
         for client in state.all_clients():
             for group in client.groups.values():
-                self.live[group.function.name] += group.live
+                live = group.live + group.more
+                self.live[group.function.name] += live
+                self._live_of[client] += live
+                if group.more:
+                    more_ready += group.in_calls(group.ready) - group.ready
+                    more_assigned += group.in_calls(group.assigned) - group.assigned
                 records[group.function] = None
                 if group.live > group.assigned:
                     self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
@@ -221,14 +229,17 @@ class _Census:
         for record in dict.fromkeys(chain(records, state.functions.values())):
             total = totals.setdefault(record.name, Function(record.name, record.needs))
             total.submitted += record.submitted
+            total.more += record.more
             total.failed += record.failed
+            total.cancelled += record.cancelled
+            total.untimed += record.untimed
             total.wall_us += record.wall_us
             total.timings |= record.timings
         self.functions = list(totals.values())
         self.tasks = TaskCounts(
-            waiting=state.waiting,
-            ready=state.ready.count,
-            assigned=sum(worker.busy for worker in workers),
+            waiting=state.waiting + max(0, state.more - more_ready - more_assigned),
+            ready=state.ready.count + more_ready,
+            assigned=sum(worker.busy for worker in workers) + more_assigned,
             running=running.total(),
             suspended=suspended.total(),
             ended={state_name(code): count for code, count in state.ended.items()},
@@ -256,17 +267,24 @@ class _Census:
         )
 
     def client(self, client: ClientRecord) -> ClientRow:
-        live = len(client.tasks)
+        live = self._live_of[client]
         return ClientRow(
-            id=client.id.hex(), name=client.name[:MAX_TEXT], tasks=live, **self._counts(live, client, client)
+            id=client.id.hex(),
+            name=client.name[:MAX_TEXT],
+            tasks=live,
+            **self._counts(live, client.submitted, client, client),
         )
 
     def function(self, function: Function, p50_before: Mapping[str, float]) -> FunctionRow:
-        counts = self._counts(self.live[function.name], function, function.name)
-        p50, p95, longest = (round(seconds, 6) for seconds in spread(function.timings))
+        counts = self._counts(self.live[function.name], function.submitted + function.more, function, function.name)
+        # A chunk's duration says nothing of how the durations of its calls differ.
+        has_chunks = any(timing.has_chunks for timing in function.timings)
+        p50, p95, longest = (round(seconds, 6) for seconds in spread(() if has_chunks else function.timings))
         return FunctionRow(
             name=function.name[:MAX_TEXT],
             seconds_total=function.wall_us / 1e6,
+            untimed=function.untimed,
+            has_chunks=has_chunks,
             p50_seconds=p50,
             p95_seconds=p95,
             max_seconds=longest,
@@ -288,13 +306,16 @@ class _Census:
             "leak_judged": leak.judged,
         }
 
-    def _counts(self, live: int, owner: ClientRecord | Function, key: ClientRecord | str) -> dict[str, int]:
+    def _counts(
+        self, live: int, submitted: int, owner: ClientRecord | Function, key: ClientRecord | str
+    ) -> dict[str, int]:
         running = self._by_owner[key]
         return {
             "queued": live - running,
             "running": running,
-            "ended": owner.submitted - live,
+            "ended": submitted - live,
             "failed": owner.failed,
+            "cancelled": owner.cancelled,
         }
 
 
@@ -399,8 +420,8 @@ def _waiting(state: ClusterState, kind: Kind, groups: list[Group], outlook_of: C
         function=name,
         capabilities=str(needs)[:MAX_TEXT],
         priority=priority,
-        tasks=sum(group.live - group.assigned for group in groups),
-        ready=sum(group.ready for group in groups),
+        tasks=sum(group.in_calls(group.live - group.assigned) for group in groups),
+        ready=sum(group.in_calls(group.ready) for group in groups),
         age_seconds=max(0.0, state.now - since),
         reason=reason,
         oldest=oldest,

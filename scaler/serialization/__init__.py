@@ -243,14 +243,19 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
     raise SerializationError(f"{serializer!r}.serialize must return bytes, not {type(made).__name__}")
 
 
-class Divisible(ABC):
-    """A value of several, where one that cannot be serialized must not take the others with it."""
+class Divisible:
+    """The values of several calls, where a value that cannot be serialized must not take the others with it."""
 
     __slots__ = ()
 
-    @abstractmethod
+    @property
+    def calls(self) -> tuple[int, int]:
+        """How many calls ended, and how many of these failed."""
+        raise NotImplementedError
+
     def serializable(self) -> object:
         """Return the same without the values that cannot be serialized. Asked only when the whole cannot be."""
+        raise NotImplementedError
 
 
 def dump_value(value: object, serializer: Serializer | None = None, what: str = "the result") -> Parts:

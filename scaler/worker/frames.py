@@ -198,13 +198,14 @@ def _read_file(descriptor: int) -> bytes:
         raise ProtocolError(f"a memory file of size {size} cannot be read: {error}") from error
 
 
-RESULT = struct.Struct("<16sHBBQQQQIQI")
+RESULT = struct.Struct("<16sHBBQQQQIQIII")
 """task id, attempt, outcome, 1 if profiled, wall microseconds, CPU microseconds, peak bytes, when it began (monotonic
-nanoseconds), microseconds of these in which it got stored inputs, their bytes, payload length."""
+nanoseconds), microseconds of these in which it got stored inputs, their bytes, calls of a chunk that ended (0: the task
+is a single call), how many of these calls failed, payload length."""
 RESULTS = struct.Struct("<BxHII")
 """kind, rows, batch number, length of all payloads."""
 
-ResultRow = tuple[bytes, int, int, int, int, int, int, int, int, int, int]
+ResultRow = tuple[bytes, int, int, int, int, int, int, int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,7 +66,7 @@ def tagged(client: Client) -> dict[str, CallRow]:
     return {row.name: row for row in client.cluster().calls if (row.call, row.client) == ("tag", "tagged")}
 
 
-def test_maps_count_items_and_graphs_and_submits_count_tasks() -> None:
+def test_maps_count_items_and_graphs_and_submits_count_tasks_in_calls_and_functions() -> None:
     with (
         SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,
         Client(cluster.get_address(), name="desk") as client,
@@ -92,3 +92,8 @@ def test_maps_count_items_and_graphs_and_submits_count_tasks() -> None:
             ("submit", "abs"): (2, 0, "desk"),
             ("map", "hash"): (3, 0, "desk"),
         }
+        functions = {row.name: row for row in client.cluster().functions}
+        counts = {name: (row.ended, row.failed, row.progress_percent) for name, row in functions.items()}
+        assert counts["divide"] == (400, 10, 97.5)
+        assert functions["divide"].has_chunks
+        assert functions["divide"].mean_seconds < functions["divide"].seconds_total / 100

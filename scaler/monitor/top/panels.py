@@ -36,7 +36,7 @@ WAITING_HEAD = f"{'tasks':>6} {'ready':>6} {'oldest':>6} function, needs, and wh
 TASKS_HEAD = f"{'task':32} {'state':12} {'for':>7} {'pid':>8} function"
 
 Pairs = Sequence[tuple[str, str]]
-_COUNTS = "queued    run  ended failed"
+_COUNTS = "queued    run   done failed"
 _STATES = {"away": "out of contact", "held": "held: too many failures", "ends": "ends: takes no new tasks"}
 
 
@@ -203,7 +203,7 @@ def _call_text(row: CallRow) -> str:
 
 
 def _counts(row: FunctionRow | ClientRow | CallRow) -> str:
-    numbers = (row.queued, row.running, row.ended, row.failed)
+    numbers = (row.queued, row.running, row.ended - row.failed - row.cancelled, row.failed)
     return " ".join(formats.right(formats.short_count(number), 6) for number in numbers)
 
 

@@ -1,7 +1,7 @@
 """Counts the tasks of each call of a client: of a `map`, a graph, a tag, and all single submits of one function. Pure.
 
 A group of tasks belongs to one call, so counting costs something per group, and per task only for those that fail.
-Of a `map`, whose tasks are chunks of items, the client tells the items: it knows which ones a chunk had that failed.
+Of a `map`, whose tasks are chunks, items are counted, and the client reports how many the whole call has.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CallKey = tuple[bytes, int | str]
 
 @dataclass(slots=True, eq=False)
 class CallRecord:
-    """One call. submitted, failed, cancelled: its tasks. groups: how many of them are alive."""
+    """One call of a client. submitted, failed, cancelled: items, or tasks. groups: how many groups are alive."""
 
     key: CallKey
     client: str

@@ -84,10 +84,12 @@ class ClusterState:
         self.locality = Locality(self.ready, self.directory, self.tracker.rates)
         self.waiting = 0
         """Tasks in state Waiting or Delayed."""
+        self.more = 0
+        """Calls beyond one per living task: a chunk has several."""
         self.held: dict[Task, None] = {}
         """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)
-        """Tasks that ended since the start, by outcome."""
+        """Calls that ended since the start, by outcome."""
         self.is_recorded = False
         """Failures are published even while no monitor is there."""
         self.memory_kills = self.processors_replaced = 0

@@ -49,6 +49,8 @@ class Timing:
     """The longest of all, however long ago."""
     halved: int = 0
     """How often all counts were halved."""
+    has_chunks: bool = False
+    """Tasks are chunks of several calls, so the durations are not those of calls."""
     taken: float = 0
     taken_us: float = 0
     """The sums of tasks and microseconds when the last batch had been taken in."""

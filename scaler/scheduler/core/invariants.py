@@ -113,6 +113,10 @@ def _check_tasks(state: ClusterState, clients: list[ClientRecord]) -> None:
         counted = (group.live, group.ready, group.assigned)
         true = (live[group], ready[group], assigned[group])
         assert counted == true, f"group {group.spec.name} counts {counted}, and has {true}"
+        assert group.calls.keys() <= group.client.tasks.keys(), f"group {group.spec.name} counts calls of an ended task"
+        assert group.more == sum(group.calls.values()) - len(group.calls), f"group {group.spec.name} counts calls wrong"
+    more = sum(group.more for group in groups)
+    assert state.more == more, f"{state.more} calls are counted beyond one per task, and there are {more}"
 
 
 def _check_workers(state: ClusterState) -> None:

@@ -36,6 +36,7 @@ from scaler.protocol.messages import (
     Spec,
     StoreDetails,
     StoreReport,
+    TaskGroup,
     UnitState,
     UnitStatus,
     WorkerDetails,
@@ -58,6 +59,8 @@ ROUND_TRIPS_KEPT = 5
 MAX_ROUND_TRIP_SECONDS = 1.0
 """A longer one, as a worker reports it, does not let it have more tasks."""
 ALIVE = (UnitState.WAITING, UnitState.PENDING, UnitState.RUNNING)
+MAX_CALLS_OF_TASK = 1 << 32
+"""A client's word for more is not believed: counts must stay exact in every reader."""
 ARRIVAL_SECONDS = 0.1
 """Resolution of the times at which the tasks of a group arrived."""
 MAX_ARRIVALS = 1_000
@@ -66,12 +69,19 @@ MAX_ARRIVALS = 1_000
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts of all tasks of one name and the same needs since the start. Those that are not alive have ended."""
+    """Counts of all tasks of one name and the same needs since the start. Those that are not alive have ended.
+
+    failed, cancelled: calls, of which a chunk has several. more: calls beyond one per task. untimed: calls that ended
+    without a duration, such as those that never ran.
+    """
 
     name: str
     needs: Needs
     submitted: int = 0
     failed: int = 0
+    cancelled: int = 0
+    more: int = 0
+    untimed: int = 0
     wall_us: int = 0
     """Total duration of the tasks that ended."""
     viewed: tuple[int, int] = (0, 0)
@@ -100,6 +110,10 @@ class Group:
     live: int = 0
     ready: int = 0
     assigned: int = 0
+    calls: dict[bytes, int] = field(default_factory=dict)
+    """Living tasks that are chunks of several calls."""
+    more: int = 0
+    """Calls beyond one per living task."""
     arrivals: list[tuple[float, bytes]] = field(default_factory=list)
     """When its queued tasks arrived, by the scheduler's clock, each time with the last task that arrived then."""
 
@@ -121,6 +135,24 @@ class Group:
         Where all of these have left the queue, and earlier tasks came back, it is the last arrival.
         """
         return next((each for each in self.arrivals if self._has_queued(each[1])), self.arrivals[-1])
+
+    @property
+    def records(self) -> tuple[Function | ClientRecord | CallRecord, ...]:
+        """What counts how the group's calls end."""
+        return self.function, self.client, self.call, *self.tags
+
+    def note_calls(self, columns: TaskGroup) -> int:
+        """Note how many calls new tasks have, and return how many these are beyond one per task."""
+        more, tasks = 0, self.client.tasks
+        for task, calls in zip(columns.ids, columns.calls, strict=True):
+            if calls > 1 and task not in self.calls and task in tasks and tasks[task].group is self:
+                self.calls[task] = min(calls, MAX_CALLS_OF_TASK)
+                more += self.calls[task] - 1
+        return more
+
+    def in_calls(self, tasks: int) -> int:
+        """Return about how many calls some living tasks have, whose chunks are of the same size as the others'."""
+        return tasks + round(self.more * tasks / self.live) if self.more else tasks
 
     def _has_queued(self, task: bytes) -> bool:
         found = self.client.tasks.get(task)
@@ -376,8 +408,9 @@ class ClientRecord(PeerRecord):
     """Of the last Finished that it was sent."""
     unacknowledged: deque[Finished] = field(default_factory=deque)
     submitted: int = 0
-    """All tasks since it joined; those that are not in `tasks` have ended."""
+    """All calls since it joined; a chunk has several. All but those of living tasks have ended."""
     failed: int = 0
+    cancelled: int = 0
     terminated: bool = False
     is_recovered: bool = False
     """The journal brought it back, and the client has not come yet."""

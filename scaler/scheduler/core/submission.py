@@ -139,12 +139,12 @@ class Submission:
                 referencing.append(task)
             else:
                 ready.append(task)
-        self._count(group, len(tasks) - before)
+        new = self._count(group, len(tasks) - before, columns)
         account.size_bytes += room - left
         if len(tasks) > before:
             group.arrived(task.id, self._state.now)
             submitted, key = self._state.submitted, (client, group.function.name)
-            submitted[key] = submitted.get(key, 0) + len(tasks) - before
+            submitted[key] = submitted.get(key, 0) + new
         if ready:
             self._state.ready.add(group, ready)
         if rejected:
@@ -185,7 +185,7 @@ class Submission:
                 if session is not None:
                     client.account.size_bytes += note_label(session.labels, columns, row)
                 rejected.append(task)
-        self._count(group, len(rejected))
+        self._count(group, len(rejected), columns)
         self._tasks.reject(rejected, why)
         self._outbox.finish_unretained(client, refused, Outcome.REJECTED, disk_failure.encode())
         kept = self._state.refused
@@ -195,15 +195,19 @@ class Submission:
         while len(kept) > MAX_REFUSED_KEPT:
             del kept[next(iter(kept))]
 
-    @staticmethod
-    def _count(group: Group, tasks: int) -> None:
+    def _count(self, group: Group, tasks: int, columns: TaskGroup) -> int:
+        """Count new tasks, and return how many calls they have."""
+        more = group.note_calls(columns) if columns.calls else 0
         group.live += tasks
+        group.more += more
+        self._state.more += more
         group.function.submitted += tasks
-        group.call.submitted += tasks
-        for tag in group.tags:
-            tag.submitted += tasks
-        group.client.submitted += tasks
+        group.function.more += more
+        group.client.submitted += tasks + more
+        for call in (group.call, *group.tags):
+            call.submitted += tasks + more
         group.client.account.tasks += tasks
+        return tasks + more
 
     # -- groups
 

@@ -41,6 +41,7 @@ from scaler.protocol.messages import (
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
+from scaler.scheduler.core.chunk_counts import NO_CALLS, calls_of, recount
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
@@ -121,6 +122,8 @@ class Tasks:
         self._outbox = outbox
         self._batch = NO_BATCH
         """The Done that is taken in."""
+        self._called = NO_CALLS
+        """By task of this Done: how many calls of a chunk ended, and how many of those failed."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
@@ -331,9 +334,8 @@ class Tasks:
             batch = worker.begin_results()
         self._batch = batch
         worker_tasks = worker.tasks
-        cpu_us = message.cpu_us
-        peak_bytes = message.peak_bytes
-        inputs_us = message.inputs_us
+        cpu_us, peak_bytes, inputs_us = message.cpu_us, message.peak_bytes, message.inputs_us
+        self._called = calls_of(message)
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
@@ -384,7 +386,7 @@ class Tasks:
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
             timing.refresh(worker.paces)
-        self._batch = NO_BATCH
+        self._batch, self._called = NO_BATCH, NO_CALLS
         self.settle(batch)
         worker.note_progress(now, healthy)
 
@@ -721,12 +723,7 @@ class Tasks:
         if type(state) is Assigned or type(state) is Recalled:
             task.state = state.worker.terminated
         else:
-            task.state = TERMINATED
-            if type(state) is Ready:
-                self._ready.drop(task)
-            elif type(state) is Waiting or type(state) is Delayed:
-                self._state.waiting -= 1
-                self._state.held.pop(task, None)
+            self._end_queued(task)
         del client.tasks[task.id]
         group.live -= 1
         account = client.account
@@ -761,8 +758,18 @@ class Tasks:
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
+        if group.calls or self._called:
+            recount(self._state, task, outcome, self._called.get(task.id), duration_us)
         if not group.live:
             self.drop_group(group)
+
+    def _end_queued(self, task: Task) -> None:
+        state, task.state = task.state, TERMINATED
+        if type(state) is Ready:
+            self._ready.drop(task)
+        elif type(state) is Waiting or type(state) is Delayed:
+            self._state.waiting -= 1
+            self._state.held.pop(task, None)
 
     @staticmethod
     def _note_result(changes: Changes, task: Task, retained: RetainedResult) -> None:
@@ -779,14 +786,14 @@ class Tasks:
         A cancelled one is counted, too.
         """
         outcome, payload, duration_us, cpu_us, peak_bytes = columns
+        if not duration_us:
+            task.group.function.untimed += 1
         if outcome == _CANCELLED:
-            for call in (task.group.call, *task.group.tags):
-                call.cancelled += 1
+            for counts in task.group.records:
+                counts.cancelled += 1
             return
-        task.group.function.failed += 1
-        for call in (task.group.call, *task.group.tags):
-            call.failed += 1
-        task.group.client.failed += 1
+        for counts in task.group.records:
+            counts.failed += 1
         if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
         record = FailureRecord.of(task, payload)

@@ -109,7 +109,7 @@ class ServiceCalls(ExecutorBase):
                         self._begun(max(0.0, now - item.duration_us * 1e-6 - call.dispatched_at))
                     began_us = min(micros(_began_at(call)), micros(now) - item.duration_us)
                     self.free_lane(call.lane)
-                    self.ended(call, *item[2:], (began_us, call.lane, 0, 0))
+                    self.ended(call, *item[2:], (began_us, call.lane, 0, 0, 0, 0))
             case ExecutorDegraded(text):
                 self._executor_reason = text
             case _:

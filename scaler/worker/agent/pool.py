@@ -555,7 +555,7 @@ class ProcessorPool(ExecutorBase):
         lane = processor.lane
         at = 0
         for row in results.rows:
-            identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, began_ns, got_us, got_bytes, size = row
+            identifier, attempt, outcome, _, duration_us, cpu_us, peak_bytes, began_ns, *counts, size = row
             if (
                 not dispatched
                 or dispatched[0].id != identifier
@@ -571,7 +571,7 @@ class ProcessorPool(ExecutorBase):
             at += size
             item.spec.observe(duration_us)
             processor.ended.add(item.spec)
-            ran = began_ns // 1000, lane, got_us, got_bytes
+            ran = began_ns // 1000, lane, *counts
             self.ended(item, outcome, payload, duration_us, cpu_us, peak_bytes, ran)
         if not dispatched:
             processor.work_us = 0.0

@@ -237,9 +237,10 @@ class AttemptQueue:
         return items
 
 
-RanAt = tuple[int, int, int, int]
-"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, and their bytes."""
-NOWHERE: RanAt = 0, 0, 0, 0
+RanAt = tuple[int, ...]
+"""When an attempt began, its lane (0: it ran nowhere), how many microseconds it got stored inputs, their bytes, the
+calls of a chunk that ended, and how many of them failed."""
+NOWHERE: RanAt = 0, 0, 0, 0, 0, 0
 
 
 class ExecutorBase:
@@ -254,7 +255,7 @@ class ExecutorBase:
         """Those that came lately."""
         self._spec_count = 0
         self.commands: list[Command] = []
-        self._ended: list[tuple[bytes, int, int, bytes, int, int, int, int, int, int, int]] = []
+        self._ended: list[tuple[object, ...]] = []
         """Rows of the next Done: attempts that end in a row share one."""
         self._ended_at = 0
         """Before which command that Done comes."""
@@ -429,7 +430,7 @@ class ExecutorBase:
         if outcome is Outcome.NOT_STARTED and item.spec.wire.retries == 0:
             outcome = Outcome.WORKER_LOST  # it may have begun, and may not run twice
         payload = text.encode("utf-8", "replace")
-        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0))
+        self.ended(item, outcome, payload, duration_us, 0, peak_bytes, (began_us, lane, 0, 0, 0, 0))
 
     def returned(self, items: list[Attempt], started: bool) -> None:
         """Report that attempts are given back, or that they go on."""
@@ -484,6 +485,9 @@ class ExecutorBase:
             if not any(done.inputs_us):
                 done.inputs_us = []
                 done.inputs_bytes = []
+            if not any(done.calls):
+                done.calls = []
+                done.failed_calls = []
             self.commands.insert(self._ended_at, done)
             self._ended = []
             self._has_results = True

@@ -27,12 +27,12 @@ from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
-from scaler.serialization import dump_value, load_value, size_of, to_payload
+from scaler.serialization import Divisible, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
-from scaler.worker.processor.calling import Meter, failure_of, finish, run_preload
+from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish, run_preload
 from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
 from scaler.worker.processor.functions import (
     GET_TIMEOUT_SECONDS,
@@ -55,6 +55,8 @@ CHECK_NS = 100_000_000
 """Resident memory is checked at most this often, and once this long after the last task."""
 _WEIGHT = 0.25
 _NOTHING_GOT = (0, 0)
+_ONE_CALL = (0, 0)
+"""Counts of a task that is no chunk."""
 _NONE_PAYLOAD = pickle.dumps(None, 5)
 _PICKLE = 0x80
 _UNMEASURED = Meter()
@@ -362,6 +364,7 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(None)
             outcome = 0
+            calls = value.calls if isinstance(value, Divisible) else _ONE_CALL
             payload = _NONE_PAYLOAD if value is None and spec.serializer is None else b""
             if not payload:
                 parts = dump_value(value, spec.serializer)
@@ -376,6 +379,7 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
+            calls = calls_of(error)
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns
@@ -384,7 +388,7 @@ class _Processor:
         duration_us = duration_ns // 1000
         cost = meter.cpu_us, meter.peak_bytes
         got = self._objects.take_costs() if self._objects.got_ns else _NOTHING_GOT
-        row = (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, *got, len(payload))
+        row = (task, attempt, outcome, spec.profiling, duration_us, *cost, began_ns, *got, *calls, len(payload))
         results.add(row, payload, ended_ns)
         if spec.once or spec.stream_output or self._context.is_suspended:
             results.flush()

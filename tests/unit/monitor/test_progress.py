@@ -41,9 +41,9 @@ def test_a_job_is_what_was_submitted_since_the_function_last_had_no_tasks() -> N
     watched = Watched()
     watched.hear(0, 0, ended=1000, failed=7)
     row = watched.hear(70, 10, ended=1020, failed=9)
-    assert (row.job_ended, row.job_failed, row.progress_percent) == (20, 2, 20.0)
+    assert (row.job_ended, row.job_failed, row.progress_percent) == (20, 2, 18.0)
     row = watched.hear(0, 0, ended=1100, failed=9)
-    assert (row.job_ended, row.progress_percent, row.left_seconds) == (100, 100.0, None)
+    assert (row.job_ended, row.progress_percent, row.left_seconds) == (100, 98.0, None)
     row = watched.hear(30, 10, ended=1100, failed=9)
     assert (row.job_ended, row.job_failed, row.progress_percent) == (0, 0, 0.0)
 

@@ -193,7 +193,7 @@ def test_a_message_of_a_newer_version_is_refused_and_others_go_on() -> None:
 
 def test_a_small_body_that_claims_a_huge_list_costs_next_to_nothing() -> None:
     # The word before a list of structs: 4 times its length, words of data, pointers in each. Now 2^29 - 1 of none.
-    tag = (4).to_bytes(4, "little") + (0).to_bytes(2, "little") + (9).to_bytes(2, "little")
+    tag = (4).to_bytes(4, "little") + (0).to_bytes(2, "little") + (10).to_bytes(2, "little")
     body = submit()
     assert body.count(tag) == 1
     with pytest.raises(ProtocolError, match="malformed Submit"):

@@ -295,12 +295,13 @@ class Cluster:
         ids: list[bytes] | None = None,
         labels: Sequence[tuple[bytes, ...]] = (),
         again: int = 0,
+        calls: Sequence[int] = (),
         **options: object,
     ) -> list[bytes]:
-        """Submit tasks of one group; options are fields of Spec. Returns their ids."""
+        """Submit tasks of one group; options are fields of Spec. Returns their ids. calls: of each chunk."""
         spec = Spec(**{"function": FUNCTION, "name": "function", **options})  # type: ignore[arg-type]
         ids = ids or [self.task_id(client) for _ in range(count)]
-        group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references), list(labels))
+        group = TaskGroup(spec, ids, [b"\x80 arguments"] * len(ids), list(references), list(labels), list(calls))
         self.say(client, Submit([(FUNCTION, CODE)], [group], seen, again))
         return ids
 
@@ -315,12 +316,19 @@ class Cluster:
         payload: bytes = VALUE,
         seconds: float = 0.01,
         attempt: int | None = None,
+        calls: tuple[int, int] = (0, 0),
     ) -> None:
-        """The worker says that these ended, in their present attempt unless another is given."""
+        """The worker says that these ended, in their present attempt unless another is given.
+
+        calls: how many calls ended in each of these chunks, and how many of those failed.
+        """
         tasks = self.state.workers[self.peer(worker)].tasks
         attempts = [attempt if attempt is not None else tasks[task].attempt for task in ids]
         count = len(ids)
-        self.say(worker, Done(list(ids), attempts, [outcome] * count, [payload] * count, [int(seconds * 1e6)] * count))
+        done = Done(list(ids), attempts, [outcome] * count, [payload] * count, [int(seconds * 1e6)] * count)
+        if calls[0]:
+            done.calls, done.failed_calls = [calls[0]] * count, [calls[1]] * count
+        self.say(worker, done)
 
     def give_back(self, worker: str, *ids: bytes, started: bool = False) -> None:
         tasks = self.state.workers[self.peer(worker)].tasks

@@ -96,20 +96,32 @@ def test_retried_lost_failed_and_cancelled_tasks_count_once() -> None:
     assert counts(row)[2:] == (3, 1, 1)
 
 
-def test_a_map_counts_the_items_that_its_client_tells_and_those_that_were_not_sent() -> None:
+def test_a_map_counts_its_items_and_those_that_were_not_sent() -> None:
     cluster = Cluster()
     client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
-    first, _ = cluster.submit(client, 2, call=5)
+    first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
     cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20)]))
     (row,) = rows(cluster)
-    assert counts(row) == (90, 10, 0, 0, 0)  # one chunk of two runs: half of the items that were sent
-    cluster.finish(worker, first)
-    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 10, 3)]))
+    assert counts(row) == (99, 1, 0, 0, 0)  # of the chunk that runs, one item does
+    cluster.finish(worker, first, outcome=Outcome.EXCEPTION, calls=(10, 3))
     (row,) = rows(cluster)
-    assert counts(row) == (80, 10, 10, 3, 0)
-    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 20, 3, True)]))
+    assert counts(row) == (89, 1, 10, 3, 0)
+    cluster.finish(worker, second, calls=(10, 0))
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 20, True, 20, 20, 3, True)]))
     (row,) = rows(cluster)
     assert counts(row) == (0, 0, 20, 3, 0)
+
+
+def test_items_of_a_map_that_was_broken_off_are_cancelled_and_not_done() -> None:
+    cluster = Cluster()
+    client, worker = cluster.client(), cluster.worker("w", slots=1, queue_size=0)
+    first, second = cluster.submit(client, 2, call=5, calls=(10, 10))
+    cluster.finish(worker, first, calls=(10, 0))
+    cluster.cancel(client, second)
+    cluster.finish(worker, second, outcome=Outcome.CANCELLED)
+    cluster.say(client, CallsReported([CallReport(5, "map", "work", 100, True, 20, 20, 10, is_over=True)]))
+    (row,) = rows(cluster)
+    assert counts(row) == (0, 0, 100, 0, 90)
 
 
 def test_a_call_says_why_its_tasks_wait() -> None:

@@ -42,7 +42,7 @@ TASK_ID = b"t" * 16
 
 
 def row(payload: bytes, task: bytes = TASK_ID) -> ResultRow:
-    return (task, 1, 0, 0, 12 * 86_400_000_000, 0, 0, 23, 4, 5, len(payload))
+    return (task, 1, 0, 0, 12 * 86_400_000_000, 0, 0, 23, 4, 5, 6, 7, len(payload))
 
 
 @given(st.binary(max_size=100), st.lists(st.binary(max_size=50), max_size=5), st.text(max_size=20))

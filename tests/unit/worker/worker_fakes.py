@@ -68,7 +68,7 @@ class FakeProcessor:
         if outcome is not Outcome.SUCCESS:
             self.following.clear()
         self.finished += 1
-        self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 0, 0, 1))
+        self.page.append((task, attempt, outcome, 0, duration_us, 0, 0, round(self.begun_at * 1e9), 0, 0, 0, 0, 1))
 
     def flush(self) -> Results:
         """Send what is in the page."""

@@ -3,19 +3,19 @@
 import { NONE, age, clock, count, percent } from "./format.js";
 import { SAVED } from "./saved.js";
 
-/** How many tasks of the present or last job are done, failed, running and queued. */
-const parts = (row) => [row.job_ended - row.job_failed, row.job_failed, row.running, row.queued];
+/** How many calls of the present or last job are done, failed, cancelled, running and queued. */
+const parts = (row) => [row.job_ended - row.job_failed - row.job_cancelled, row.job_failed, row.job_cancelled, row.running, row.queued];
 
 export function progress(row) {
   if (row.progress_percent === null) return NONE;
-  const [done, failed, running, queued] = parts(row).map(count);
-  return { text: percent(Math.floor(row.progress_percent)), title: `${done} done, ${failed} failed, ${running} running, ${queued} queued` };
+  const [done, failed, cancelled, running, queued] = parts(row).map(count);
+  return { text: percent(Math.floor(row.progress_percent)), title: `${done} done, ${failed} failed, ${cancelled} cancelled, ${running} running, ${queued} queued` };
 }
 
 export function drawProgress(cell, row) {
   const total = parts(row).reduce((sum, part) => sum + part, 0);
   let end = 0;
-  ["good", "bad", "f0"].forEach((colour, place) => {
+  ["good", "bad", "muted", "f0"].forEach((colour, place) => {
     end += total ? 100 * parts(row)[place] / total : 0;
     cell.style.setProperty(`--to-${colour}`, `${end}%`);
   });

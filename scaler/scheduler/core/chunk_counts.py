@@ -1,0 +1,68 @@
+"""Counts the calls of a chunk: a task that makes several calls, which end in different ways. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from scaler.protocol.messages import Done, Outcome
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.state import Task
+
+Called = Mapping[bytes, tuple[int, int]]
+NO_CALLS: Final[Called] = MappingProxyType({})
+_SENT_AGAIN = (
+    Outcome.EXCEPTION,
+    Outcome.PROCESSOR_DIED,
+    Outcome.TIMED_OUT,
+    Outcome.MEMORY_LIMIT,
+    Outcome.OBJECT_LOST,
+)
+"""A map whose chunk ends like this, before its worker could say how the calls ended, sends each call by itself."""
+
+
+def calls_of(message: Done) -> Called:
+    """Return how many calls ended in each chunk and how many of these failed, by task."""
+    if not message.calls:
+        return NO_CALLS
+    failed = message.failed_calls or [0] * len(message.calls)
+    return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
+
+
+def recount(state: ClusterState, task: Task, outcome: int, called: tuple[int, int] | None, duration_us: int) -> None:
+    """Replace the one call, as which an ended task was counted, by the calls that ended in it.
+
+    called: how many calls ended and how many of these failed, by the worker; None: it did not say. Calls that did not
+    end there are no longer counted: their client submits them again.
+    """
+    group, function = task.group, task.group.function
+    submitted = group.calls.pop(task.id, 1)
+    group.more -= submitted - 1
+    state.more -= submitted - 1
+    done = failed = cancelled = 0
+    if called is not None:
+        ended, failed = called
+        done = max(0, ended - failed)
+        group.timing.has_chunks = group.timing.has_chunks or ended > 1
+    elif outcome == Outcome.SUCCESS:
+        done = submitted
+    elif outcome == Outcome.CANCELLED:
+        cancelled = submitted
+    elif submitted == 1 or outcome not in _SENT_AGAIN or not group.spec.deliver:  # of a graph, nothing is sent again
+        failed = submitted
+    counted = done + failed + cancelled
+    state.ended[outcome] -= 1
+    state.ended[Outcome.SUCCESS] += done
+    state.ended[Outcome.EXCEPTION if outcome == Outcome.SUCCESS else outcome] += failed
+    state.ended[Outcome.CANCELLED] += cancelled
+    for record in group.records:
+        record.failed += failed - (outcome not in (Outcome.SUCCESS, Outcome.CANCELLED))
+        record.cancelled += cancelled - (outcome == Outcome.CANCELLED)
+        if record is not function:
+            record.submitted += counted - submitted
+    function.more += counted - submitted
+    if not duration_us and outcome:
+        function.untimed += counted - 1
+    if not counted:
+        function.wall_us -= duration_us
