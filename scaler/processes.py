@@ -197,6 +197,10 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:
                 os.close(pidfd)
 
 
+LOAD_SECONDS = 1.0
+"""Shortest interval over which CPU use is measured."""
+
+
 class Load(NamedTuple):
     """The load of a process. cpu_percent: of one core, so a process with threads may use more than 100."""
 
@@ -205,23 +209,24 @@ class Load(NamedTuple):
 
 
 class LoadMeter:
-    """Measures processes, each since the measurement before.
+    """Measures processes over intervals of at least a second, however often it is asked.
 
-    Not psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
+    The kernel counts CPU time in hundredths of a second: over a short interval, one of them is several CPUs. Not
+    psutil: importing it costs every agent and scheduler 1.5 MB and 10 ms.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, least_seconds: float = LOAD_SECONDS) -> None:
+        self._least_seconds = least_seconds
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self._before: dict[int, tuple[bytes, float, float]] = {}
-        """By pid: start time as the kernel states it, time of the measurement, CPU seconds used until then."""
+        self._last: dict[int, _Measured] = {}
 
     def measure(self, pids: Collection[int] = ()) -> dict[int, Load]:
         """Return the load of this process and of these, by pid, without those that have ended or are not visible.
 
-        The first measurement of a process shows no CPU use.
+        The CPU use is that of the last interval, and of the first one the average since the process began.
         """
-        before, self._before = self._before, {}
+        last, self._last = self._last, {}
         found: dict[int, Load] = {}
         for pid in {os.getpid(), *pids}:
             try:
@@ -230,11 +235,22 @@ class LoadMeter:
                 continue
             # See `man proc_pid_stat`; counted from the third field on, because a name may have blanks and brackets.
             fields = line.rpartition(b")")[2].split()
-            now = time.monotonic()
+            now, born = time.clock_gettime(time.CLOCK_BOOTTIME), int(fields[19]) / self._ticks_per_second
             used = (int(fields[11]) + int(fields[12])) / self._ticks_per_second
-            born = fields[19]
-            last_born, last_now, last_used = before.get(pid, (born, now, used))
-            percent = 100 * (used - last_used) / (now - last_now) if last_born == born and now > last_now else 0.0
-            self._before[pid] = (born, now, used)
-            found[pid] = Load(percent, int(fields[21]) * self._page_bytes)
+            before = last.get(pid)
+            if before is None or before.born != born:
+                before = _Measured(born, born, 0.0, 0.0)
+            if now - before.at >= max(self._least_seconds, 1 / self._ticks_per_second):
+                before = _Measured(born, now, used, 100 * (used - before.used) / (now - before.at))
+            self._last[pid] = before
+            found[pid] = Load(before.percent, int(fields[21]) * self._page_bytes)
         return found
+
+
+class _Measured(NamedTuple):
+    """CPU seconds that a process had used by a time, and its use in the interval before. Times are since the boot."""
+
+    born: float
+    at: float
+    used: float
+    percent: float

@@ -185,7 +185,7 @@ def run_processor(data: bytes) -> int:
 
 
 def processor_seeds() -> tuple[bytes, ...]:
-    rows = [(b"goodclie%08d" % number, 1, 0, 0, 10, 0, 0, 100, 0, 0, 3) for number in range(3)]
+    rows = [(b"goodclie%08d" % number, 1, 0, 0, 10, 0, 0, 100, 0, 0, 0, 0, 3) for number in range(3)]
     notes = [pack_note(Note(kind, b"text", b"goodclie00000000")) for kind in ToAgent if kind is not ToAgent.RESULTS]
     results = [pack_results(number, [row], [b"\x80.."]) for number, row in enumerate(rows)]
     found = [

@@ -93,7 +93,6 @@ def test_maps_count_items_and_graphs_and_submits_count_tasks_in_calls_and_functi
             ("map", "hash"): (3, 0, "desk"),
         }
         functions = {row.name: row for row in client.cluster().functions}
-        counts = {name: (row.ended, row.failed, row.progress_percent) for name, row in functions.items()}
-        assert counts["divide"] == (400, 10, 97.5)
-        assert functions["divide"].has_chunks
-        assert functions["divide"].mean_seconds < functions["divide"].seconds_total / 100
+        row = functions["divide"]
+        assert (row.ended, row.failed, row.progress_percent, row.has_chunks) == (400, 10, 97.5, True)
+        assert row.mean_seconds < row.seconds_total / 100

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import psutil
@@ -23,8 +24,8 @@ def test_a_process_that_works_is_seen_to_and_one_that_waits_is_not() -> None:
     with waits:
         assert waits.stdout is not None
         waits.stdout.readline()
-        meter, used, began = LoadMeter(), time.process_time(), time.monotonic()
-        assert {load.cpu_percent for load in meter.measure([waits.pid]).values()} == {0.0}
+        meter, used, began = LoadMeter(0.05), time.process_time(), time.monotonic()
+        assert meter.measure([waits.pid]).keys() == {os.getpid(), waits.pid}
         inside = time.monotonic()
         until = time.process_time() + 0.1
         while time.process_time() < until:
@@ -47,3 +48,12 @@ def test_a_process_that_is_gone_is_left_out() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     assert set(LoadMeter().measure([gone.pid])) == {os.getpid()}
+
+
+def test_the_interval_of_a_meter_does_not_depend_on_how_often_it_is_asked() -> None:
+    meter, until = LoadMeter(), time.process_time() + 0.1
+    found = {meter.measure()[os.getpid()].cpu_percent}
+    while time.process_time() < until:
+        found.add(meter.measure()[os.getpid()].cpu_percent)
+    assert len(found) <= 2  # a second may end meanwhile
+    assert max(found) < 100 * threading.active_count() + 100
