@@ -63,6 +63,7 @@ export class Client {
 
   constructor(address, credential, name) {
     this.peer = randomBytes(8);
+    this.address = address;
     this.credential = credential;
     this.count = 0;
     this.unfinished = new Map(); // by the hexadecimal id
@@ -258,7 +259,9 @@ export class Client {
   // -- what the scheduler says
 
   #opened(welcome, isFirst, isResumed) {
-    this.storageAddress = welcome.objectStorageAddress;
+    // A wildcard is the host by which this program reached the scheduler.
+    const host = this.address.replace(/^tcp:\/\/|:\d+$/g, "");
+    this.storageAddress = welcome.objectStorageAddress.replace(/^tcp:\/\/(0\.0\.0\.0|\[::\]|\*):/, `tcp://${host}:`);
     this.ownerToken = dataOf(welcome.ownerToken);
     if (!isFirst && !isResumed) this.#restart();
     this.answered.resolve();

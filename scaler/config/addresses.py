@@ -15,7 +15,8 @@ MONITOR_PORT_OFFSET = 2
 
 _TCP = re.compile(r"tcp://(?P<host>\[[0-9A-Fa-f:.%\w]+\]|[^\s\[\]:/]+):(?P<port>[0-9]{1,5})")
 _ANY = "0.0.0.0"  # noqa: S104 (it is told, not bound)
-_WILDCARDS = {"*": "127.0.0.1", _ANY: "127.0.0.1", "[::]": "[::1]"}
+_WILDCARDS = ("*", _ANY, "[::]")
+_LOOPBACK = "127.0.0.1"  # which [::] serves, too, also on hosts without IPv6
 
 
 def check_address(text: str) -> str:
@@ -108,17 +109,38 @@ def dialled(address: str) -> str:
     return f"{'127.0.0.1' if found['host'] == 'localhost' else found['host']}:{found['port']}"
 
 
+def is_name(address: str) -> bool:
+    """Return whether the host of a tcp address is a name, which may stand for addresses of IPv4 and IPv6."""
+    found = _TCP.fullmatch(address)
+    if found is None or found["host"] == "*":
+        return False
+    try:
+        ipaddress.ip_address(found["host"].strip("[]").partition("%")[0])
+    except ValueError:
+        return True
+    return False
+
+
 def local_address(bind_address: str) -> str:
     """Return how a process on the same host reaches a server that listens here: a wildcard becomes loopback."""
     found = _TCP.fullmatch(bind_address)
     if found is None or found["host"] not in _WILDCARDS:
         return bind_address
-    return f"tcp://{_WILDCARDS[found['host']]}:{found['port']}"
+    return f"tcp://{_LOOPBACK}:{found['port']}"
 
 
 def shared_address(bind_address: str) -> str:
-    """Return what peers are told of a server that listens here: any wildcard is 0.0.0.0.
-
-    The scheduler puts its host's own address there, which only its process knows.
-    """
+    """Return the address that peers receive of a server that listens here: any wildcard is 0.0.0.0; see `reached`."""
     return bind_address if local_address(bind_address) == bind_address else f"tcp://{_ANY}:{port_of(bind_address)}"
+
+
+def reached(address: str, scheduler_address: str) -> str:
+    """Return where a peer that uses this address of the scheduler reaches a server that the scheduler names.
+
+    A wildcard stands for the scheduler's host. Only the peer knows how it reaches that: the scheduler may be on several
+    networks, and behind forwarded ports.
+    """
+    found, scheduler = _TCP.fullmatch(address), _TCP.fullmatch(local_address(scheduler_address))
+    if found is None or found["host"] not in _WILDCARDS:
+        return address
+    return f"tcp://{scheduler['host'] if scheduler else _LOOPBACK}:{found['port']}"

@@ -97,8 +97,8 @@ class SchedulerConfig(LoggingConfig, SecurityConfig, SpillConfig):
     advertised_object_storage_address: Annotated[
         ServerAddress | None, Setting("-aosa", default_text="object_storage_address", metavar="ADDRESS")
     ] = None
-    """Where clients and workers find the object storage, when that is not the address that the scheduler uses. 0.0.0.0
-    is the scheduler's own host, by its address."""
+    """Where clients and workers find the object storage, when that is not the address that the scheduler uses. The host
+    0.0.0.0 is the scheduler's, by the address at which each of them reaches it."""
     monitor_address: Annotated[
         Address,
         Setting("-ma", default_text="two ports above bind_address, or .monitor after its path", metavar="ADDRESS"),

@@ -1,4 +1,4 @@
-"""What addresses mean to this host: the address for peers, the one beside it, and which process owns a port."""
+"""What addresses mean to this host: those of a wildcard, the one beside another, and which process owns a port."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 
-from scaler.config.addresses import MAX_PORT, check_address
+from scaler.config.addresses import MAX_PORT, check_address, is_loopback, local_address
 from scaler.errors import UsageError
 from scaler.processes import PARENT_PID_VARIABLE
 
 _TCP = re.compile(r"tcp://(?P<host>\[[^\]]+\]|[^\[\]:]+):(?P<port>\d+)")
-_WILDCARDS = ("*", "0.0.0.0", "[::]", "::")  # noqa: S104 (compared with, not bound)
+_ANY = "0.0.0.0"  # noqa: S104 (compared with, not bound)
+_WILDCARDS = ("*", _ANY, "[::]", "::")
 _NOT_HERE = "this host has no such address or name; 127.0.0.1 serves this host alone"
 _CANNOT_BIND = {
     errno.EADDRNOTAVAIL: _NOT_HERE,
@@ -26,6 +27,7 @@ _CANNOT_BIND = {
     errno.ENOENT: "its directory does not exist",
 }
 _SIOCGIFADDR = 0x8915
+_GLOBAL_SCOPE = "00"
 _LISTENS = "0A"
 """State of a listening socket in /proc/net/tcp."""
 _COMPONENT_MODULES = ("scaler.cluster", "scaler.cli")
@@ -37,15 +39,35 @@ def split_tcp(address: str) -> tuple[str, int] | None:
     return (found["host"], int(found["port"])) if found else None
 
 
-def advertised(bound: str) -> str:
-    """Return the address that peers on other hosts connect to: a wildcard becomes this host's own address.
+def addresses_here(bound: str) -> list[str]:
+    """Return the addresses by which processes of this host may know a server: behind a wildcard, any of the host's."""
+    found = split_tcp(bound)
+    if found is None or found[0] not in _WILDCARDS:
+        return [bound]
+    hosts = [host for host in (*_own_hosts(), "[::1]") if ":" not in host or found[0] != _ANY]
+    return [local_address(bound), *(f"tcp://{host}:{found[1]}" for host in (*hosts, socket.gethostname()))]
+
+
+def own_address(bound: str) -> str:
+    """Return an address for display under which other hosts may reach a server: a wildcard becomes one of the host's.
 
     Loopback and ipc addresses stay as they are: they are meant for peers of this host only.
     """
-    found = split_tcp(bound)
-    if found is None or found[0] not in _WILDCARDS:
-        return bound
-    return f"tcp://{_own_host()}:{found[1]}"
+    local = local_address(bound)
+    return bound if local == bound else next((each for each in addresses_here(bound) if not is_loopback(each)), local)
+
+
+def needs_ipv6(address: str) -> bool:
+    """Return whether listening here takes a socket for IPv6, which serves IPv4 as well. Looks names up."""
+    found = split_tcp(address)
+    if found is None:
+        return False
+    if found[0] == "*" or found[0].startswith("["):  # a kernel without IPv6 gets a socket for IPv4 after all
+        return True
+    families = set()
+    with contextlib.suppress(OSError):  # the name of an interface
+        families = {family for family, *_ in socket.getaddrinfo(found[0], None)}
+    return families == {socket.AF_INET6}
 
 
 def beside(address: str, ports: int, suffix: str) -> str:
@@ -199,19 +221,25 @@ def _table(kind: str) -> list[list[str]]:
     return [row.split(maxsplit=7 if kind == "unix" else -1) for row in rows[1:]]
 
 
-def _own_host() -> str:
+def _own_hosts() -> list[str]:
+    """Return the addresses of this host, without those for itself and for one link; that of the default route first."""
+    found: list[str] = []
     # Connecting a datagram socket sends nothing; it only asks which of our addresses the way out begins at.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
+        with contextlib.suppress(OSError):  # there is no way out of this network
             probe.connect(("192.0.2.1", 9))
-        except OSError:  # there is no way out of this network
-            return next(_interface_addresses(probe), "127.0.0.1")
-        host: str = probe.getsockname()[0]
-        return host
+            found.append(probe.getsockname()[0])
+        found += _interface_addresses(probe)
+    with contextlib.suppress(OSError):  # a kernel without IPv6
+        for line in Path("/proc/net/if_inet6").read_text("ascii").splitlines():
+            digits, _, _, scope, *_ = line.split()
+            if scope == _GLOBAL_SCOPE:
+                found.append(f"[{socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))}]")
+    return list(dict.fromkeys(found))
 
 
 def _interface_addresses(probe: socket.socket) -> Iterator[str]:
-    """Yield the IPv4 addresses of this host's interfaces, without loopback ones."""
+    """Yield the first IPv4 address of each interface of this host, without loopback ones."""
     import fcntl  # noqa: PLC0415 (only Linux has this request)
 
     for _, name in socket.if_nameindex():

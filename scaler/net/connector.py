@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from scaler.config.addresses import check_server_address
+from scaler.config.addresses import check_server_address, is_name
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
 from scaler.net.compression import ZSTD
@@ -177,6 +177,7 @@ class ConnectorShell(Shell[ConnectorCore]):
 
     _transport: t.Connection | None = None
     _uses_local = _tries_local = True
+    _is_name = _uses_ipv6 = False
 
     @property
     def peer(self) -> bytes:
@@ -256,6 +257,9 @@ class ConnectorShell(Shell[ConnectorCore]):
             # Where the process behind the local listener does not welcome this peer, the server itself may.
             is_local = isinstance(self._transport, LocalTransport)
             self._tries_local = self._uses_local and (command.was_welcomed or not is_local)
+            # A name may have addresses of both kinds, and its server may listen on one kind: try them in turns.
+            if self._is_name and not command.was_welcomed and not is_local:
+                self._uses_ipv6 = not self._uses_ipv6
             self._transport = None
 
     def _dial(self) -> t.Connection:
@@ -291,6 +295,7 @@ class SocketConnector(ConnectorShell):
         address is malformed.
         """
         self._address = check_server_address(address)
+        self._is_name = is_name(address)
         self._io_threads = io_threads
         self._keys = keys
         self._uses_local = self._tries_local = uses_local
@@ -301,7 +306,8 @@ class SocketConnector(ConnectorShell):
         if compression != "off":
             hello = replace(hello, compression=ZSTD)
         session_id = peer + os.urandom(SESSION_ID_BYTES - PEER_ID_BYTES)
-        super().__init__(ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now()), on_events, wakeups)
+        core = ConnectorCore(session_id, hello, outbox or OutboxLimits(), wakeups.now(), address)
+        super().__init__(core, on_events, wakeups)
         wakeups.soon()
 
     def close(self, reason: str = "") -> None:
@@ -324,7 +330,9 @@ class SocketConnector(ConnectorShell):
                 # A server that starts together with this peer may have begun to listen meanwhile.
                 if (local := self._dial_locally()) is not None:
                     return local
-            return ZmqConnection(self._context, self._address, self._wakeups, self._keys(), self._compression)
+            return ZmqConnection(
+                self._context, self._address, self._wakeups, self._keys(), self._compression, ipv6=self._uses_ipv6
+            )
         except OSError as error:  # the process has no descriptor left, and may have one later
             raise OSError(f"this process could not make a connection: {error}") from error
 

@@ -16,6 +16,7 @@ from dataclasses import replace
 from enum import Enum
 
 from scaler.backoff import Backoff
+from scaler.config.addresses import reached
 from scaler.errors import ProtocolError
 from scaler.ids import PEER_ID_BYTES
 from scaler.net import transport as t
@@ -48,7 +49,8 @@ class Phase(Enum):
 class ConnectorCore:
     """One peer's session with one server. The random end of the session's id spreads the attempts of many peers."""
 
-    def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float) -> None:
+    def __init__(self, session_id: bytes, hello: m.Hello, limits: OutboxLimits, now: float, address: str = "") -> None:
+        """address: of the server, empty in memory."""
         self.peer = session_id[:PEER_ID_BYTES]
         self.phase = Phase.WAITING
         self.wake_at = now
@@ -58,6 +60,7 @@ class ConnectorCore:
         self._welcome: m.Welcome | None = None
         """The last Welcome, also after a break."""
         self._hello = hello
+        self._address = address
         self._chance = int.from_bytes(session_id[-2:], "big") / 2**16
         self._session = Session(session_id, limits)
         self._latency_seconds = 0.0
@@ -214,6 +217,9 @@ class ConnectorCore:
             self._hang_up(f"the program that answers there does not speak this protocol: {reason}", now)
 
     def _welcomed(self, welcome: m.Welcome, header: Header, now: float) -> None:
+        if self._address:
+            storage_address = reached(welcome.object_storage_address, self._address)
+            welcome = replace(welcome, object_storage_address=storage_address)
         if welcome.lease_seconds <= 0 or welcome.heartbeat_seconds <= 0:
             raise ProtocolError("a Welcome without a lease, or without time between heartbeats")
         if welcome.resumed:

@@ -7,10 +7,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Sequence
 
-from scaler.config.addresses import local_address
 from scaler.logs import RateLimitedLog
 from scaler.net import transport as t
-from scaler.net.address import advertised
+from scaler.net.address import addresses_here
 from scaler.net.compression import ZSTD
 from scaler.net.connection import LinkFigures, ListenerEvent, TryAgain
 from scaler.net.connector import Shell, Wakeups
@@ -128,8 +127,8 @@ class SocketListener(Listener):
         self._keys = keys
         self._zmq = ZmqListener(addresses, io_threads, self._wakeups, keys, compression)
         self.addresses = self._zmq.addresses
-        # Behind a wildcard, peers of this host may know it by either of these.
-        known = {name(address) for address in self.addresses for name in (local_address, advertised)}
+        # Behind a wildcard, peers of this host may know it by any of these.
+        known = {name for address in self.addresses for name in addresses_here(address)}
         has_local_listener = has_local_listener and local_name(self.addresses[0]) is not None
         self._local = LocalListener(known, self._wakeups) if has_local_listener else None
         # One of ours that was killed at its start looks the same.

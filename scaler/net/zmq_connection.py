@@ -73,9 +73,16 @@ class ZmqConnection(ZmqEnd):
     identity = ANYONE
 
     def __init__(
-        self, context: Context, address: str, wakeups: LoopWaker, keys: PeerKeys | None, compression: str
+        self,
+        context: Context,
+        address: str,
+        wakeups: LoopWaker,
+        keys: PeerKeys | None,
+        compression: str,
+        *,
+        ipv6: bool = False,
     ) -> None:
-        """Begin to connect. keys: None without encryption. compression: the setting.
+        """Begin to connect. keys: None without encryption. compression: the setting. ipv6: resolve a name to IPv6.
 
         Raises OSError when this process has no descriptor for it.
         """
@@ -95,7 +102,8 @@ class ZmqConnection(ZmqEnd):
         self._address = address
         self._probe: sockets.socket | None = None
         self._greeting = b""
-        self._set_options(address)
+        self._family = sockets.AF_INET6 if ipv6 or address.startswith("tcp://[") else sockets.AF_INET
+        self._set_options(ipv6=self._family == sockets.AF_INET6)
         # Never by itself; but with -1, "never", it would throw away what it has received when the connection breaks.
         self._socket.reconnect_ivl = NEVER_MILLISECONDS
         self._socket.connect_timeout = round(t.HANDSHAKE_SECONDS * 1000)
@@ -154,9 +162,10 @@ class ZmqConnection(ZmqEnd):
             return None
         host, _, port = self._address.removeprefix("tcp://").rpartition(":")
         try:
-            family, kind, *_, place = sockets.getaddrinfo(
-                host.strip("[]").encode(), int(port), type=sockets.SOCK_STREAM
-            )[0]
+            name, flags = host.strip("[]").encode(), sockets.AI_V4MAPPED
+            family, kind, *_, place = sockets.getaddrinfo(name, int(port), self._family, sockets.SOCK_STREAM, 0, flags)[
+                0
+            ]
             probe = sockets.socket(family, kind)
         except OSError:
             return None

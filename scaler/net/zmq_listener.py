@@ -15,7 +15,7 @@ import zmq
 from scaler.component import ORPHAN_GRACE_SECONDS
 from scaler.errors import UsageError
 from scaler.net import transport as t
-from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned
+from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
 from scaler.net.checksum import checked
 from scaler.net.compression import Expander, PackingLoad
 from scaler.net.identity import ANYONE, NOBODY, Identity
@@ -96,7 +96,8 @@ class ZmqLink:
             name = connection.getpeername()
             self.origin = self.source
             if isinstance(name, tuple):
-                self.source, self.origin = name[0], f"{name[0]} port {name[1]}"
+                host = name[0].removeprefix("::ffff:")  # IPv4 on a socket of both kinds
+                self.source, self.origin = host, f"{host} port {name[1]}"
 
     def transmit(self, envelopes: Sequence[Envelope]) -> bool:
         self.outgoing.add(envelopes)
@@ -215,7 +216,7 @@ class ZmqListener(ZmqEnd):
     def _bind_now(self, address: str) -> str:
         check_not_in_use(address)
         socket = self._socket
-        self._set_options(address)
+        self._set_options(ipv6=needs_ipv6(address))
         socket.router_mandatory = True
         socket.backlog = BACKLOG
         # Hosts that vanish without a word would otherwise keep their descriptors here for ever.

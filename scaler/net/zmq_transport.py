@@ -282,13 +282,14 @@ class ZmqEnd:
         self._monitor.rcvhwm = 0
         self._monitor.connect(address)
 
-    def _set_options(self, address: str) -> None:
+    def _set_options(self, *, ipv6: bool) -> None:
+        """ipv6: accept and resolve addresses of IPv6, and those of IPv4 as well."""
         socket = self._socket
         socket.linger = 0
         socket.maxmsgsize = MAX_FRAME_BYTES
         socket.sndhwm = socket.rcvhwm = HIGH_WATER_MESSAGES
         socket.handshake_ivl = round(t.HANDSHAKE_SECONDS * 1000)
-        socket.ipv6 = address.startswith("tcp://[")
+        socket.ipv6 = ipv6
 
     def _watch(self) -> None:
         self._wakeups.watch(int(self._socket.getsockopt(zmq.FD)), self._wake)

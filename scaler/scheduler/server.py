@@ -19,12 +19,13 @@ from threading import Thread
 from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
+from scaler.config.addresses import local_address, shared_address
 from scaler.config.servers import SchedulerConfig
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.ids import new_peer_id
 from scaler.logs import RateLimitedLog, about
-from scaler.net.address import advertised, beside
+from scaler.net.address import beside, own_address
 from scaler.net.connection import Connector, ConnectorEvent, ListenerEvent, Received, TryAgain, Welcomed
 from scaler.net.connector import SocketConnector
 from scaler.net.identity import Identity
@@ -181,8 +182,9 @@ class SchedulerServer:
         self._longest_step_seconds = self._longest_lag_seconds = self._history_lag_seconds = 0.0
         self._meter = LoadMeter()
         self._dropped = RateLimitedLog(_log, logging.WARNING, self._loop)
-        self._advertised_storage = advertised(config.advertised_object_storage_address or self.storage_address)
-        self._storage_row = StorageRow(self._advertised_storage)
+        storage_address = config.advertised_object_storage_address or self.storage_address
+        self._advertised_storage = shared_address(storage_address)
+        self._storage_row = StorageRow(own_address(storage_address))
         self._storage_asked, self._storage_asked_at = False, 0.0
         self._listener = SocketListener(
             [config.bind_address],
@@ -214,7 +216,7 @@ class SchedulerServer:
         )
         self._monitors.ask_storage = self._ask_storage
         self._to_storage: Connector = SocketConnector(
-            advertised(self.storage_address),
+            local_address(self.storage_address),
             peer=new_peer_id(),
             hello=own_hello(Role.SCHEDULER),
             on_events=self._on_storage_events,
@@ -314,7 +316,7 @@ class SchedulerServer:
         if refused is not None:
             return refused
         if hello.role is Role.MONITOR:
-            text = f"monitors do not belong on the scheduler's address, but on {advertised(self._monitors.address)}"
+            text = f"monitors do not belong on the scheduler's address, but on {own_address(self._monitors.address)}"
             return Refused(RefusalReason.ROLE, text)
         refused = self._core.refusal(peer, hello, identity, self._loop.time())
         if refused is not None:
@@ -494,7 +496,7 @@ class SchedulerServer:
                     sizes = found.bytes, found.limit_bytes, found.spilled_bytes, found.state_bytes
                     counts = *sizes, found.hits, found.misses, found.disk_failure
                     latency = self._loop.time() - self._storage_asked_at
-                    row = StorageRow(self._advertised_storage, found.objects, *counts, round(latency, 6), time.time())
+                    row = StorageRow(self._storage_row.address, found.objects, *counts, round(latency, 6), time.time())
                     self._storage_row, self._storage_asked = row, False
                     self._monitors.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):

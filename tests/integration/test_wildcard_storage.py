@@ -1,13 +1,15 @@
-"""`scaler FILE` with servers on every address of their host: workers on other hosts find the object storage."""
+"""Servers on every address of their host: peers reach the storage by the address by which they reach the scheduler."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from tests.hosts import hosts, ip, why_not
+from tests.hosts import Host, Network, hosts, ip, why_not
 
 pytestmark = [
     pytest.mark.skipif(bool(why_not()), reason=f"no simulated hosts here: {why_not()}"),
@@ -30,29 +32,85 @@ max_task_concurrency = 1
 per_worker_capabilities = "near"
 """
 PROGRAM = """
+import sys
 from scaler import Client
-with Client("tcp://{host}:8516", insecure_no_auth=True) as client:
-    sent = client.send_object(bytes(3_000_000))
-    for place in ("near", "far"):
-        future = client.submit_verbose(lambda value: value + value, (sent,), capabilities={{place: None}})
-        print(place, len(future.result()))
-    print(client.cluster().storage.address)
+for address in sys.argv[2:]:
+    with Client(address, insecure_no_auth=True) as client:
+        value = client.send_object(bytes(3_000_000))
+        for place in sys.argv[1].split(","):
+            value = client.submit_verbose(lambda value: value + value, (value,), capabilities={place: None})
+        print(len(value.result()))
 """
-WORKERS = ["-n", "1", "-pwc", "far", "-wmi", "far", "--insecure-no-auth", "True"]
+SCALER = [sys.executable, "-m", "scaler.cli"]
+
+
+def serve(host: Host, bound: str) -> None:
+    host.serve(*SCALER, "scaler_scheduler", f"tcp://{bound}:8516", "--insecure-no-auth", "True")
+
+
+def add_workers(host: Host, address: str, name: str) -> None:
+    workers = ["-n", "1", "-pwc", name, "-wmi", name, "--insecure-no-auth", "True"]
+    host.serve(*SCALER, "scaler_cluster", address, *workers)
+
+
+def answers(host: Host, places: str, *addresses: str) -> list[str]:
+    return host.run(sys.executable, "-c", PROGRAM, places, *addresses).splitlines()
 
 
 @pytest.mark.parametrize("has_route", [True, False])
-def test_workers_and_clients_of_other_hosts_find_a_storage_on_every_address(tmp_path: Path, has_route: bool) -> None:
+def test_workers_and_clients_of_other_hosts_find_a_storage_on_every_address(has_route: bool) -> None:
     with hosts(2) as network:
         first, second = network.hosts
         if has_route:
             ip("-n", first.namespace, "route", "add", "default", "via", second.address)
         (first.home / "stack.toml").write_text(FILE)
-        scaler = [sys.executable, "-m", "scaler.cli"]
-        first.serve(*scaler, "scaler", "stack.toml")
-        second.serve(*scaler, "scaler_cluster", f"tcp://{first.address}:8516", *WORKERS)
-        told = [
-            host.run(sys.executable, "-c", PROGRAM.format(host=address)).splitlines()
-            for host, address in ((first, "127.0.0.1"), (second, first.address))
-        ]
-    assert told == [["near 6000000", "far 6000000", f"tcp://{first.address}:8517"]] * 2
+        first.serve(*SCALER, "scaler", "stack.toml")
+        address = f"tcp://{first.address}:8516"
+        add_workers(second, address, "far")
+        told = [answers(first, "near,far", "tcp://127.0.0.1:8516"), answers(second, "near,far", address)]
+    assert told == [["12000000"]] * 2
+
+
+@pytest.mark.parametrize("bound", ["0.0.0.0", "[::]"])
+def test_peers_on_two_networks_without_a_route_between_them_share_a_cluster(bound: str) -> None:
+    with hosts(3) as network:
+        head, one, other = network.hosts
+        ip("-n", head.namespace, "address", "add", "10.99.0.1/24", "dev", "eth0")
+        ip("-n", other.namespace, "address", "flush", "dev", "eth0")
+        ip("-n", other.namespace, "address", "add", "10.99.0.3/24", "dev", "eth0")
+        serve(head, bound)
+        addresses = {one: f"tcp://{head.address}:8516", other: "tcp://10.99.0.1:8516"}
+        for host, address in addresses.items():
+            add_workers(host, address, host.name)
+        told = [answers(host, f"{one.name},{other.name}", address) for host, address in addresses.items()]
+    assert told == [["12000000"]] * 2
+
+
+@contextmanager
+def ipv6_hosts(count: int) -> Iterator[Network]:
+    """Make hosts fd00::1, fd00::2 and so on without addresses of IPv4; `head` is a name of the first."""
+    with hosts(count) as network:
+        folders = [Path("/etc/netns", host.namespace) for host in network.hosts]
+        try:
+            for number, (host, folder) in enumerate(zip(network.hosts, folders, strict=True), 1):
+                ip("netns", "exec", host.namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0")
+                ip("-n", host.namespace, "address", "flush", "dev", "eth0")
+                ip("-n", host.namespace, "address", "add", f"fd00::{number}/64", "dev", "eth0", "nodad")
+                folder.mkdir(parents=True)
+                (folder / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\nfd00::1 head\n")
+            yield network
+        finally:
+            for folder in folders:
+                (folder / "hosts").unlink(missing_ok=True)
+                folder.rmdir()
+
+
+@pytest.mark.parametrize("bound", ["[::]", "*", "head"])
+def test_a_cluster_runs_on_a_network_with_ipv6_only(bound: str) -> None:
+    with ipv6_hosts(2) as network:
+        head, far = network.hosts
+        serve(head, bound)
+        add_workers(head, "tcp://head:8516", "near")
+        add_workers(far, "tcp://[fd00::1]:8516", "far")
+        told = answers(far, "near,far", "tcp://[fd00::1]:8516", "tcp://head:8516")
+    assert told == ["12000000"] * 2

@@ -30,7 +30,9 @@ def listen(host: str, port: int) -> socket.socket:
         raise UsageError(f"{settings}: {host!r} is no name or address of this machine ({error.strerror})") from None
     for candidate in (*range(port, min(port + MAX_PORTS, MAX_PORT + 1) if port else 0), 0):
         try:
-            listening = socket.create_server((address[0], candidate), family=family, backlog=BACKLOG)
+            both = host == "::" and socket.has_dualstack_ipv6()
+            place = address[0], candidate
+            listening = socket.create_server(place, family=family, backlog=BACKLOG, dualstack_ipv6=both)
             break
         except OSError as error:
             if candidate and error.errno == errno.EADDRINUSE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 import socket
@@ -232,11 +233,15 @@ def _own_host(server: str) -> str:
     found = re.fullmatch(r"tcp://(.+):(\d+)", local_address(server))
     if found is None:
         return "127.0.0.1"
+    why: OSError | None = None
     try:
-        family, kind, _, _, where = socket.getaddrinfo(found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, kind) as probe:
-            probe.connect(where)  # sends nothing
-            host = probe.getsockname()[0]
+        for family, kind, _, _, where in socket.getaddrinfo(
+            found[1].strip("[]"), int(found[2]), type=socket.SOCK_DGRAM
+        ):
+            with contextlib.suppress(OSError), socket.socket(family, kind) as probe:  # no way there by this family
+                probe.connect(where)  # sends nothing
+                host = probe.getsockname()[0]
+                return f"[{host}]" if ":" in host else str(host)
     except OSError as error:
-        raise UsageError(f"this host has no address from which {server} can be reached: {error}") from None
-    return f"[{host}]" if ":" in host else str(host)
+        why = error
+    raise UsageError(f"this host has no address from which {server} can be reached: {why or 'no route'}")

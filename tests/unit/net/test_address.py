@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
+from scaler.config.addresses import reached
 from scaler.errors import UsageError
-from scaler.net.address import advertised, beside, split_tcp
+from scaler.net.address import addresses_here, beside, own_address, split_tcp
 
 
 def test_a_tcp_address_has_a_host_and_a_port() -> None:
@@ -22,17 +25,31 @@ def test_malformed_addresses_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("bound", ["tcp://127.0.0.1:80", "tcp://host.example:80", "ipc:///tmp/x"])
-def test_an_address_of_one_host_is_advertised_as_it_is(bound: str) -> None:
-    assert advertised(bound) == bound
+def test_an_address_of_one_host_is_shown_as_it_is(bound: str) -> None:
+    assert own_address(bound) == bound
+    assert addresses_here(bound) == [bound]
 
 
 @pytest.mark.parametrize("bound", ["tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"])
-def test_a_wildcard_is_advertised_as_an_address_that_others_can_reach(bound: str) -> None:
-    found = split_tcp(advertised(bound))
-    assert found is not None
-    host, port = found
-    assert port == 80
-    assert host not in {"0.0.0.0", "*", "[::]"}
+def test_a_wildcard_is_shown_as_an_address_of_this_host(bound: str) -> None:
+    assert own_address(bound) not in {"tcp://0.0.0.0:80", "tcp://*:80", "tcp://[::]:80"}
+    assert {"tcp://127.0.0.1:80", f"tcp://{socket.gethostname()}:80"} <= set(addresses_here(bound))
+
+
+@pytest.mark.parametrize(
+    ("named", "used", "found"),
+    [
+        ("tcp://0.0.0.0:8517", "tcp://10.0.0.1:8516", "tcp://10.0.0.1:8517"),
+        ("tcp://0.0.0.0:8517", "tcp://head:9000", "tcp://head:8517"),
+        ("tcp://[::]:8517", "tcp://[fd00::1]:8516", "tcp://[fd00::1]:8517"),
+        ("tcp://*:8517", "ipc:///tmp/scheduler", "tcp://127.0.0.1:8517"),
+        ("tcp://storage:8517", "tcp://head:8516", "tcp://storage:8517"),
+        ("ipc:///tmp/storage", "tcp://head:8516", "ipc:///tmp/storage"),
+        ("", "tcp://head:8516", ""),
+    ],
+)
+def test_a_server_on_every_address_is_reached_as_the_scheduler_is(named: str, used: str, found: str) -> None:
+    assert reached(named, used) == found
 
 
 def test_beside_an_address_stands_another_port_or_path() -> None:
