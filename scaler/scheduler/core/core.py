@@ -187,11 +187,11 @@ class SchedulerCore:
             record = self.state.manager_named(hello.details.manager_id)
             is_other = record is not None and not identity.may_see(self.state.accounts.owners.get(record.id, ""))
             if record is not None and record.id != peer and (record.broken_at is None or is_other):
-                return Refused(
-                    messages.RefusalReason.DUPLICATE,
-                    f"worker manager id {hello.details.manager_id!r} is in use by another worker manager of this "
-                    f"scheduler: give this one another worker_manager_id",
-                )
+                text = f"worker manager id {hello.details.manager_id!r} is in use by another worker manager"
+                if is_other or record.defends_its_name(self.state.own_time(now)):
+                    text = f"{text} of this scheduler: give this one another worker_manager_id"
+                    return Refused(messages.RefusalReason.DUPLICATE, text)
+                return TryAgain(f"{text}, unless that one does not answer until its lease ends")
         return None
 
     def _changed(self, item: Input, now: float) -> None:

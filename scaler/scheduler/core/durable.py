@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
@@ -60,8 +59,6 @@ class DurableSession:
     """Host and pid of the client that uses it, or used it last."""
     labels: dict[bytes, Label] = field(default_factory=dict)
     """Of all its tasks, ended or not, in the order of their submission."""
-    contested_at: float = -math.inf
-    """When another client wanted to use it first, of those that did lately."""
     owed: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
     """Tasks whose results its client has asked for and is not sent yet."""
     unasked: set[bytes] = field(default_factory=set)

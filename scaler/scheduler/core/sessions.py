@@ -32,7 +32,7 @@ from scaler.scheduler.core.changes import Recovered
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durable import DurableSession, label_of, note_label
 from scaler.scheduler.core.outbox import Outbox
-from scaler.scheduler.core.state import ClientRecord, RetainedResult
+from scaler.scheduler.core.state import TAKEOVER_SECONDS, ClientRecord, RetainedResult
 from scaler.scheduler.core.tasks import Tasks
 
 MAX_SESSIONS = 10_000
@@ -41,10 +41,6 @@ MAX_LABEL_BYTES = 2048
 """Of the name of a session, and of a key and a tag together."""
 MAX_REDELIVERED_BYTES = 64 * 1024 * 1024
 """Of the results that a client has asked for and was sent, and has not acknowledged."""
-PROOF_SECONDS = 1.0
-"""What a client is heard to say this long after another one came, it did not say before."""
-TAKEOVER_SECONDS = 5.0
-"""A client that was silent for this long may have ended without notice: another one may continue its session."""
 _ROW_BYTES = 64
 _MAX_ROWS = 4096
 _GONE = b"its durable session does not have this task any more"
@@ -91,10 +87,7 @@ class Sessions:
         used_by = "" if is_its_own else _user_of(record, now)
         if not used_by:
             return None
-        session = record.session
-        if now - session.contested_at > TAKEOVER_SECONDS:
-            session.contested_at = now
-        if record.last_message_at > session.contested_at + PROOF_SECONDS:
+        if record.defends_its_name(now):
             return Refused(RefusalReason.DUPLICATE, used_by)
         # It may have ended while this process was stopped. If it lives, it is heard every two seconds.
         return TryAgain(used_by)

@@ -50,6 +50,10 @@ from scaler.scheduler.core.resources import Queue, Stock, offers_of, own_stocks
 
 STARTUP_WEIGHT = 0.3
 """Weight of a new measurement in the moving average of a manager's start-up time, and of its queue."""
+PROOF_SECONDS = 1.0
+"""Messages received this long after another peer claimed a name prove that its owner is alive."""
+TAKEOVER_SECONDS = 5.0
+"""A peer without a message for this long may have ended without notice. Claims of a name this close are one."""
 PREFETCH_SECONDS = 0.05
 """Work that a slot of a worker has waiting, at least."""
 PREFETCH_ROUND_TRIPS = 1.5
@@ -364,6 +368,8 @@ class PeerRecord:
     name: str
     last_message_at: float
     broken_at: float | None = field(default=None, init=False)
+    contested_at: float = field(default=-math.inf, init=False)
+    """When another peer claimed the name of this one."""
 
     @property
     def title(self) -> str:
@@ -372,6 +378,15 @@ class PeerRecord:
 
     def received(self, now: float) -> None:
         self.last_message_at = now
+
+    def defends_its_name(self, now: float) -> bool:
+        """Return whether this peer has sent something since another one claimed its name, and so is alive.
+
+        Its host may have vanished without a word: then its lease expires, while the other one tries again.
+        """
+        if now - self.contested_at > TAKEOVER_SECONDS:
+            self.contested_at = now
+        return self.last_message_at > self.contested_at + PROOF_SECONDS
 
     def note_connection(self, now: float, *, is_broken: bool) -> None:
         if not is_broken:

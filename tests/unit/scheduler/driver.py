@@ -176,9 +176,11 @@ class Cluster:
         assert not isinstance(refused, TryAgain)
         return refused.text if refused is not None else ""
 
-    def tries_again(self, name: str, identity: Identity = LOCAL, session: str = "") -> str:
-        """Why it is not clear yet whether a client may come in; empty when it is."""
-        answer = self._admission(name, identity, ClientDetails(name, session), False)
+    def tries_again(
+        self, name: str, identity: Identity = LOCAL, session: str = "", details: ManagerDetails | None = None
+    ) -> str:
+        """Why it is not clear yet whether a client, or a manager, may come in; empty when it is."""
+        answer = self._admission(name, identity, details or ClientDetails(name, session), False)
         return answer.text if isinstance(answer, TryAgain) else ""
 
     def _admission(

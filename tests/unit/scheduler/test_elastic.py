@@ -11,6 +11,7 @@ from scaler.protocol.messages import (
     Desired,
     Drain,
     HeartbeatEcho,
+    ManagerDetails,
     ManagerStatus,
     Outcome,
     ProcessorStatus,
@@ -804,3 +805,24 @@ def test_a_manager_that_comes_back_keeps_its_workers() -> None:
     assert drained(cluster) == []
     cluster.wait(8.0, alive=[worker, other])
     assert drained(cluster) == [worker]
+
+
+def test_a_manager_whose_host_vanished_waits_out_its_own_lease() -> None:
+    cluster = Cluster(worker_timeout_seconds=20.0)
+    cluster.manager("before", manager_id="rack7")
+    details = ManagerDetails("rack7", "test", 8, 1, {})
+    for _ in range(19):
+        assert "'rack7' is in use" in cluster.tries_again("after", details=details)
+        cluster.wait(1.0)
+    cluster.wait(2.0)
+    assert cluster.refusal("after", details=details) == ""
+
+
+def test_a_second_manager_of_a_name_is_refused_when_the_first_one_answers() -> None:
+    cluster = Cluster()
+    cluster.manager("first", manager_id="rack7")
+    details = ManagerDetails("rack7", "test", 8, 1, {})
+    assert cluster.tries_again("second", details=details)
+    cluster.wait(2.0)
+    cluster.say("first", ManagerStatus(cluster.now, [], ""))
+    assert "give this one another worker_manager_id" in cluster.refusal("second", details=details)
