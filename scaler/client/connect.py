@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from scaler.worker.processor.context import ProcessorContext
 
 POLL_SECONDS = 0.02
-MAX_POLL_SECONDS = 1.28
-"""The watch polls this rarely while the task waits for a future, which lends its slot by itself: a thousand waiting
-processors would otherwise take a whole CPU."""
 IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
 BUSY_SHARE = 0.5
@@ -124,13 +121,13 @@ def nested_loop(timeout_seconds: float) -> ClientLoop:
         if loop is None or loop.futures.closed is not None:
             from scaler.client.nested import NestedConnector  # noqa: PLC0415 (of tasks, whose workers run on Linux)
 
+            def connect_storage(welcome: Welcome, peer: bytes) -> StorageClient:
+                # The credential is read here: most clients inside tasks store nothing.
+                return _connect_storage(Role.WORKER, context.access(), timeout_seconds, welcome, peer)
+
             connect = partial(NestedConnector, context)
-            loop = _nested[os.getpid()] = _opened(
-                connect,
-                partial(_connect_storage, Role.WORKER, context.access(), timeout_seconds),
-                "this task's worker",
-                timeout_seconds,
-            )
+            loop = _opened(connect, connect_storage, "this task's worker", timeout_seconds)
+            _nested[os.getpid()] = loop
         return loop
 
 
@@ -153,6 +150,8 @@ class SlotWatch:
         self._slot = slot
         self._clients: set[Callable[[], bool]] = set()
         self._submitted = threading.Event()
+        self._resumed = threading.Event()
+        slot.on_resume.append(self._resumed.set)
         self._state = Path(f"/proc/self/task/{os.getpid()}/stat")  # of the main thread, which runs the tasks
         threading.Thread(target=self._run, name="scaler-slot-watch", daemon=True).start()
 
@@ -171,15 +170,15 @@ class SlotWatch:
     def _watch(self) -> None:
         used, at = _cpu_seconds(), time.monotonic()
         was_runnable = False
-        pause = POLL_SECONDS
         while self._has_unfinished():
-            time.sleep(pause)
+            time.sleep(POLL_SECONDS)
+            self._resumed.clear()
+            if self._slot.is_waiting:  # for a future, which lends the slot by itself
+                self._resumed.wait()
+                used, at = _cpu_seconds(), time.monotonic()
+                continue
             used_before, at_before = used, at
             used, at = _cpu_seconds(), time.monotonic()
-            if self._slot.is_waiting:
-                pause = min(2 * pause, MAX_POLL_SECONDS)
-                continue
-            pause = POLL_SECONDS
             share = (used - used_before) / (at - at_before)
             is_runnable = self._state.read_bytes().rpartition(b") ")[2][:1] == b"R"
             if share < IDLE_SHARE and not is_runnable:

@@ -12,6 +12,7 @@ import tempfile
 import weakref
 from collections import deque
 from collections.abc import Sequence
+from functools import cached_property
 
 from scaler.config.servers import default_memory_limit_bytes
 from scaler.object_storage.body import SEGMENT_BYTES
@@ -54,13 +55,19 @@ class Keeper:
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         """limit_bytes: in memory; by default an eighth of what the process may use."""
-        self._limit_bytes = default_memory_limit_bytes() // 4 if limit_bytes is None else limit_bytes
+        self._given_limit_bytes = limit_bytes
         self._freed: deque[tuple[int, bool]] = deque()
         self._in_memory: deque[weakref.ref[Kept]] = deque()  # the oldest first; some are gone
         self._used_bytes = 0
         self._descriptors = 0
         self._count = 0
         self._moving: asyncio.Task[None] | None = None
+
+    @cached_property
+    def _limit_bytes(self) -> int:
+        """Computed at the first upload: reading the limits of cgroups takes milliseconds."""
+        given = self._given_limit_bytes
+        return default_memory_limit_bytes() // 4 if given is None else given
 
     def keep(self, parts: Sequence[Buffer], memory: SharedMemory | None) -> Kept:
         """Keep parts that do not change any more, or the memory that has a copy of them."""

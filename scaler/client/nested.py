@@ -11,9 +11,20 @@ from typing import TYPE_CHECKING
 
 from scaler.errors import ClientClosedError, ProtocolError
 from scaler.net.connection import Broken, ConnectorEvent, Received, Welcomed
+from scaler.protocol import codec
 from scaler.protocol.codec import decode, encode
-from scaler.protocol.messages import Acknowledge, Goodbye, Message, Welcome
+from scaler.protocol.messages import (
+    Acknowledge,
+    AcknowledgeResults,
+    Finished,
+    Goodbye,
+    Message,
+    Started,
+    Submit,
+    Welcome,
+)
 from scaler.protocol.session import Buffer, Descriptor
+from scaler.serialization.packages import version_of
 from scaler.worker import frames
 
 if TYPE_CHECKING:
@@ -22,6 +33,12 @@ if TYPE_CHECKING:
 
 NESTED_LEASE_SECONDS = 0.0
 """A channel that has ended does not come back: it ends with its processor or with the agent."""
+
+
+def prepare() -> None:
+    """Do in a process what each process forked from it would do for its first client."""
+    codec.prepare(Submit, Started, Finished, Acknowledge, AcknowledgeResults, Goodbye)
+    version_of("scaler")  # lists the installed packages
 
 
 class NestedConnector:

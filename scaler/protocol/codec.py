@@ -164,6 +164,12 @@ def _open(body: bytes) -> Frame:
     return Frame(body, bases, max(MIN_TRAVERSAL_WORDS, size // WORD_BYTES * 4))
 
 
+def prepare(*kinds: type[Message]) -> None:
+    """Learn messages before the first one is met: processes that are forked afterwards inherit their codecs."""
+    for kind in kinds:
+        _wire(kind)
+
+
 def _wire(of: type[Message]) -> _Wire:
     """Learn a message when it is first met: a process meets few of them."""
     largest = (MAX_BATCH_BYTES, "MAX_BATCH_BYTES") if of in BATCHES else (MAX_CONTROL_BYTES, "MAX_CONTROL_BYTES")

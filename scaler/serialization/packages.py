@@ -6,19 +6,24 @@ library has for it would take each process longer than most functions do.
 
 from __future__ import annotations
 
+import contextlib
 import dis
 import functools
 import importlib.util
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
+
+from scaler.processes import after_fork
 
 Packages = tuple[tuple[str, str], ...]
 """Names of modules at the top, and the versions of their packages."""
 MAX_PACKAGES = 20
+MAX_FOLDERS = 64
+"""Folders of `sys.path` whose packages are cached."""
 MAX_FUNCTIONS = 200
 """Of one call that are looked into, with those that they mention."""
 
@@ -61,16 +66,24 @@ def version_of(name: str) -> str:
 def _installed(folders: Sequence[str]) -> dict[str, str]:
     """Return the versions of all packages by their normalized names, as the first folder that has each says."""
     found: dict[str, str] = {}
-    for folder in folders:
-        try:
-            names = [each.name for each in Path(folder or ".").iterdir()]
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith(_METADATA):
-                package, _, version = name.removesuffix(_METADATA).rpartition("-")
-                found.setdefault(_normalized(package), version)
+    for folder in reversed(folders):
+        with contextlib.suppress(OSError):
+            found |= _packages_in(folder or ".", os.stat(folder or ".").st_mtime_ns)  # noqa: PTH116
     return found
+
+
+@functools.lru_cache(MAX_FOLDERS)
+def _packages_in(folder: str, _changed_ns: int) -> dict[str, str]:
+    """Return the versions of the packages in one folder. A forked process reads only folders changed since."""
+    found: dict[str, str] = {}
+    for name in os.listdir(folder):  # noqa: PTH208
+        if name.endswith(_METADATA):
+            package, _, version = name.removesuffix(_METADATA).rpartition("-")
+            found.setdefault(_normalized(package), version)
+    return found
+
+
+after_fork(_installed.cache_clear)
 
 
 def _normalized(name: str) -> str:

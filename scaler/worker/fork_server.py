@@ -46,10 +46,17 @@ _REPORT = struct.Struct("<IiQ")
 _MAX_SIGNS = 4096
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
-_CLIENT_MODULES = ("hashlib", _CLIENT_ENTRY_MODULE)
-"""What a client inside a task needs."""
-_LATER_MODULES = ("scaler.object_storage.client",)
-"""What it needs for large values only: imported when there is no request to serve."""
+_NESTED_MODULE = "scaler.client.nested"
+_CLIENT_MODULES = (
+    "hashlib",
+    _CLIENT_ENTRY_MODULE,
+    _NESTED_MODULE,
+    "scaler.serialization.by_value",
+    "scaler.worker.processor.records",
+)
+"""Modules that a task with a client uses. A module missing here costs each waiting task its import."""
+_LATER_MODULES = ("scaler.object_storage.client", "scaler.security.credential")
+"""Modules for large values only: imported when there is no request to serve."""
 
 
 class ProcessReport(NamedTuple):
@@ -142,7 +149,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
     """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     _close_all_but(requests.fileno())
-    _import(["scaler.worker.processor.main"])  # here, so that the agent need not
+    _import(["scaler.worker.processor.main", "encodings.ascii"])  # here, so that the agent need not
     importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
     adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
     client_sign = os.eventfd(0)
@@ -162,7 +169,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
             poll.unregister(client_sign)
             os.close(client_sign)
             client_sign = -1
-            _import(_CLIENT_MODULES)
+            _prepare_clients()
             later = _LATER_MODULES
         for descriptor in ready:
             if descriptor == ended:
@@ -225,6 +232,12 @@ def _import(names: Iterable[str]) -> None:
         for name in names:
             importlib.import_module(name)
     gc.collect()
+    gc.freeze()
+
+
+def _prepare_clients() -> None:
+    _import(_CLIENT_MODULES)
+    importlib.import_module(_NESTED_MODULE).prepare()
     gc.freeze()
 
 

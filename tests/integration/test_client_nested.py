@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -54,6 +55,27 @@ def test_processors_import_the_client_only_when_a_task_had_one_and_then_share_it
         assert not client.submit(eval, nested).result(SECONDS)
         assert not client.submit(eval, loops).result(SECONDS)
         assert client.submit(child, client, nested).result(SECONDS)
+
+
+def first_client() -> list[str]:
+    """Return what a processor imports, compiles and lists while its task opens the first client there and waits."""
+    seen: list[str] = []
+    names = {"import", "compile", "exec", "os.listdir", "os.scandir"}
+    sys.addaudithook(lambda event, args: seen.append(f"{event} {args[0]}") if event in names else None)
+    with Client() as own:
+        own.submit(lambda: 1).result()
+    return seen
+
+
+def after_a_client() -> list[str]:
+    with Client() as own:
+        found: list[str] = own.submit(first_client).result()
+    return found
+
+
+def test_a_waiting_level_imports_compiles_and_lists_nothing() -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
+        assert client.submit(after_a_client).result(SECONDS) == []
 
 
 def all_verbs(client: Client) -> Any:
