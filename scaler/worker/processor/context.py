@@ -65,6 +65,8 @@ class ProcessorContext:
         self._grant_is_due = False
         """Not suspended, and the grant of the slot that was asked back has not been read."""
         self._task_count = 0
+        self.on_resume: list[Callable[[], object]] = []
+        """Called when a task that has waited works again. They must not wait, nor raise."""
 
     def open_channel(self, peer: bytes) -> socket.socket:
         """Open a channel for a client inside this process, which the scheduler knows under this peer id.
@@ -106,6 +108,7 @@ class ProcessorContext:
                     self._waits -= 1
                     if is_late and self.is_suspended:
                         self._is_lent = not self._waits
+                        self._resume()
                     elif not self._waits:
                         self._ask_back()
                         self._read_grant()
@@ -173,7 +176,12 @@ class ProcessorContext:
     def _ask_back(self) -> None:
         self.is_suspended = self._is_lent = False
         self._grant_is_due = True
+        self._resume()
         self._control.send(pack_note(Note(ToAgent.UNBLOCKED)))
+
+    def _resume(self) -> None:
+        for call in self.on_resume:
+            call()
 
     def _read_grant(self, flags: int = 0) -> bool:
         """Read the grant that was asked for. Returns False when flags say not to wait, and it is not here yet."""

@@ -346,9 +346,7 @@ class _Processor:
         self._context.task_id = task
         sampler = self._sampler
         if sampler is not None and sampler.is_asleep:
-            sampler.is_asleep = False
-            if sampler.awake.locked():  # it is not after a release that came too late for an earlier sleep
-                sampler.awake.release()
+            sampler.wake()
         meter = _UNMEASURED
         try:
             if spec.profiling or spec.stream_output:

@@ -7,6 +7,7 @@ to the Python frame that made it. Threads that a task starts are not sampled, an
 from __future__ import annotations
 
 import _thread
+import contextlib
 import gc
 import json
 import random
@@ -27,8 +28,8 @@ LONG_TASK_US = 2_000_000
 """Samples of a task with more are reported as its own, not only as its function's."""
 ASLEEP_AFTER_SECONDS = 0.5
 """Without a task for this long, the thread waits for the next one."""
-SUSPENDED_FACTOR = 16
-"""A task that waits for others is sampled more rarely by this factor: one host may have a thousand of them."""
+LAST_WAIT_REPORT_SECONDS = 80.0
+"""Last pause between reports of a task that waits for others. One host may have a thousand such tasks."""
 MAX_WALKED = 500
 """Frames that are looked at; more of them are the outermost ones of a deep recursion."""
 SWITCH_SECONDS = 0.0001
@@ -77,6 +78,7 @@ class Sampler:
 
     def start(self) -> None:
         """Begin to sample the thread that has made this object."""
+        self._context.on_resume.append(self.wake)
         _thread.start_new_thread(self._work, ())
 
     def _work(self) -> None:
@@ -88,11 +90,15 @@ class Sampler:
         before = busy_at = time.monotonic()
         report_at = before + pause
         while True:
-            factor = SUSPENDED_FACTOR if context.is_suspended else 1
-            time.sleep(self._interval_seconds * factor * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)
+            time.sleep(self._interval_seconds * random.uniform(0.5, 1.5))  # noqa: S311 (no secret)
             now = time.monotonic()
+            last_pause = LAST_REPORT_SECONDS
             if context.task_id:
-                self._sample(int((now - before) * 1e6))
+                counted = self._sample(int((now - before) * 1e6))
+                if counted is not None and context.is_suspended:
+                    last_pause = LAST_WAIT_REPORT_SECONDS
+                    began, now = now, self._rest(max(report_at, now + LAST_REPORT_SECONDS))
+                    counted[0] += int((now - began) * 1e6)
                 busy_at = now
             elif now - busy_at > ASLEEP_AFTER_SECONDS:
                 self._report(is_idle=True)
@@ -105,16 +111,33 @@ class Sampler:
                 report_at = now + pause
             if now >= report_at:
                 self._report()
-                pause = min(2 * pause, LAST_REPORT_SECONDS)
+                pause = min(2 * pause, last_pause)
                 report_at = now + pause
             before = now
 
-    def _sample(self, microseconds: int) -> None:
+    def _rest(self, until: float) -> float:
+        """Sleep until this time, or until the task that waits works again. Return the time."""
+        self.is_asleep = True  # before the question: `wake` is called after the task has ceased to be suspended
+        if self._context.is_suspended:
+            self.awake.acquire(timeout=max(0.0, until - time.monotonic()))
+        self.is_asleep = False
+        return time.monotonic()
+
+    def wake(self) -> None:
+        """Sample again: a task begins, or one that has waited works again."""
+        if not self.is_asleep:
+            return
+        self.is_asleep = False
+        with contextlib.suppress(RuntimeError):  # not locked, after a wakeup that came too late for an earlier sleep
+            self.awake.release()
+
+    def _sample(self, microseconds: int) -> list[int] | None:
+        """Count a sample of the running task. Return the microseconds and samples of its stack."""
         frame = main_frame(self._main)
         self._set_switching(_thread._count())  # noqa: SLF001 (`threading` does not know this thread)
         task, function = self._context.task_id, self._context.function
         if frame is None or not task:
-            return
+            return None
         stack: list[tuple[CodeType, int]] = []
         current: FrameType | None = frame
         while current is not None and len(stack) < MAX_WALKED:
@@ -130,6 +153,7 @@ class Sampler:
         counted = self._of_task.setdefault(tuple(stack), [0, 0])
         counted[0] += microseconds
         counted[1] += 1
+        return counted
 
     def _set_switching(self, threads: int) -> None:
         """Leave to a task with threads the pace at which these take turns."""
