@@ -108,6 +108,8 @@ class PooledProcessor:
     waits_for: str = ""
     """What its running task waits for besides tasks of its own; empty: nothing."""
     is_reclaiming: bool = False
+    rests_until: float = 0.0
+    """Until then its task waits, and there is nothing to watch."""
     progress_at: float = 0.0
     """When it was last seen to have nothing to read, or to have read a task."""
     batch: int = -1
@@ -260,6 +262,9 @@ class ProcessorPool(ExecutorBase):
 
     def tick(self, snapshots: Mapping[int, Snapshot], now: float, may_start: bool) -> None:
         for processor in list(self.processors.values()):
+            if now < processor.rests_until:
+                self.wake_by(processor.rests_until)
+                continue
             processor.snapshot = snapshots.get(processor.number, processor.snapshot)
             if processor.dispatched:
                 self._watch(processor, now)
@@ -304,6 +309,14 @@ class ProcessorPool(ExecutorBase):
                 running, seconds = b"", 0.0
             found[number] = processor.is_ready, is_suspended, running, seconds, processor.lane, processor.waits_for
         return found
+
+    def is_suspended(self, number: int) -> bool:
+        """Return True while the task of a processor waits for tasks of its own."""
+        processor = self.processors.get(number)
+        return processor is not None and processor.state is ProcessorState.SUSPENDED
+
+    def resting(self, now: float) -> set[int]:
+        return {each.number for each in self.processors.values() if now < each.rests_until}
 
     def take_functions(self, number: int, snapshot: Snapshot) -> tuple[str, set[str]]:
         """Return the function whose task a processor runs, and those whose tasks have ended there since the last call.
@@ -420,6 +433,9 @@ class ProcessorPool(ExecutorBase):
     def _enter(self, processor: PooledProcessor, state: ProcessorState, now: float) -> None:
         processor.state = state
         processor.since = now
+        if processor.rests_until:
+            processor.rests_until = 0.0
+            processor.progress_at = now
         self._slots_are_settled = False
 
     def _act(self, processor: PooledProcessor, verb: Verb) -> None:
@@ -716,4 +732,6 @@ class ProcessorPool(ExecutorBase):
             pause = min(pause, max(limit - elapsed, 0.0) + 0.001)
         if elapsed < STARTED_AFTER_SECONDS:
             pause = min(pause, STARTED_AFTER_SECONDS - elapsed + 0.001)
+        if processor.state is ProcessorState.SUSPENDED and not self.config.hard_processor_suspend:
+            processor.rests_until = now + pause
         self.wake_by(now + pause)

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from scaler.config.worker import WorkerConfig
@@ -228,8 +228,12 @@ class ProcessorAgent(Agent):
         if self._prints.gathered:
             self._prints.flush(tasks)
 
-    def _snapshots(self) -> Mapping[int, Snapshot]:
-        return {number: each.page.snapshot() for number, each in self._processors.items() if each.pid}
+    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, Snapshot]:
+        return {
+            number: each.page.snapshot()
+            for number, each in self._processors.items()
+            if each.pid and number not in resting
+        }
 
     def _pids(self) -> Mapping[int, int]:
         return {number: each.pid for number, each in self._processors.items() if each.pid}

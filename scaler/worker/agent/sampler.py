@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from scaler.worker.agent.pool import ProcessorPool
 from scaler.worker.agent.usage import MemoryUsage, ProcessorSample
 from scaler.worker.frames import PageReader, TaskGrowth
 
 SAMPLE_SECONDS = 0.5
+SUSPENDED_SAMPLE_SECONDS = 10.0
+"""Interval for a processor whose task waits: there may be a thousand of them, and their memory hardly changes."""
 
 
 class MemorySampler:
@@ -32,6 +33,8 @@ class MemorySampler:
         self._processors = processors
         self._measured: dict[int, int] = {}
         """How many tasks of each processor had been measured at the last sample."""
+        self._suspended: dict[int, tuple[float, ProcessorSample]] = {}
+        """Samples of suspended processors, and when each expires."""
         self._names: dict[int, str] = {}
         """Names of functions by the numbers of specs."""
         self._timer = loop.call_later(SAMPLE_SECONDS, self._sample)
@@ -41,15 +44,26 @@ class MemorySampler:
 
     def _sample(self) -> None:
         self._timer = self._loop.call_later(SAMPLE_SECONDS, self._sample)
+        now = time.monotonic()
         found: dict[int, ProcessorSample] = {}
+        suspended: dict[int, tuple[float, ProcessorSample]] = {}
         for number, (pid, page) in self._processors().items():
+            is_suspended = self._pool.is_suspended(number)
+            expires_at, sample = self._suspended.get(number, (0.0, None))
+            if is_suspended and sample is not None and now < expires_at:
+                suspended[number] = expires_at, sample
+                found[number] = sample
+                continue
             memory = resident_memory(pid)
             if memory is not None:
                 functions = self._pool.take_functions(number, page.snapshot())
-                found[number] = ProcessorSample(*memory, *functions, self._growth(number, page))
+                sample = found[number] = ProcessorSample(*memory, *functions, self._growth(number, page))
+                if is_suspended:
+                    suspended[number] = now + SUSPENDED_SAMPLE_SECONDS, sample._replace(ended=(), growth=None)
+        self._suspended = suspended
         self._measured = {number: self._measured.get(number, 0) for number in found}
         if found:
-            self._usage.take(time.monotonic(), found)
+            self._usage.take(now, found)
 
     def _growth(self, number: int, page: PageReader) -> tuple[str, TaskGrowth] | None:
         """Return the last measured task of a processor with its function; None when it is that of an earlier sample."""
@@ -66,7 +80,8 @@ class MemorySampler:
 def resident_memory(pid: int) -> tuple[int, int] | None:
     """Return the resident memory of a process and its peak in bytes; None when the process has ended."""
     try:
-        status = Path("/proc", str(pid), "status").read_bytes()
+        with open(f"/proc/{pid}/status", "rb", buffering=0) as file:  # noqa: PTH123 (pathlib costs as much as the kernel)
+            status = file.read()
     except OSError:
         return None
     _, _, rest = status.partition(b"VmHWM:")

@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -113,8 +113,8 @@ class Agent:
     def _flush_output(self, tasks: Sequence[bytes]) -> None:
         """Send what these tasks printed: their results are about to be sent."""
 
-    def _snapshots(self) -> Mapping[int, Snapshot]:
-        """Return the status page of every processor that has a process, by its number."""
+    def _snapshots(self, resting: Collection[int] = ()) -> Mapping[int, Snapshot]:  # noqa: ARG002
+        """Return the status page of every processor that has a process and does not rest, by its number."""
         return {}
 
     def _pids(self) -> Mapping[int, int]:
@@ -286,6 +286,8 @@ class Agent:
         self._pending.extend(inputs)
 
     def _take_pending(self) -> None:
+        if not self._pending:  # an event of the scheduler has taken them with it
+            return
         if self._connector is None:
             self.take([])
         else:
@@ -335,7 +337,7 @@ class Agent:
 
     def _on_timer(self) -> None:
         self._wake_at = 0.0  # the timer is set below
-        self.take([TimeElapsed(self._snapshots())])
+        self.take([TimeElapsed(self._snapshots(self._core.executor.resting(time.monotonic())))])
         if not self._is_closed and not self.ended.done():
             self._set_timer()
 

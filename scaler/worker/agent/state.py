@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import heapq
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -283,6 +283,10 @@ class ExecutorBase:
     def wake_by(self, time: float) -> None:
         """Have `TimeElapsed` come no later than this."""
         self.wake_at = min(self.wake_at, time)
+
+    def resting(self, _now: float) -> Collection[int]:
+        """Return the processors that a tick does not look at, by number."""
+        return ()
 
     def take_lane(self) -> int:
         """Return the lowest free lane, from 1: monitors show the processors or calls of a worker by lane."""

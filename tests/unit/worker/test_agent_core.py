@@ -909,6 +909,46 @@ def test_a_processor_that_reads_no_task_is_replaced_and_its_tasks_run_elsewhere(
     assert sorted(story.fed(2)) == [2, 3]
 
 
+def test_a_processor_that_was_suspended_for_long_has_time_to_read_its_next_task() -> None:
+    story = Story()
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.signal(1, Event.BLOCKED)
+    story.tick(1.0)
+    story.tick(100.0)
+    story.signal(1, Event.UNBLOCKED)
+    story.hands[1].finish()
+    story.run(2)
+    story.flush(1)
+    story.tick(0.1)
+    assert not story.hands[1].killed
+
+
+def test_a_suspended_task_still_has_its_time_limit() -> None:
+    story = Story(timeout=10.0)
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.signal(1, Event.BLOCKED)
+    story.tick(1.0)
+    story.tick(8.0)
+    assert not story.hands[1].killed
+    assert story.core.wake_at <= story.now + 1.1
+    story.tick(1.1)
+    assert story.hands[1].killed
+
+
+def test_a_tick_looks_at_no_suspended_processor_before_something_is_due() -> None:
+    story = Story(timeout=10.0)
+    story.run(1)
+    story.hands[1].begin(story.now)
+    story.signal(1, Event.BLOCKED)
+    story.tick(1.0)
+    assert story.pool.resting(story.now + 8.0) == {1}
+    assert story.pool.resting(story.now + 9.1) == set()
+    story.signal(1, Event.UNBLOCKED)
+    assert story.pool.resting(story.now) == set()
+
+
 def test_a_processor_that_goes_on_reading_is_never_too_slow() -> None:
     story = Story()
     for number in range(1, 5):
