@@ -1,16 +1,14 @@
 """Functions on their way to workers: serialized once, and made into templates of tasks with the user's options.
 
-A function that travels by value (of `__main__`, a lambda, a closure) carries the globals and cells that it uses. It is
-serialized again when one of them is another object than before, and every time when one of them can change by itself
-(a list, an instance). So a submit always sends the function as it is at that moment.
+A function that travels by value (of `__main__`, a lambda, a closure) takes along the globals and cells that it uses.
+It is serialized again when its snapshot has changed, and for every task when it has no snapshot. So a submit always
+sends the function as it is at that moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import _lru_cache_wrapper
-from types import BuiltinFunctionType, CellType, CodeType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -35,6 +33,7 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import ArgumentOnly
 from scaler.serialization.packages import Packages, packages_of
+from scaler.serialization.snapshot import Snapshot, snapshot_of
 from scaler.serialization.tracebacks import hide_frames
 
 if TYPE_CHECKING:
@@ -44,11 +43,6 @@ MAX_NAME_CHARACTERS = 200
 MAX_CACHED_FUNCTIONS = 1024
 MAX_TEMPLATES_PER_FUNCTION = 64
 MAX_RECENT_FUNCTIONS = 256
-_ATOMS = (type(None), bool, int, float, complex, str, bytes, type, ModuleType)
-_MISSING = object()
-
-Carried = list[tuple[object, str, object]]
-"""What a function carries: where it was found (a dict of globals, a cell, a function), under which name, and what."""
 
 
 def check_call(args: object, kwargs: object) -> None:
@@ -94,20 +88,13 @@ class Submitter(ArgumentOnly):
 
 
 class CachedFunction(NamedTuple):
-    """A function as it was serialized, what it carried then, and its templates by their options and parent."""
+    """A function as it was serialized, its snapshot, and its templates by their options and parent."""
 
     function: Callable[..., Any]
     reference: FunctionReference
-    carried: Carried
+    snapshot: Snapshot | None
     templates: dict[tuple[Options, bytes], TaskTemplate]
     packages: Packages
-
-    def has_changed(self) -> bool:
-        """Tell whether anything that it carried is something else now."""
-        for holder, name, value in self.carried:  # noqa: SIM110 (any takes longer)
-            if _read(holder, name) is not value:
-                return True
-        return False
 
 
 class TemplateTable:
@@ -134,7 +121,11 @@ class TemplateTable:
             self._by_value = by_value
             self._cached.clear()
         cached = self._cached.get((id(function), options.is_plain))
-        if cached is None or cached.function is not function or (cached.carried and cached.has_changed()):
+        if (
+            cached is None
+            or cached.function is not function
+            or (cached.snapshot is not None and cached.snapshot.has_changed())
+        ):
             cached = self._cache(function, options.is_plain)
         template = cached.templates.get((options, parent))
         if template is None:
@@ -173,11 +164,11 @@ class TemplateTable:
 
     def _cache(self, function: Callable[..., Any], is_plain: bool) -> CachedFunction:
         serializer = None if is_plain else self._serializer
+        # Before it is serialized: what another thread changes meanwhile is found to have changed.
+        snapshot = snapshot_of(function)
         parts = dump_function(function, serializer)
-        # A function whose pickle needs cloudpickle carries its code, and is not just its name.
-        carried = carried_by(function, serializer is not None or b"cloudpickle" in bytes(parts[0]))
-        cached = CachedFunction(function, self._register(parts), carried or [], {}, self._packages_of(function))
-        if carried is not None:
+        cached = CachedFunction(function, self._register(parts), snapshot, {}, self._packages_of(function))
+        if snapshot is not None:
             if len(self._cached) >= MAX_CACHED_FUNCTIONS:
                 del self._cached[next(iter(self._cached))]
             self._cached[id(function), is_plain] = cached
@@ -238,72 +229,3 @@ class TemplateTable:
             if len(self._recent) > MAX_RECENT_FUNCTIONS:
                 del self._recent[next(iter(self._recent))]
         return function
-
-
-def carried_by(function: object, by_value: bool) -> Carried | None:
-    """Return what a function carries, or None when that can change without being replaced."""
-    if not by_value:
-        return [] if isinstance(function, FunctionType | type) or isinstance(_reduced(function), str) else None
-    if not isinstance(function, FunctionType):
-        return None
-    carried: Carried = []
-    seen = {id(function)}
-    stack = [function]
-    while stack:
-        for holder, name, value in _mentions(stack.pop()):
-            inner = value.__wrapped__ if isinstance(value, _lru_cache_wrapper) else value
-            if isinstance(inner, FunctionType):
-                if id(inner) not in seen:
-                    seen.add(id(inner))
-                    stack.append(inner)
-            elif not (value is _MISSING or isinstance(value, _ATOMS) or _is_constant(value)):
-                return None
-            carried.append((holder, name, value))
-    return carried
-
-
-def _reduced(function: object) -> object:
-    """Return what pickle would make of an object: a string for what it finds by name in a module."""
-    try:
-        return function.__reduce_ex__(5)
-    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything; then it is no name)
-        return None
-
-
-def _mentions(function: FunctionType) -> Iterator[tuple[object, str, object]]:
-    for name in ("__code__", "__defaults__", "__kwdefaults__"):
-        yield function, name, getattr(function, name)
-    for cell in function.__closure__ or ():
-        yield cell, "", _read(cell, "")
-    for code in _codes(function.__code__):
-        for name in code.co_names:
-            value = function.__globals__.get(name, _MISSING)
-            if value is not _MISSING:
-                yield function.__globals__, name, value
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-def _is_constant(value: object) -> bool:
-    if isinstance(value, BuiltinFunctionType):
-        return value.__self__ is None or isinstance(value.__self__, ModuleType | type)
-    if isinstance(value, tuple | frozenset):
-        return all(isinstance(item, _ATOMS) for item in value)
-    # Empty keyword defaults are replaced, not filled, by those who change them.
-    return isinstance(value, CodeType) or (isinstance(value, dict) and not value)
-
-
-def _read(holder: object, name: str) -> object:
-    if isinstance(holder, dict):
-        return holder.get(name, _MISSING)
-    if isinstance(holder, CellType):
-        try:
-            return holder.cell_contents
-        except ValueError:  # not assigned yet
-            return _MISSING
-    return getattr(holder, name)

@@ -1,25 +1,40 @@
 """Pickles functions and classes by value, with cloudpickle.
 
 From version 3.1.3 on, cloudpickle gives all code the file name `<dynamic-code>`, so tracebacks of tasks would show
-neither file nor line of the user's program. Here code keeps its file name. And functions of `functools.cache`, which
-pickle knows by name only, travel by value where other functions do, each with an empty cache.
+neither file nor line of the user's program. Here code keeps its file name.
+
+Cloudpickle also overwrites the attributes of a class that a process already has whenever the class arrives again. Here
+`loading` decides: reading a result must not change classes of the program.
+
+Functions of `functools.cache`, which pickle knows by name only, travel by value where other functions do. Each process
+has one cache for each of them.
 """
 
 from __future__ import annotations
 
-import sys
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from functools import _lru_cache_wrapper, lru_cache
+from hashlib import blake2b
 from io import BytesIO
 from pickle import PickleBuffer
 from types import CodeType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import cloudpickle
 
+from scaler.serialization.loading import loading
+from scaler.serialization.snapshot import is_found_by_name
+
 DYNAMIC = "<dynamic-code>"
+MAX_CACHES = 256
+"""Functions of `functools.cache` that a process keeps with what they have cached; the last used ones."""
 
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
+_class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (it has no public name)
 
 
 def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes:
@@ -27,6 +42,30 @@ def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes
     with BytesIO() as file:
         Pickler(file, 5, buffer_callback=keep).dump(value)
         return file.getvalue()
+
+
+class PickleStream:
+    """Pickles values one after the other, which have only what travels beside their pickles in common."""
+
+    def __init__(self, number_of: Callable[[object], int | None]) -> None:
+        """number_of: returns the number by which pickles name an object that travels beside them; None for others."""
+        self._file = BytesIO()
+        self._buffers: list[PickleBuffer] = []
+        self._pickler = _Pickler(self._file, 5, buffer_callback=self._keep)
+        self._pickler.persistent_id = number_of
+
+    def dumps(self, value: object) -> tuple[bytes, list[PickleBuffer]]:
+        """Return the pickle of a value, and its out-of-band buffers."""
+        self._buffers = []
+        self._file.seek(0)
+        self._file.truncate()
+        self._pickler.clear_memo()
+        self._pickler.globals_ref = {}
+        self._pickler.dump(value)
+        return self._file.getvalue(), self._buffers
+
+    def _keep(self, buffer: PickleBuffer) -> None:
+        self._buffers.append(buffer)
 
 
 def _with_file_name(code: CodeType) -> tuple[Any, ...]:
@@ -37,21 +76,68 @@ def _with_file_name(code: CodeType) -> tuple[Any, ...]:
 
 
 def _reduce_cached(cached: _lru_cache_wrapper[Any]) -> str | tuple[Any, ...]:
-    module, name = getattr(cached, "__module__", None), getattr(cached, "__qualname__", "")
-    found: object = sys.modules.get(module or "")
-    for part in name.split("."):
-        found = getattr(found, part, None)
-    if found is cached and module != "__main__" and module not in cloudpickle.list_registry_pickle_by_value():
-        return str(name)
+    if is_found_by_name(cached):
+        return cached.__qualname__
     parameters = cached.cache_parameters()
-    return _make_cached, (cached.__wrapped__, parameters["maxsize"], parameters["typed"])
+    arguments = parameters["maxsize"], parameters["typed"]
+    if id(cached) in _thread.identifying:  # it calls itself
+        return _make_cached, (None, *arguments, b"")
+    _thread.identifying.add(id(cached))
+    try:
+        identifier = blake2b(dumps((cached.__wrapped__, arguments), None), digest_size=16).digest()
+    finally:
+        _thread.identifying.discard(id(cached))
+    return _make_cached, (cached.__wrapped__, *arguments, identifier)
 
 
-def _make_cached(function: Callable[..., Any], maxsize: int | None, typed: bool) -> _lru_cache_wrapper[Any]:
-    return lru_cache(maxsize, typed)(function)
+def _make_cached(
+    function: Callable[..., Any], maxsize: int | None, typed: bool, identifier: bytes
+) -> _lru_cache_wrapper[Any]:
+    found = _caches.get(identifier)
+    if found is None:
+        found = _caches[identifier] = lru_cache(maxsize, typed)(function)
+        if len(_caches) > MAX_CACHES:
+            _caches.popitem(last=False)
+    _caches.move_to_end(identifier)
+    return found
+
+
+class _Thread(threading.local):
+    """identifying: ids of the functions of `functools.cache` whose own pickles are being made."""
+
+    def __init__(self) -> None:
+        self.identifying: set[int] = set()
+
+
+_thread = _Thread()
+_caches: OrderedDict[bytes, _lru_cache_wrapper[Any]] = OrderedDict()
+_made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
+"""By class that was unpickled here: the attributes that it had at first, without any state."""
+
+
+def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
+    """Give an unpickled class its attributes, and remove all others, unless `loading` has it keep those it has."""
+    if not loading.takes(cls):
+        return cls
+    made_with = _made_with.get(cls)
+    if made_with is None and cls.__dict__.keys().isdisjoint(state[0].keys() - {"__module__", "__doc__"}):
+        made_with = _made_with[cls] = frozenset(cls.__dict__)
+    if made_with is not None:
+        for name in cls.__dict__.keys() - state[0].keys() - made_with:
+            with suppress(AttributeError, TypeError):  # the interpreter's own
+                delattr(cls, name)
+    _class_setstate(cls, state)
+    return cls
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached}
     )
+
+    def reducer_override(self, obj: object) -> Any:
+        reduced = super().reducer_override(obj)
+        if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
+            loading.know(obj)
+            return (*reduced[:-1], _set_class)
+        return reduced

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from scaler.errors import LimitError, ObjectLostError, UnreachableError
 from scaler.ids import show
@@ -21,6 +21,7 @@ from scaler.serialization import (
     parts_of,
     size_of,
 )
+from scaler.serialization.snapshot import Fresh
 
 if TYPE_CHECKING:  # most processors never need them
     from scaler.object_storage.client import BlockingStorage
@@ -33,7 +34,6 @@ GET_TIMEOUT_SECONDS = 1.0
 DISK_SECONDS = 300.0
 """How long a result waits for a storage whose disk is full or has failed."""
 DISK_PAUSE_SECONDS = 0.5
-_T = TypeVar("_T")
 CACHE_BYTES = 256 * 1024 * 1024
 MAX_COSTS_US = 2**32 - 1
 NO_STORAGE = "this worker knows no object storage: neither was one set, nor does its scheduler advertise one"
@@ -154,7 +154,7 @@ class StoredObjects:
 
 @dataclass(slots=True, eq=False)
 class LoadedSpec:
-    """A spec with its function, which is loaded when it is first needed. See `ToProcessor.SPEC`."""
+    """A spec with its function, known when a task first needs it. See `ToProcessor.SPEC`."""
 
     number: int
     function_id: bytes
@@ -168,7 +168,7 @@ class LoadedSpec:
     packages: tuple[tuple[str, str], ...]
     mean_ns: float = 0.0
     """Duration of its tasks, a moving mean; 0: not known."""
-    function: Callable[..., Any] | None = None
+    function: Fresh[Callable[..., Any]] | None = None
     serializer: Serializer | None = None
     _retry_on: Callable[[BaseException], bool] | None = None
 
@@ -189,8 +189,10 @@ class FunctionCache:
         """report_differences: takes a function's name, and how the packages differ that it imports."""
         self._objects = objects
         self._report_differences = report_differences
-        self._loaded: dict[tuple[bytes, ...], Any] = {}
-        """Serializers by their id and that of the code, functions by theirs and these."""
+        self._serializers: dict[tuple[bytes, bytes], Serializer] = {}
+        """By their id and that of the code."""
+        self._functions: dict[tuple[bytes, bytes, bytes], Fresh[Callable[..., Any]]] = {}
+        """By their id, that of the serializer, and that of the code."""
         self._uploaded: UploadedModules | None = None
         """None until the first task with code."""
         self._code_id = b""
@@ -208,25 +210,34 @@ class FunctionCache:
             self.specs.pop(number, None)
         for identifier in definitions:
             self.definitions.pop(identifier, None)
-            for key in [key for key in self._loaded if identifier in key]:
-                del self._loaded[key]
+            loaded: tuple[dict[Any, Any], ...] = self._serializers, self._functions
+            for table in loaded:
+                for key in [key for key in table if identifier in key]:
+                    del table[key]
             if self._uploaded is not None:
                 self._uploaded.forget(identifier)
                 self._code_id = self._uploaded.active
 
     def load(self, spec: LoadedSpec) -> Callable[..., Any]:
-        """Load a spec's function and serializer. Raises SerializationError or ObjectLostError."""
+        """Load a spec's function, for one call, and its serializer. Raises SerializationError or ObjectLostError."""
         if spec.packages:
             self._compare(spec)
         if spec.code_id != self._code_id:
             self._use_code(spec.code_id)
         if spec.serializer_id:
-            spec.serializer = self._load((spec.serializer_id, spec.code_id), load_serializer)
+            serializer_key = spec.serializer_id, spec.code_id
+            if serializer_key not in self._serializers:
+                self._serializers[serializer_key] = load_serializer(self._parts(spec.serializer_id))
+            spec.serializer = self._serializers[serializer_key]
         else:
             spec.serializer = format_of(self._payload(spec.function_id))
         key = (spec.function_id, spec.serializer_id, spec.code_id)
-        spec.function = function = self._load(key, lambda parts: load_function(parts, spec.serializer))
-        return function
+        function = self._functions.get(key)
+        if function is None:
+            identifier, serializer = spec.function_id, spec.serializer
+            function = self._functions[key] = Fresh(lambda: load_function(self._parts(identifier), serializer))
+        spec.function = function
+        return function.get()
 
     def _compare(self, spec: LoadedSpec) -> None:
         """Compare the packages that a spec's function imports with those here, once."""
@@ -258,8 +269,5 @@ class FunctionCache:
             raise ObjectLostError(f"definition {show(identifier)} is not known to the processor")
         return payload
 
-    def _load(self, key: tuple[bytes, ...], load: Callable[[Sequence[memoryview]], _T]) -> _T:
-        if key not in self._loaded:
-            self._loaded[key] = load(self._objects.parts(self._payload(key[0])))
-        found: _T = self._loaded[key]
-        return found
+    def _parts(self, identifier: bytes) -> Sequence[memoryview]:
+        return self._objects.parts(self._payload(identifier))

@@ -29,6 +29,7 @@ from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
 from scaler.serialization import Divisible, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
+from scaler.serialization.loading import loading
 from scaler.worker.credential import own_access
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
@@ -399,9 +400,18 @@ class _Processor:
         return None if outcome else payload
 
     def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
-        function = spec.function
-        if function is None:
-            function = self._functions.load(spec)
+        loading.begin()
+        try:
+            function = self._functions.load(spec) if spec.function is None else spec.function.get()
+            args, kwargs = self._load_arguments(spec, arguments, inputs)
+        finally:
+            loading.is_active = False
+        result = function(*args, **kwargs)
+        return finish(result) if type(result) is CoroutineType else result
+
+    def _load_arguments(
+        self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         if not inputs and spec.serializer is None and arguments and arguments[0] == _PICKLE:
             # The common case without detours: no references, and the arguments are one pickle.
             try:
@@ -409,8 +419,7 @@ class _Processor:
             except Exception:  # noqa: BLE001 (the slow way does the same, and knows how to report it)
                 args = None
             if type(args) is tuple:
-                result = function(*args)
-                return finish(result) if type(result) is CoroutineType else result
+                return args, {}
 
         def value(index: int) -> Any:
             payload = inputs[index]
@@ -421,5 +430,4 @@ class _Processor:
                     pass
             return load_value(self._objects.parts(payload), spec.serializer, f"input {index}")
 
-        args, kwargs = load_arguments(self._objects.parts(arguments, is_own=True), value, spec.serializer)
-        return finish(function(*args, **kwargs))
+        return load_arguments(self._objects.parts(arguments, is_own=True), value, spec.serializer)

@@ -1,0 +1,327 @@
+"""Snapshots of callables: whether what a function takes along in its pickle is still what it was.
+
+A function of `__main__`, a lambda, or a closure travels with the globals and cells that it uses. When its snapshot has
+changed, the client pickles such a function again, and a processor unpickles it again. So each call gets the function as
+it was when the call was made, and no call sees what another call changed.
+
+A snapshot compares objects by identity and calls no user code. An object that could change unnoticed (an instance, a
+set, an array) rules a snapshot out: then the function is pickled, or unpickled, for every call.
+"""
+
+from __future__ import annotations
+
+import abc
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dis import opmap
+from enum import Enum
+from functools import _lru_cache_wrapper, partial
+from operator import is_
+from types import (
+    BuiltinFunctionType,
+    CellType,
+    ClassMethodDescriptorType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodDescriptorType,
+    ModuleType,
+    WrapperDescriptorType,
+)
+from typing import Any, Generic, TypeVar
+
+from scaler.serialization.loading import loading
+
+MAX_OBJECTS = 100_000
+"""A callable that takes along more functions, classes, and containers has no snapshot."""
+_ATOMS = frozenset({
+    type(None), bool, int, float, complex, str, bytes, type(...), type(NotImplemented), range, CodeType,
+    GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType, ClassMethodDescriptorType, WrapperDescriptorType,
+})  # fmt: skip
+_IMMUTABLE = frozenset({
+    ("re", "Pattern"), ("logging", "Logger"), ("logging", "RootLogger"), ("datetime", "date"), ("datetime", "datetime"),
+    ("datetime", "time"), ("datetime", "timedelta"), ("datetime", "timezone"), ("decimal", "Decimal"),
+    ("fractions", "Fraction"), ("uuid", "UUID"),
+})  # fmt: skip
+"""Module and name of more types whose objects cannot change, or travel by name, without importing the modules."""
+_CHANGING = frozenset(
+    opmap[name]
+    for name in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF", "DELETE_DEREF", "STORE_ATTR", "DELETE_ATTR")
+)
+_REACHING = frozenset({
+    "globals", "vars", "exec", "eval", "setattr", "delattr", "gc", "sys", "inspect", "__globals__", "__dict__",
+    "__closure__", "__defaults__", "__kwdefaults__", "__code__", "__annotations__", "f_globals", "f_locals",
+})  # fmt: skip
+"""Names through which a function could change what it takes along."""
+_OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
+_HEAP_TYPE = 1 << 9
+"""Flag of types that are made while a program runs, such as all classes in Python."""
+_MISSING = object()
+_T = TypeVar("_T")
+
+
+class Unchanging:
+    """Base of callables that stay as they were pickled, whatever becomes of the objects that they were made of."""
+
+    __slots__ = ()
+
+
+class Snapshot:
+    """What a callable takes along, at one moment."""
+
+    __slots__ = (
+        "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_sizes", "classes", "is_fixed",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.classes: list[type] = []
+        """Classes that travel by value."""
+        self.is_fixed = True
+        """A call of the unpickled callable cannot change what it takes along."""
+        self._items: list[tuple[Mapping[str, Any], str, object]] = []
+        self._missing: list[tuple[dict[str, Any], frozenset[str]]] = []
+        self._attributes: list[tuple[object, str, object]] = []
+        self._cells: list[tuple[CellType, object]] = []
+        self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
+        self._sizes: list[tuple[Sized, int]] = []
+        self._abc_token: object = None
+
+    def has_changed(self) -> bool:
+        """Tell whether anything is another object now, or was added or removed."""
+        for mapping, name, value in self._items:
+            if mapping.get(name, _MISSING) is not value:
+                return True
+        for holder, name, value in self._attributes:
+            if getattr(holder, name, _MISSING) is not value:
+                return True
+        for sized, size in self._sizes:
+            if len(sized) != size:
+                return True
+        for names, missing in self._missing:
+            if not names.keys().isdisjoint(missing):
+                return True
+        for cell, value in self._cells:
+            if _contents(cell) is not value:
+                return True
+        for container, values, keys in self._containers:
+            if len(container) != len(values) or not all(
+                map(is_, container.values() if keys else container, values)  # type: ignore[union-attr]
+            ):
+                return True
+            if keys and not all(map(is_, container, keys)):
+                return True
+        return self._abc_token is not None and abc.get_cache_token() != self._abc_token
+
+    def _note_items(self, mapping: Mapping[str, Any]) -> Iterator[object]:
+        """Note all items of a mapping of names, and return the values."""
+        items = list(mapping.items())
+        self._items += [(mapping, name, value) for name, value in items]
+        self._sizes.append((mapping, len(items)))
+        return (value for _, value in items)
+
+    def _members(self, value: object, is_loaded: bool) -> Iterator[object] | None:
+        """Note an object, and return those that it takes along; None if it could change unnoticed."""
+        kind = type(value)
+        if kind is FunctionType or kind is _lru_cache_wrapper or isinstance(value, type):
+            if is_found_by_name(value):
+                return iter(())
+            if kind is FunctionType:
+                self.is_fixed &= _leaves_alone(value.__code__)  # type: ignore[attr-defined]
+                return self._of_function(value, is_loaded)  # type: ignore[arg-type]
+            if isinstance(value, type):
+                return self._of_class(value)
+            self.is_fixed = False
+            return iter((value.__wrapped__, *self._note_items(vars(value))))  # type: ignore[attr-defined]
+        if kind is tuple or kind is frozenset:
+            return iter(value)  # type: ignore[call-overload, no-any-return]
+        if isinstance(value, Unchanging):
+            return iter(())
+        if kind is list:
+            self.is_fixed = False
+            self._containers.append((value, tuple(value), ()))  # type: ignore[arg-type]
+            return iter(tuple(value))  # type: ignore[arg-type]
+        if kind is dict:
+            assert isinstance(value, dict)
+            self.is_fixed = False
+            values, keys = tuple(value.values()), tuple(value)
+            self._containers.append((value, values, keys))
+            return iter(values + keys)
+        if kind is ModuleType:
+            return iter(()) if self._is_plain_module(value) else None  # type: ignore[arg-type]
+        if kind is BuiltinFunctionType:
+            owner = value.__self__  # type: ignore[attr-defined]
+            return iter(()) if owner is None or type(owner) is ModuleType else iter((owner,))
+        if kind is staticmethod or kind is classmethod:
+            return iter((value.__func__,))  # type: ignore[attr-defined]
+        if kind is property:
+            return iter((value.fget, value.fset, value.fdel))  # type: ignore[attr-defined]
+        if kind is partial:
+            assert isinstance(value, partial)
+            self.is_fixed = False
+            return iter((value.func, value.args, value.keywords, *self._note_items(vars(value))))
+        return iter(()) if (kind.__module__, kind.__qualname__) in _IMMUTABLE or _is_named(value) else None
+
+    def _of_function(self, function: FunctionType, is_loaded: bool) -> Iterator[object]:
+        """is_loaded: nothing else shares the function's globals."""
+        self._attributes += [(function, name, getattr(function, name)) for name in _OF_FUNCTIONS]
+        yield function.__defaults__
+        yield function.__kwdefaults__
+        yield from self._note_items(vars(function))
+        if function.__annotations__:
+            yield from self._of_annotations(function.__annotations__)
+        for cell in function.__closure__ or ():
+            value = _contents(cell)
+            self._cells.append((cell, value))
+            if value is not _MISSING:
+                yield value
+        used = function.__globals__
+        names = set(_names(function.__code__))
+        present = names & used.keys()
+        if len(present) < len(names):
+            self._missing.append((used, frozenset(names - present)))
+        for name in present:
+            self._items.append((used, name, used[name]))
+            yield used[name]
+        if is_loaded:
+            self._sizes.append((used, len(used)))
+
+    def _of_class(self, cls: type) -> Iterator[object]:
+        self.classes.append(cls)
+        self.is_fixed = False
+        self._attributes.append((cls, "__bases__", cls.__bases__))
+        yield cls.__bases__
+        yield type(cls)
+        if isinstance(cls, abc.ABCMeta):
+            self._abc_token = abc.get_cache_token()
+        is_enum = issubclass(cls, Enum)
+        values = self._note_items(cls.__dict__)
+        for name, value in zip(list(cls.__dict__), values, strict=False):
+            if name == "__annotations__" and isinstance(value, dict):
+                yield from self._of_annotations(value)
+            # What the class statement itself makes, such as fields of a dataclass, is replaced and never changed.
+            elif (
+                not (name.startswith("_") and name.endswith("_"))
+                and name != "_abc_impl"
+                and not (is_enum and isinstance(value, cls))
+            ):
+                yield value
+
+    def _of_annotations(self, annotations: dict[str, Any]) -> Iterator[object]:
+        """Return the classes among the annotations: they travel with their function."""
+        return (value for value in self._note_items(annotations) if isinstance(value, type))
+
+    def _is_plain_module(self, module: ModuleType) -> bool:
+        name = module.__name__
+        if sys.modules.get(name) is not module or _is_by_value(name):
+            return False
+        if hasattr(module, "__path__"):  # cloudpickle takes along submodules that were imported until then
+            self._sizes.append((sys.modules, len(sys.modules)))
+        return True
+
+
+def snapshot_of(value: object, is_loaded: bool = False) -> Snapshot | None:
+    """Return a snapshot of a callable; None if what it takes along could change unnoticed.
+
+    is_loaded: the callable was unpickled here, so nothing else shares its globals.
+    """
+    snapshot = Snapshot()
+    seen: set[int] = set()
+    stack: list[object] = [value]
+    try:
+        while stack:
+            current = stack.pop()
+            if type(current) in _ATOMS or id(current) in seen:
+                continue
+            seen.add(id(current))
+            members = snapshot._members(current, is_loaded)  # noqa: SLF001 (its maker)
+            if members is None or len(seen) > MAX_OBJECTS:
+                return None
+            stack.extend(members)
+    except (AttributeError, RuntimeError):  # another thread is changing a class, or an object lacks what its kind has
+        return None
+    return snapshot
+
+
+def _leaves_alone(code: CodeType) -> bool:
+    """Tell whether a function cannot change what it takes along, containers and classes aside."""
+    return (
+        _CHANGING.isdisjoint(code.co_code[::2])
+        and _REACHING.isdisjoint(code.co_names)
+        and all(_leaves_alone(each) for each in code.co_consts if isinstance(each, CodeType))
+    )
+
+
+def is_found_by_name(value: object) -> bool:
+    """Tell whether a function or class is an attribute of an importable module, so that pickles name it."""
+    if isinstance(value, type) and not value.__flags__ & _HEAP_TYPE:
+        return True  # made in C
+    module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
+    if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or _is_by_value(module):
+        return False
+    found: object = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found is value
+
+
+def _is_named(value: object) -> bool:
+    """Tell whether pickle only names a callable object, as those of NumPy."""
+    if not callable(value):
+        return False
+    try:
+        return isinstance(value.__reduce_ex__(5), str)
+    except Exception:  # noqa: BLE001 (a user's __reduce__ may raise anything; then pickle does not name the object)
+        return False
+
+
+def _is_by_value(module: str) -> bool:
+    """Tell whether the user registered a module, or a package that it is in, to travel by value."""
+    from scaler.serialization import modules_by_value  # noqa: PLC0415 (that module imports this one)
+
+    registered = modules_by_value()
+    return bool(registered) and any(module == each or module.startswith(f"{each}.") for each in registered)
+
+
+def _contents(cell: CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:  # not assigned yet
+        return _MISSING
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)
+
+
+class Fresh(Generic[_T]):
+    """A callable as it was pickled: unpickled again before a call, unless it is still as it was unpickled."""
+
+    __slots__ = ("_function", "_load", "_snapshot", "is_fixed")
+
+    def __init__(self, load: Callable[[], _T]) -> None:
+        """load: unpickles the callable, and may raise."""
+        self._load = load
+        self._function: _T | None = None
+        self._snapshot: Snapshot | None = None
+        self.is_fixed = False
+        """Known after the first `get`: all calls get the same object."""
+
+    def get(self) -> _T:
+        """Return the callable for one call. Raises what unpickling raises."""
+        if self.is_fixed:
+            return self._function  # type: ignore[return-value]
+        snapshot = self._snapshot
+        if snapshot is not None and not snapshot.has_changed():
+            if snapshot.classes:
+                loading.note(snapshot.classes)
+            assert self._function is not None, "it has a snapshot"
+            return self._function
+        function = self._load()
+        self._snapshot = snapshot_of(function, is_loaded=True)
+        self._function = None if self._snapshot is None else function
+        self.is_fixed = self._snapshot is not None and self._snapshot.is_fixed
+        return function
