@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from scaler.client.chunks import MapFunction
 from scaler.client.functions import TemplateTable
 from scaler.client.future import ScalerFuture
 from scaler.client.futures import FutureTable
-from scaler.client.item_limits import without_leaving
 from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
 from scaler.client.what_ran import WhatRan, what_ran
@@ -48,11 +48,13 @@ def run_again(
 
 def _leaving_nothing(ran: WhatRan) -> list[Parts]:
     """Return the function and serializer of a task; of a chunk that leaves items to its map, one that leaves none."""
-    if not any(b"run_limited" in part for part in map(bytes, ran.functions[0])):
+    if not any(b"MapFunction" in part for part in map(bytes, ran.functions[0])):
         return ran.functions
     serializer = load_serializer(ran.functions[1]) if ran.spec.serializer else None
     try:
-        changed = without_leaving(load_function(ran.functions[0], serializer))
+        function = load_function(ran.functions[0], serializer)
     except SerializationError:  # it can be loaded on the workers only, and runs there as it is
         return ran.functions
-    return ran.functions if changed is None else [dump_function(changed, serializer), *ran.functions[1:]]
+    if not isinstance(function, MapFunction):
+        return ran.functions
+    return [dump_function(function.without_leaving(), serializer), *ran.functions[1:]]

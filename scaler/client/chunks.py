@@ -9,24 +9,26 @@ size is unproven. When no result comes for a while, more are sent: slow items, o
 from __future__ import annotations
 
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-from scaler.errors import ScalerError, SerializationError, UsageError
+from scaler.errors import ObjectLostError, ScalerError, SerializationError, UsageError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
+    Buffer,
     Divisible,
     Serializer,
     check_bytes,
+    describe,
     dump_function,
     dump_value,
     load_function,
     load_value,
     name_of,
     size_of,
+    unpicklable,
 )
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exception_graph import assign
@@ -37,7 +39,10 @@ from scaler.serialization.exceptions import (
     pack_exception,
     unpack_exception,
 )
-from scaler.serialization.tracebacks import user_traceback
+from scaler.serialization.loading import loading
+from scaler.serialization.separate import ATOMS, Items, Packed, Packer, outside
+from scaler.serialization.snapshot import Fresh, Unchanging
+from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01
@@ -50,8 +55,6 @@ MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
 
 
-Run = Callable[..., "ChunkResults"]
-"""Runs a chunk, as `run_chunk` does."""
 NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
@@ -96,6 +99,87 @@ class Chunking:
         self._size = min(fitting, GROWTH * self._proven)
 
 
+class ItemLimits(NamedTuple):
+    """Options of each call of a chunk. retry_on: as in a Spec."""
+
+    timeout_seconds: float
+    retry_on: bytes
+    leaves: bool = True
+    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
+
+
+class MapFunction(Unchanging):
+    """What the task of a chunk runs: a function, called with each item.
+
+    The function is pickled when this is made, and every call gets it as it was then.
+    """
+
+    def __init__(
+        self,
+        parts: Sequence[Buffer],
+        name: str,
+        spread: bool,
+        serializer: Serializer | None,
+        limits: ItemLimits | None = None,
+    ) -> None:
+        """parts: the function's. spread: each item is a tuple of arguments. serializer: makes function, arguments, and
+        results; then each item is a list of serialized arguments. limits: None where no call has limits of its own.
+        """
+        self.parts = parts
+        self.__qualname__ = self.name = name
+        self.functions: list[Callable[..., Any]] = []
+        """The function itself, in the client."""
+        self.spread = spread
+        self.serializer = serializer
+        self.limits = limits
+        self.function = Fresh(lambda: load_function(parts, serializer))
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        parts = [outside(part, protocol) for part in self.parts]
+        return MapFunction, (parts, self.name, self.spread, self.serializer, self.limits)
+
+    def __call__(self, items: Sequence[Any]) -> ChunkResults:
+        """Return the results of a chunk. Raises ItemsFailedError."""
+        if self.limits is None or len(items) == 1:  # a call alone has the limits of its task
+            return checked(call_each(self, items))
+        from scaler.client.item_limits import call_limited  # noqa: PLC0415 (most processes never need it)
+
+        return checked(call_limited(self, items, self.limits))
+
+    def without_leaving(self) -> MapFunction:
+        """Return the same for a chunk whose limits leave no items to the client."""
+        limits = self.limits and self.limits._replace(leaves=False)
+        return MapFunction(self.parts, self.name, self.spread, self.serializer, limits)
+
+    def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
+        """Return the function and the arguments of one call, which share nothing with those of others.
+
+        Raises SerializationError, and ObjectLostError when an input of the chunk is lost.
+        """
+        loading.begin()
+        try:
+            function = self.function.get()
+            item = items[position]
+            if self.serializer is not None:
+                return function, [load_value([each], self.serializer, "an argument") for each in item]
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
+        finally:
+            loading.is_active = False
+        return function, item if self.spread else (item,)
+
+    def show(self, items: Sequence[Any], position: int) -> str:
+        """Return the text of an item as it was before its call; empty if it cannot be shown."""
+        if self.serializer is not None:
+            return ""
+        try:
+            return show_item(items[position])
+        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
+            return ""
+
+
 class ItemCall:
     """What a `map` or `imap` calls with each item: its function as tasks run it, and its arguments as they are sent.
 
@@ -108,9 +192,9 @@ class ItemCall:
         spread: bool,
         serializer: Serializer | None,
         verb: str,
-        limited: Run | None = None,
+        limits: ItemLimits | None = None,
     ) -> None:
-        """spread: each item is a tuple of arguments. limited: runs a chunk whose calls have limits of their own.
+        """spread: each item is a tuple of arguments. limits: of each call.
 
         Raises UsageError or SerializationError.
         """
@@ -118,21 +202,17 @@ class ItemCall:
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
         self.name = name_of(function)
         self.verb = verb
-        self.function: Callable[[Sequence[Any]], ChunkResults]
-        if serializer is None:
-            self.function = partial(limited or run_chunk, function, spread)
-        else:
-            pickled = bytes(dump_function(function, serializer)[0])
-            self.function = SerializedChunkFunction(pickled, serializer, limited)
-        self.has_limits = limited is not None
+        self.function = MapFunction(dump_function(function, serializer), self.name, spread, serializer, limits)
+        self.function.functions.append(function)
+        self.has_limits = limits is not None
         self.is_plain = serializer is None
         self._spread = spread
         self._serializer = serializer
 
-    def arguments(self, items: list[Any]) -> list[Any]:
+    def arguments(self, items: list[Any]) -> Items | list[Any]:
         """Return the argument of a chunk's function. Raises SerializationError of the user's serializer."""
         if self._serializer is None:
-            return items
+            return Items(items) if len(items) > 1 else items
         return [
             [
                 bytes(dump_value(argument, self._serializer, f"argument {position} of {self.name}")[0])
@@ -159,24 +239,50 @@ class ItemCall:
         return item if self._spread else (item,)
 
 
-class ChunkResults(list[Any], Divisible):
+class ChunkResults(Sequence[Any], Divisible):
     """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised.
 
     left: positions of items that the client sends again, and whether such an item was called, and is tried again.
     only: the exception of a chunk of one item, which is in this process.
     """
 
-    __slots__ = ("failures", "left", "only")
+    __slots__ = ("failures", "left", "only", "values")
+    __hash__ = None  # type: ignore[assignment]
 
-    def __init__(self, values: list[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT) -> None:
-        super().__init__(values)
+    def __init__(
+        self, values: Packer | Sequence[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT
+    ) -> None:
+        """values: a sequence once they have arrived."""
+        self.values = values
         self.failures = failures
         self.left = left
         self.only: BaseException | None = None
 
+    def __len__(self) -> int:
+        return len(self.values)
+
     def __reduce__(self) -> tuple[Any, ...]:
-        values = list(self), self.failures
+        values = self.values, self.failures
         return ChunkResults, (*values, dict(self.left)) if self.left else values
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[position] for position in range(len(self)))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == other
+
+    def __repr__(self) -> str:
+        return repr(list(self))
+
+    def __getitem__(self, position: Any) -> Any:
+        """Return the value of an item, None for one that raised. Raises SerializationError."""
+        assert not isinstance(self.values, Packer), "it has arrived"
+        try:
+            return self.values[position]
+        except ScalerError:
+            raise
+        except Exception as error:
+            raise SerializationError(f"the result cannot be loaded: {describe(error)}") from error
 
     @property
     def calls(self) -> tuple[int, int]:
@@ -188,18 +294,20 @@ class ChunkResults(list[Any], Divisible):
         failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
         return ChunkResults(self[begin:end], failures)
 
-    def serializable(self) -> ChunkResults:
-        """Return the same with a failure in place of every value that cannot be serialized."""
-        values, failures = list(self), self.failures.copy()
-        for position, value in enumerate(values):
-            try:
-                dump_value(value)
-            except SerializationError as error:
-                values[position] = None
-                failures[position] = dump_exception(error, f"\n{user_traceback(error)}")
-        found = ChunkResults(values, failures, self.left)
-        found.only = self.only
-        return found
+    def add(self, value: Any) -> None:
+        """Take the value of the next item as it is now; one that cannot be pickled is a failure."""
+        assert isinstance(self.values, Packer), "it is being made"
+        try:
+            self.values.add(value)
+        except Exception as error:  # noqa: BLE001 (a user's pickling may raise anything)
+            found = error if isinstance(error, ScalerError) else unpicklable("the result", value, error)
+            self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
+
+    def fail(self, exception: bytes) -> None:
+        """Take the exception of the next item, as `dump_exception` returns it."""
+        assert isinstance(self.values, Packer), "it is being made"
+        self.failures[len(self.values)] = exception
+        self.values.add(None)
 
 
 class ItemsFailedError(ShownAsError):
@@ -221,43 +329,9 @@ class ItemsFailedError(ShownAsError):
         return failure_texts(Outcome.EXCEPTION, self.shown).text
 
 
-class SerializedChunkFunction:
-    """A chunk's function where the user's serializer makes the user's function, each argument and each result."""
-
-    __slots__ = ("_function", "function", "limited", "serializer")
-
-    def __init__(self, function: bytes, serializer: Serializer, limited: Run | None = None) -> None:
-        self.function = function
-        self.serializer = serializer
-        self.limited = limited
-        self._function: Callable[..., Any] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SerializedChunkFunction, (self.function, self.serializer, self.limited)
-
-    def __call__(self, items: Sequence[Sequence[bytes]]) -> ChunkResults:
-        if self._function is None:
-            self._function = load_function([self.function], self.serializer)
-        return (self.limited or run_chunk)(self._call, True, items, show=lambda _: "")
-
-    def _call(self, *arguments: bytes) -> bytes:
-        function = self._function
-        assert function is not None, "it was loaded before the first item"
-        deserialize = self.serializer.deserialize
-        result = finish(function(*(deserialize(argument) for argument in arguments)))
-        return bytes(check_bytes(self.serializer, self.serializer.serialize(result)))
-
-
 def show_item(item: Any) -> str:
     """Return a line that shows an item in an error."""
     return " ".join(reprlib.repr(item).split())
-
-
-def run_chunk(
-    function: Callable[..., Any], spread: bool, items: Sequence[Any], show: Callable[[Any], str] = show_item
-) -> ChunkResults:
-    """Return the results of a chunk. show: as in `call_each`. Raises ItemsFailedError."""
-    return checked(call_each(function, spread, items, show))
 
 
 def checked(results: ChunkResults) -> ChunkResults:
@@ -265,39 +339,66 @@ def checked(results: ChunkResults) -> ChunkResults:
 
     Results beyond MAX_FAILED_BYTES are returned all the same: an exception travels inline.
     """
-    if results.failures:
-        results = results.serializable()
-        if size_of(dump_value(results)) <= MAX_FAILED_BYTES:
-            raise ItemsFailedError(results)
+    if results.failures and size_of(dump_value(results)) <= MAX_FAILED_BYTES:
+        raise ItemsFailedError(results)
     return results
 
 
-def call_each(
-    function: Callable[..., Any], spread: bool, items: Sequence[Any], show: Callable[[Any], str] = show_item
-) -> ChunkResults:
-    """Call a function with every item, and go on when one raises: what a chunk's task runs.
+def call_each(chunk: MapFunction, items: Sequence[Any]) -> ChunkResults:
+    """Call a chunk's function with every item, and go on when one raises: what a chunk's task runs.
 
-    spread: each item is a tuple of arguments. show: returns the text of an item, the first line of its traceback.
+    Each call gets a function and an item of its own, and its value is pickled before the next call.
     """
-    done: list[Any] = []
-    failures: dict[int, bytes] = {}
-    only: BaseException | None = None
-    iterator = iter(items)
-    while True:
+    results = ChunkResults(Packer(), {})
+    done = _call_atoms(chunk, items, results)
+    for position in range(done, len(items)):
         try:
-            if spread:
-                for item in iterator:
-                    done.append(finish(function(*item)))  # noqa: PERF401 (the count must be known when one raises)
-            else:
-                for item in iterator:
-                    done.append(finish(function(item)))
+            function, arguments = chunk.prepare(items, position)
+            value = finish(function(*arguments))
+            if chunk.serializer is not None:
+                value = bytes(check_bytes(chunk.serializer, chunk.serializer.serialize(value)))
+        except ObjectLostError as error:
+            if error.object_id and not is_raised_by_user(error):
+                raise  # the chunk runs again when its input is there again
+            _note_failure(chunk, items, position, error, results)
         except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
-            failures[len(done)] = dump_exception(error, f"item: {show(item)}\n{user_traceback(error)}")
-            done.append(None)
-            if len(items) == 1:
-                assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
-                only = error
+            _note_failure(chunk, items, position, error, results)
         else:
-            results = ChunkResults(done, failures)
-            results.only = only
-            return results
+            results.add(value)
+    return results
+
+
+def _call_atoms(chunk: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
+    """Call a function that no call can change with items that none can change, until one raises or returns more.
+
+    Returns how many items have an outcome.
+    """
+    packer = results.values
+    atoms = items.atoms if isinstance(items, Packed) else ()
+    if not atoms or chunk.serializer is not None:
+        return 0
+    function, _ = chunk.prepare(items, 0)
+    if not chunk.function.is_fixed:
+        return 0
+    assert isinstance(packer, Packer), "it is being made"
+    done, spread, kinds = packer.atoms, chunk.spread, ATOMS
+    position = -1
+    try:
+        for position, item in enumerate(atoms):
+            value = function(*item) if spread else function(item)
+            if type(value) not in kinds:
+                results.add(finish(value))
+                return position + 1
+            done.append(value)
+    except BaseException as error:  # noqa: BLE001 (see above)
+        _note_failure(chunk, items, position, error, results)
+    return position + 1
+
+
+def _note_failure(
+    chunk: MapFunction, items: Sequence[Any], position: int, error: BaseException, results: ChunkResults
+) -> None:
+    results.fail(dump_exception(error, f"item: {chunk.show(items, position)}\n{user_traceback(error)}"))
+    if len(items) == 1:
+        assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
+        results.only = error

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from scaler.client.again import id_of_task, run_again
 from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
-from scaler.client.chunks import ItemCall
+from scaler.client.chunks import ItemCall, ItemLimits
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor, uploaded_code
@@ -29,7 +28,6 @@ from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
-from scaler.client.item_limits import ItemLimits, run_limited
 from scaler.client.map import (
     UNBOUNDED,
     ChunkRunner,
@@ -62,6 +60,7 @@ from scaler.paths import local_path
 from scaler.protocol.messages import ReadLog, ShutdownCluster, ShutdownReply, TaskLog
 from scaler.serialization import Serializer, bind_serializer, dump_value, name_of, size_of
 from scaler.serialization.arguments import Collection, Reduced
+from scaler.serialization.separate import Items
 from scaler.serialization.tracebacks import hiding_frames
 from scaler.texts import escaped_lines
 
@@ -866,20 +865,20 @@ class Client(Submitter):
         if not options.retries:
             check_integer("with retries=0, chunk_size", 1 if chunk_size is None else chunk_size, 1, 1)
             chunk_size = 1
-        limited = None
+        limits = None
         if (options.retry_on or options.timeout_seconds) and not self._is_in_process:
-            limited = partial(run_limited, limits=ItemLimits(options.timeout_seconds, options.retry_on))
+            limits = ItemLimits(options.timeout_seconds, options.retry_on)
         items = as_tuples(iterables[0]) if verb == "starmap" else side_by_side(iterables, verb)
-        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limited)
+        call = ItemCall(fn, verb == "starmap" or len(iterables) > 1, self._serializer, verb, limits)
         counts = self._loop.calls.begin(verb, call.name, count_of(iterables), has_chunks=True)
         options = of_chunks(options, chunk_size)
         options = options._replace(name=options.name or call.name, is_plain=True, call=counts.number)
         parent = self._parent()
         one = several = self._templates.template(call.function, options, parent)
-        if limited is not None:
+        if limits is not None:
             several = self._templates.template(call.function, of_several(options), parent)
 
-        def submit(chunk: list[Any], failed: int) -> TaskFuture:
+        def submit(chunk: Items | list[Any], failed: int) -> TaskFuture:
             if self._is_closed:
                 raise ClientClosedError(_DISCONNECTED)
             template = one if len(chunk) == 1 else several

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from scaler.client.connect import processor
@@ -16,13 +17,15 @@ from scaler.client.options import Options
 from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
-from scaler.serialization import dump, load, name_of, unpicklable
+from scaler.serialization import Buffer, dump, dump_function, load, load_function, name_of, unpicklable
 from scaler.serialization.exceptions import PartFailedError
+from scaler.serialization.loading import loading
+from scaler.serialization.separate import ATOMS, outside
+from scaler.serialization.snapshot import Fresh, Unchanging
 from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32
 _POSITION = (1 << POSITION_BITS) - 1
-_UNCHANGEABLE = frozenset({type(None), bool, int, float, complex, str, bytes})
 
 
 class Program(NamedTuple):
@@ -46,16 +49,23 @@ class Changeable(NamedTuple):
     pickled: bytes
 
 
-class ChunkFunction:
-    """What the task of a chunk runs: the functions of its nodes."""
+class ChunkFunction(Unchanging):
+    """What the task of a chunk runs: the functions of its nodes, each pickled by itself when this is made.
+
+    Raises UsageError and SerializationError.
+    """
 
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
         self.functions = functions
+        self._nodes = [NodeFunction(dump_function(each)) for each in functions]
         self._options = options._replace(owner=None, call=0)
         self._seconds = seconds
         name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
         self.__qualname__ = f"{name} (chunks)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "functions": []}
 
     def __call__(self, program: Program, *inputs: Any) -> list[Any]:
         """Return the values of the nodes that other tasks need, None in the places of the others.
@@ -74,10 +84,10 @@ class ChunkFunction:
     def run(self, program: Program, inputs: Sequence[Any], ran: list[int]) -> list[Any]:
         """Do the same, and raise what a node raises. ran: takes the number of each node that is called."""
         until = time.monotonic() + self._seconds
-        functions, slots, end = self.functions, program.slots, 0
+        nodes, slots, end = self._nodes, program.slots, 0
         values: list[Any] = [None] * len(program.counts)
         values.extend(_from_elsewhere(program, inputs))
-        is_plain = _UNCHANGEABLE.issuperset(map(type, values))
+        is_plain = ATOMS.issuperset(map(type, values))
         if not is_plain:
             values = [_copyable(each) for each in values]
         for number, (function, count) in enumerate(zip(program.functions, program.counts, strict=True)):
@@ -87,8 +97,12 @@ class ChunkFunction:
             ran.append(number)
             begin, end = end, end + count
             arguments = [values[slot] for slot in slots[begin:end]]
-            value = finish(functions[function](*(arguments if is_plain else _copied(arguments))))
-            if type(value) not in _UNCHANGEABLE:
+            node = nodes[function]
+            if is_plain and node.fresh.is_fixed:
+                value = finish(node.fresh.get()(*arguments))
+            else:
+                value = finish(node.prepared(arguments)())
+            if type(value) not in ATOMS:
                 is_plain = False
                 value = _changeable(value)
             values[number] = value
@@ -107,12 +121,12 @@ class ChunkFunction:
                 slots = program.slots[begin:end]
                 needed = iter(_copied([values[slot] for slot in slots if slot not in futures]))
                 arguments = tuple([futures[slot] if slot in futures else next(needed) for slot in slots])
-                function = self.functions[program.functions[number]]
+                function = self._nodes[program.functions[number]].fresh.get()
                 futures[number] = client._submit(function, arguments, {}, self._options)
             for number, future in futures.items():
                 ran.append(number)
                 value = future.result()
-                values[number] = value if type(value) in _UNCHANGEABLE else _changeable(value)
+                values[number] = value if type(value) in ATOMS else _changeable(value)
 
 
 class ChunkedNode:
@@ -125,6 +139,26 @@ class ChunkedNode:
     def __call__(self, program: Program, *inputs: Any) -> Any:
         values = _from_elsewhere(program, inputs)
         return self.functions[0](*_copied([values[slot] for slot in program.slots]))
+
+
+class NodeFunction(Unchanging):
+    """A function of nodes in chunks. Each call gets it as it was pickled."""
+
+    def __init__(self, parts: Sequence[Buffer]) -> None:
+        self.parts = parts
+        self.fresh = Fresh(lambda: load_function(parts))
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        return NodeFunction, ([outside(part, protocol) for part in self.parts],)
+
+    def prepared(self, arguments: Sequence[Any]) -> Callable[[], Any]:
+        """Return the call with arguments of its own. Raises what unpickling raises."""
+        loading.begin()
+        try:
+            function = self.fresh.get()
+            return partial(function, *_copied(arguments))
+        finally:
+            loading.is_active = False
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:
@@ -151,7 +185,7 @@ def _changeable(value: Any) -> Changeable:
 
 def _copyable(value: Any) -> Any:
     """Return what keeps an input. One that cannot be pickled, such as a client, is shared."""
-    if type(value) in _UNCHANGEABLE or type(value) is Changeable:
+    if type(value) in ATOMS or type(value) is Changeable:
         return value
     try:
         return _changeable(value)

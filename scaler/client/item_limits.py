@@ -11,29 +11,20 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any
 
-from scaler.client.chunks import ChunkResults, SerializedChunkFunction, checked, run_chunk, show_item
+from scaler.client.chunks import ChunkResults, ItemLimits, MapFunction
 from scaler.errors import TaskTimeoutError
-from scaler.serialization import load_retry_on
+from scaler.serialization import check_bytes, load_retry_on
 from scaler.serialization.exceptions import dump_exception
+from scaler.serialization.separate import Packer
 from scaler.serialization.tracebacks import user_traceback
 from scaler.worker.processor.calling import asks_to_retry, finish
 
 REPEAT_SECONDS = 1.0
 """A call that goes on after it was interrupted is interrupted again after this time."""
-
-
-class ItemLimits(NamedTuple):
-    """Of each call of a chunk. retry_on: as in a Spec."""
-
-    timeout_seconds: float
-    retry_on: bytes
-    leaves: bool = True
-    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
 
 
 class _Interrupted(BaseException):
@@ -76,68 +67,42 @@ def _alarm(seconds: float) -> Iterator[_Alarm]:
         signal.signal(signal.SIGALRM, before)
 
 
-def run_limited(
-    function: Callable[..., Any],
-    spread: bool,
-    items: Sequence[Any],
-    limits: ItemLimits,
-    show: Callable[[Any], str] = show_item,
-) -> ChunkResults:
-    """Return the results of a chunk whose calls have limits; one call alone has those of its task."""
-    if len(items) == 1:
-        return run_chunk(function, spread, items, show)
-    return checked(_call_each(function, spread, items, limits, show))
-
-
-def without_leaving(function: Callable[..., Any]) -> Callable[..., Any] | None:
-    """Return the function of a chunk whose limits leave items to the client, so that it leaves none.
-
-    None for any other function.
-    """
-    if isinstance(function, SerializedChunkFunction) and function.limited is not None:
-        return SerializedChunkFunction(function.function, function.serializer, _leaving_none(function.limited))
-    return _leaving_none(function) if isinstance(function, partial) and function.func is run_limited else None
-
-
-def _leaving_none(run: Callable[..., Any]) -> partial[ChunkResults]:
-    assert isinstance(run, partial), "a client makes it with its limits"
-    return partial(partial(run_limited, limits=run.keywords["limits"]._replace(leaves=False)), *run.args)
-
-
-def _call_each(
-    function: Callable[..., Any], spread: bool, items: Sequence[Any], limits: ItemLimits, show: Callable[[Any], str]
-) -> ChunkResults:
-    """Call a function with every item, as `call_each` does, within the limits of each call."""
-    done: list[Any] = []
-    failures: dict[int, bytes] = {}
+def call_limited(chunk: MapFunction, items: Sequence[Any], limits: ItemLimits) -> ChunkResults:
+    """Call a chunk's function with every item, as `call_each` does, within the limits of each call."""
     left: dict[int, bool] = {}
+    results = ChunkResults(Packer(), {}, left)
     is_to_retry = load_retry_on(limits.retry_on)
     seconds = limits.timeout_seconds
     began = time.monotonic()
     with _alarm(seconds) as alarm:
-        for position, item in enumerate(items):
+        for position in range(len(items)):
             if seconds and limits.leaves and time.monotonic() - began >= seconds:
-                left |= dict.fromkeys(range(position, len(items)), False)
-                done += [None] * (len(items) - position)
+                for later in range(position, len(items)):
+                    left[later] = False
+                    results.add(None)
                 break
             try:
+                function, arguments = chunk.prepare(items, position)
                 try:
                     alarm.start()
-                    value = finish(function(*item) if spread else function(item))
+                    value = finish(function(*arguments))
                 finally:
                     alarm.stop()
+                if chunk.serializer is not None:
+                    value = bytes(check_bytes(chunk.serializer, chunk.serializer.serialize(value)))
             except BaseException as error:  # noqa: BLE001 (whatever an item raises is that item's outcome)
-                value = None
                 if limits.leaves and asks_to_retry(error, is_to_retry):
                     left[position] = True
+                    results.add(None)
                 else:
-                    failures[position] = _failure(error, item, seconds, show)
-            done.append(value)
-    return ChunkResults(done, failures, left)
+                    results.fail(_failure(error, chunk.show(items, position), seconds))
+            else:
+                results.add(value)
+    return results
 
 
-def _failure(error: BaseException, item: Any, seconds: float, show: Callable[[Any], str]) -> bytes:
+def _failure(error: BaseException, shown_item: str, seconds: float) -> bytes:
     shown: BaseException = error
     if isinstance(error, _Interrupted):
         shown = TaskTimeoutError(f"the call ran longer than its time limit of {seconds:g} s and was interrupted")
-    return dump_exception(shown, f"item: {show(item)}\n{user_traceback(error)}")
+    return dump_exception(shown, f"item: {shown_item}\n{user_traceback(error)}")

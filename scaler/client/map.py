@@ -52,6 +52,7 @@ from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import load_exception, locate, remote_traceback
+from scaler.serialization.separate import Items, Packed
 from scaler.serialization.tracebacks import hide_frames
 
 FIRST_ITEMS = 64
@@ -70,7 +71,7 @@ WAIT_STEP_SECONDS = 1.0
 _OF_ONE_ITEM = (ProcessorDiedError, TaskTimeoutError, MemoryLimitError, ObjectLostError)
 """A chunk that ends with one of them is taken apart: its other items may be fine."""
 
-Submit = Callable[[list[Any], int], TaskFuture]
+Submit = Callable[[Items | list[Any], int], TaskFuture]
 """Submits items together. Its second argument: how often the call of a single one has failed before."""
 
 
@@ -261,20 +262,21 @@ class ChunkRunner:
             failed = (self._failed(copy_of(failure), chunk, each, shown=chunk.shown) for each in range(chunk.count))
             return list(failed), True
         results = chunk.results()
-        if self.call.is_plain and not results.failures:
-            return results, False
-        outcomes = [self._outcome(chunk, position, value, results.failures) for position, value in enumerate(results)]
+        values = results.values
+        if self.call.is_plain and not results.failures and isinstance(values, Packed) and values.atoms:
+            return values.atoms, False
+        outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
         return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
 
-    def _outcome(self, chunk: Chunk, position: int, value: Any, failures: dict[int, bytes]) -> Any:
-        if position in failures:
-            exception = load_exception(failures[position])
+    def _outcome(self, chunk: Chunk, position: int, results: ChunkResults) -> Any:
+        if position in results.failures:
+            exception = load_exception(results.failures[position])
             trace = remote_traceback(exception)
             assert trace is not None, "it came from a worker"
             shown, _, trace.text = trace.text.partition("\n")
             return self._failed(exception, chunk, position, is_own=True, shown=shown.removeprefix("item: "))
         try:
-            return self.call.load(value)
+            return self.call.load(results[position])
         except SerializationError as error:
             return self._failed(error, chunk, position, is_own=True)
 

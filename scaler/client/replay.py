@@ -5,20 +5,17 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Callable
-from functools import partial
 from types import CoroutineType
 from typing import Any
 
 from scaler.client.bundle import read_bundle
-from scaler.client.chunks import ChunkResults, ItemsFailedError, SerializedChunkFunction, run_chunk
+from scaler.client.chunks import MapFunction
 from scaler.client.graph_tasks import ChunkFunction
-from scaler.client.item_limits import run_limited
 from scaler.client.what_ran import WhatRan
 from scaler.config.commands import ReplayRequest
 from scaler.ids import content_id
-from scaler.serialization import Serializer, load_function, load_serializer, load_value
+from scaler.serialization import load_function, load_serializer, load_value
 from scaler.serialization.arguments import load_arguments
-from scaler.serialization.exceptions import load_exception
 from scaler.serialization.tracebacks import user_traceback
 from scaler.serialization.uploaded import UploadedModules
 from scaler.texts import escaped_lines
@@ -51,7 +48,7 @@ def _replayed(ran: WhatRan, *, pdb: bool) -> Any:
 
     args, kwargs = load_arguments(ran.arguments, value, serializer)
     try:
-        return _call(function, args, kwargs, serializer)
+        return _call(function, args, kwargs)
     except BaseException as error:
         if pdb:
             import pdb as debugger  # noqa: PLC0415 (few replays ask for it)
@@ -75,23 +72,15 @@ def run(request: ReplayRequest) -> int:
     return 0
 
 
-def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any], serializer: Serializer | None) -> Any:
-    if serializer is None and isinstance(function, partial) and function.func in (run_chunk, run_limited):
+def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
+    if isinstance(function, MapFunction):
         # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised, as below.
-        each, spread = function.args
-        return [_finish(each(*item) if spread else each(item)) for item in args[0]]
+        calls = (function.prepare(args[0], position) for position in range(len(args[0])))
+        return [_finish(each(*arguments)) for each, arguments in calls]
     if isinstance(function, ChunkFunction):
         program, *inputs = args
         return function.run(program, inputs, [])
-    if isinstance(function, SerializedChunkFunction):
-        function = SerializedChunkFunction(function.function, function.serializer)  # a debugger may hold each call
-    try:
-        value = _finish(function(*args, **kwargs))
-    except ItemsFailedError as error:
-        value = error.results
-    if isinstance(value, ChunkResults) and value.failures:
-        raise load_exception(value.failures[min(value.failures)])
-    return value
+    return _finish(function(*args, **kwargs))
 
 
 def _finish(value: Any) -> Any:

@@ -41,6 +41,7 @@ _OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON, PayloadTag.M
 _WHOLE = _OF_OTHER_LANGUAGES | {PayloadTag.PICKLE}
 """First bytes of a single part that is its own payload."""
 PLAIN_PICKLE_ERRORS = (pickle.PicklingError, AttributeError, TypeError, ImportError, RecursionError)
+"""Errors of plain pickle after which cloudpickle may succeed."""
 
 
 def dump(value: object, on_retry: Callable[[], None] | None = None, in_band: bool = False) -> Parts:
@@ -244,17 +245,13 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
 
 
 class Divisible:
-    """The values of several calls, where a value that cannot be serialized must not take the others with it."""
+    """The values of several calls."""
 
     __slots__ = ()
 
     @property
     def calls(self) -> tuple[int, int]:
         """How many calls ended, and how many of these failed."""
-        raise NotImplementedError
-
-    def serializable(self) -> object:
-        """Return the same without the values that cannot be serialized. Asked only when the whole cannot be."""
         raise NotImplementedError
 
 
@@ -265,8 +262,6 @@ def dump_value(value: object, serializer: Serializer | None = None, what: str = 
             return dump(value)
         return [check_bytes(serializer, serializer.serialize(value))]
     except Exception as error:
-        if isinstance(value, Divisible):
-            return dump(value.serializable())
         if isinstance(error, ScalerError):
             raise
         raise (unpicklable if serializer is None else cannot_serialize)(what, value, error) from error

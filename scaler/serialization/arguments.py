@@ -14,7 +14,8 @@ from __future__ import annotations
 import pickle
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from scaler.errors import ScalerError, SerializationError
@@ -144,6 +145,22 @@ def load_input(index: int) -> Any:
     if inputs is None:
         raise SerializationError("a reference can be loaded only as part of a task's arguments")
     return inputs(index)
+
+
+def current_inputs() -> Inputs | None:
+    """Return what gives the inputs of the task whose arguments this thread is loading; None when it loads none."""
+    return _thread.inputs
+
+
+@contextmanager
+def using_inputs(inputs: Inputs | None) -> Iterator[None]:
+    """Load a part of a task's arguments later on, with what `current_inputs` returned."""
+    outer = _thread.inputs
+    _thread.inputs = inputs
+    try:
+        yield
+    finally:
+        _thread.inputs = outer
 
 
 def dump_arguments(

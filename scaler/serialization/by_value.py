@@ -51,7 +51,7 @@ class PickleStream:
         """number_of: returns the number by which pickles name an object that travels beside them; None for others."""
         self._file = BytesIO()
         self._buffers: list[PickleBuffer] = []
-        self._pickler = _Pickler(self._file, 5, buffer_callback=self._keep)
+        self._pickler = Pickler(self._file, 5, buffer_callback=self._keep)
         self._pickler.persistent_id = number_of
 
     def dumps(self, value: object) -> tuple[bytes, list[PickleBuffer]]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from scaler.client.chunks import (
@@ -16,14 +20,16 @@ from scaler.client.chunks import (
     UNPROVEN_CHUNKS,
     Chunking,
     ChunkResults,
+    ItemLimits,
     ItemsFailedError,
-    SerializedChunkFunction,
+    MapFunction,
     call_each,
-    run_chunk,
 )
+from scaler.errors import SerializationError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Serializer, dump_function, dump_value
+from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, failure_texts, load_exception
+from scaler.serialization.separate import Items
 
 
 class Bytes(Serializer):
@@ -34,6 +40,20 @@ class Bytes(Serializer):
     @staticmethod
     def deserialize(payload: bytes) -> Any:
         return pickle.loads(payload[1:])
+
+
+def chunk(
+    function: Any, spread: bool = False, serializer: Serializer | None = None, limits: ItemLimits | None = None
+) -> MapFunction:
+    """Return what the task of a chunk runs, as it is unpickled there."""
+    made = MapFunction(dump_function(function, serializer), "function", spread, serializer, limits)
+    loaded = arrived(made)
+    assert isinstance(loaded, MapFunction)
+    return loaded
+
+
+def arrived(value: Any) -> Any:
+    return load(dump_value(value))
 
 
 def simulate(seconds_per_item: float, items: int) -> list[int]:
@@ -110,25 +130,31 @@ def test_chunks_that_failed_do_not_count_as_out() -> None:
 
 
 def test_a_chunk_calls_with_every_item() -> None:
-    assert call_each(abs, False, [-1, -2]) == [1, 2]
-    assert call_each(pow, True, [(2, 3), (2, 3, 5)]) == [8, 3]
+    assert arrived(call_each(chunk(abs), [-1, -2])) == [1, 2]
+    assert arrived(call_each(chunk(pow, spread=True), [(2, 3), (2, 3, 5)])) == [8, 3]
 
 
+@pytest.mark.parametrize("items", [[1, 0, 2, 0], Items([1, 0, 2, 0]), Items([1, 0, 2, 0, []])])
 @pytest.mark.parametrize("error", [ZeroDivisionError, StopIteration, SystemExit, KeyboardInterrupt])
-def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: type[BaseException]) -> None:
-    calls = []
+def test_items_that_raise_whatever_harm_no_others_and_are_called_once(
+    error: type[BaseException], items: Any, tmp_path: Path
+) -> None:
+    calls = tmp_path / "calls"
 
-    def inverse(x: int) -> float:
-        calls.append(x)
+    def inverse(x: Any) -> Any:
+        with calls.open("a") as file:
+            file.write(f"{x} ")
+        if x == []:
+            return x
         if not x:
             raise error("zero")
         return 1 / x
 
-    returned = call_each(inverse, False, [1, 0, 2, 0])
-    assert calls == [1, 0, 2, 0]
-    results = pickle.loads(pickle.dumps(returned))
+    returned = call_each(chunk(inverse), arrived(items))
+    assert calls.read_text().startswith("1 0 2 0 ")
+    results = arrived(returned)
     assert isinstance(results, ChunkResults)
-    assert results == [1.0, None, 0.5, None]
+    assert results[:4] == [1.0, None, 0.5, None]
     assert set(results.failures) == {1, 3}
     exception = load_exception(results.failures[1])
     assert type(exception) is error
@@ -137,33 +163,116 @@ def test_items_that_raise_whatever_harm_no_others_and_are_called_once(error: typ
 
 def test_a_chunk_with_failed_items_fails_as_the_first_of_them_and_carries_the_results_of_all() -> None:
     with pytest.raises(ItemsFailedError) as raised:
-        run_chunk(int, False, ["1", "x", "3", "y"])
+        chunk(int)(["1", "x", "3", "y"])
     payload = dump_exception(raised.value, "")
     text, traceback = failure_texts(Outcome.EXCEPTION, payload)
     assert text == "ValueError: invalid literal for int() with base 10: 'x' (2 of 4 items failed)"
     assert traceback.startswith("item: 'x'\n")
     loaded = load_exception(payload)
     assert isinstance(loaded, ItemsFailedError)
-    assert (loaded.results, set(loaded.results.failures)) == ([1, None, 3, None], {1, 3})
+    assert list(loaded.results) == [1, None, 3, None]
+    assert set(loaded.results.failures) == {1, 3}
 
 
 def test_a_chunk_with_failed_items_and_large_results_does_not_fail() -> None:
-    results = run_chunk(lambda x: bytes(x) if x else x[0], False, [MAX_FAILED_BYTES, 0])
+    results = arrived(chunk(lambda x: bytes(x) if x else x[0])([MAX_FAILED_BYTES, 0]))
     assert (len(results[0]), set(results.failures)) == (MAX_FAILED_BYTES, {1})
 
 
 def test_a_result_that_cannot_be_pickled_takes_no_other_with_it() -> None:
-    parts = dump_value(call_each(lambda x: x or threading.Lock(), False, [1, 0, 2]))
-    results = pickle.loads(parts[0])
+    results = arrived(call_each(chunk(lambda x: x or threading.Lock()), [1, 0, 2]))
     assert results == [1, None, 2]
     assert "lock" in str(load_exception(results.failures[1]))
 
 
+def test_an_item_that_cannot_be_loaded_takes_no_other_with_it() -> None:
+    results = arrived(call_each(chunk(type), arrived(Items([[1], Unloadable(), 2]))))
+    assert results == [list, None, int]
+    assert str(load_exception(results.failures[1])).startswith("the arguments cannot be loaded: KeyError")
+
+
+def test_a_result_that_cannot_be_loaded_takes_no_other_with_it() -> None:
+    results = arrived(call_each(chunk(lambda x: [Unloadable, list, int][x]()), [0, 1, 2]))
+    assert results[1:] == [[], 0]
+    with pytest.raises(SerializationError, match="the result cannot be loaded: KeyError"):
+        results[0]
+
+
 def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
-    function = bytes(dump_function(divmod, Bytes())[0])
-    chunk = pickle.loads(pickle.dumps(SerializedChunkFunction(function, Bytes())))
     with pytest.raises(ItemsFailedError) as raised:
-        chunk([[Bytes.serialize(7), Bytes.serialize(2)], [Bytes.serialize(1), Bytes.serialize(0)]])
-    results = raised.value.results
+        chunk(divmod, True, Bytes())([list(map(Bytes.serialize, pair)) for pair in ((7, 2), (1, 0))])
+    results = arrived(raised.value.results)
     assert Bytes.deserialize(results[0]) == (3, 1)
     assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)
+
+
+class Unloadable:
+    """Is pickled without an error, and raises one when it is unpickled."""
+
+    def __reduce__(self) -> Any:
+        return {}.__getitem__, ("missing",)
+
+
+def push(seen: list[Any]) -> Any:
+    seen.append(1)
+    return seen
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.count = 0
+
+    def add(self, _: Any) -> int:
+        self.count += 1
+        return self.count
+
+
+SHARED: list[Any] = []
+
+
+@pytest.mark.parametrize(
+    ("function", "items", "result"),
+    [
+        (push, [SHARED] * 9, [[1]] * 9),
+        (lambda pair: len(push(pair[0])), [(SHARED, each) for each in range(9)], [1] * 9),
+        (Counter().add, range(9), [1] * 9),
+        (functools.partial(lambda seen, _: push(seen), []), range(9), [[1]] * 9),
+        (lambda array: array.fill(1) or int(array.sum()), [numpy.zeros(3, int)] * 9, [3] * 9),
+        (lambda array: int((array := array.__iadd__(1)).sum()), [numpy.zeros(50_000, int)] * 9, [50_000] * 9),
+    ],
+)
+def test_calls_of_a_chunk_share_nothing(function: Any, items: Any, result: list[Any]) -> None:
+    results = list(arrived(call_each(chunk(function), arrived(Items(list(items))))))
+    assert results == result
+    assert len({id(each) for each in results if type(each) is list}) in (0, 9)
+    assert SHARED == []
+
+
+def test_what_a_call_does_to_the_value_of_an_earlier_one_comes_too_late() -> None:
+    def grow(_: int) -> list[int]:
+        kept = sys.modules.setdefault("kept_by_a_test", [])  # type: ignore[arg-type]
+        kept.append(1)
+        return kept  # type: ignore[return-value]
+
+    try:
+        assert [len(each) for each in arrived(call_each(chunk(grow), [0, 0, 0]))] == [1, 2, 3]
+    finally:
+        del sys.modules["kept_by_a_test"]
+
+
+def test_a_large_buffer_that_items_share_travels_once() -> None:
+    array = numpy.zeros(50_000)
+    one, many = (size_of(dump_value(Items([array] * count))) for count in (2, 20))
+    assert many < one + 20 * 500
+
+
+def test_a_class_that_travels_by_value_travels_once() -> None:
+    class Point:
+        def __init__(self, x: int) -> None:
+            self.x = x
+
+    one, many = (size_of(dump_value(Items([Point(each) for each in range(count)]))) for count in (2, 100))
+    assert many < one + 98 * 100
+    points = arrived(Items([Point(1), Point(2)]))
+    assert [each.x for each in points] == [1, 2]
+    assert type(points[0]) is type(points[1])
