@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final
 from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
-from scaler.serialization import Buffer
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
@@ -213,12 +212,11 @@ class Unloaded:
     Loading may run code of the user, for as long as it likes: in the client's thread it would delay all other futures.
     """
 
-    __slots__ = ("load", "lock", "payload")
+    __slots__ = ("load", "lock")
 
-    def __init__(self, load: Callable[[], tuple[object, BaseException | None]], payload: Buffer = b"") -> None:
-        """load: returns value and exception. payload: of the value, if the built-in serializer has made it."""
+    def __init__(self, load: Callable[[], tuple[object, BaseException | None]]) -> None:
+        """load: returns value and exception."""
         self.load = load
-        self.payload = payload
         self.lock = threading.RLock()
 
 

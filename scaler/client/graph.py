@@ -221,8 +221,8 @@ class GraphRun:
 
     def _function_of(self, cut: GraphCut, seconds: float) -> ChunkFunction:
         """Return what runs the chunks. Raises the error of the function that cannot be sent."""
-        function = ChunkFunction(cut.functions, self._options, seconds)
         try:
+            function = ChunkFunction(cut.functions, self._options, seconds)
             self._templates(function, False, None)
         except SerializationError:
             for each in cut.functions:
@@ -268,15 +268,15 @@ class GraphRun:
                 continue
             if reference not in stored:
                 name = repr(reference)
-                if reference.unloaded:
-                    stored[reference] = self._put(parts_of(reference.unloaded), name)
+                if reference.pickled:
+                    stored[reference] = self._put(parts_of(reference.pickled), name)
                 elif (error := error_of(reference)) is not None:
                     task.template = None
                     task.settle(None, copy_of(error))
                     task.references = ()
                     return
                 else:
-                    stored[reference] = self._put(self._dumped(reference.result(), name), name)
+                    stored[reference] = self._put(self._dumped(reference.copy(), name), name)
             put = stored[reference]
             task.references = tuple([put if each is reference else each for each in task.references])
             task.uploads = (*task.uploads, put._upload)
@@ -305,7 +305,8 @@ def _measure(sample: TaskFuture) -> tuple[float, int]:
 
     And where the value may be of a class of the user: it is not loaded here, as it may be of use on workers only.
     """
-    if not sample.done() or sample.unloaded or sample.is_stored or sample.cancelled() or sample.exception() is not None:
+    is_here = sample.done() and not (sample.is_unloaded or sample.is_stored or sample.cancelled())
+    if not is_here or sample.exception() is not None:
         return math.inf, 0
     return sample.profiling_info().duration_s, size_of(dump_value(sample.result()))
 

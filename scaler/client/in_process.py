@@ -38,9 +38,10 @@ from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.net.questions import Answer, Question
 from scaler.protocol.messages import ShutdownCluster, ShutdownReply, is_stored, stored_reference
-from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of
+from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import copy_of
+from scaler.serialization.snapshot import Fresh
 from scaler.worker.processor.calling import Meter, failure_of, finish
 
 _Reply = TypeVar("_Reply", bound=Answer)
@@ -107,7 +108,7 @@ class InProcessLoop(ClientLoop):
         self.calls = ClientCalls(1)
         self.cached = Uncached(self.futures)
         self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
-        self._functions: WeakKeyDictionary[FunctionReference, Callable[..., Any]] = WeakKeyDictionary()
+        self._functions: WeakKeyDictionary[FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
         self._objects: WeakKeyDictionary[RemoteReference, Parts] = WeakKeyDictionary()
 
     @property
@@ -161,7 +162,7 @@ class InProcessLoop(ClientLoop):
         profile: Profile = 0
         value, error = None, None
         if failure is None:
-            value, error, profile = self._outcome(template, future.payload, future.references)
+            value, error, profile = self._outcome(future, template, future.payload, future.references)
         else:
             error = copy_of(failure)
         with self.futures.condition:
@@ -170,7 +171,7 @@ class InProcessLoop(ClientLoop):
         self.calls.changed()  # nothing else takes the reports
 
     def _outcome(
-        self, template: TaskTemplate, payload: bytes, references: Sequence[Reference]
+        self, future: TaskFuture, template: TaskTemplate, payload: bytes, references: Sequence[Reference]
     ) -> tuple[object, BaseException | None, Profile]:
         """Return value, exception and profile of a task. Raises KeyboardInterrupt, and BdbQuit of a debugger."""
         serializer = template.serializer
@@ -178,12 +179,14 @@ class InProcessLoop(ClientLoop):
         began = time.perf_counter_ns()
         _thread.depth += 1
         try:
-            function = self._function(template.functions[0], serializer)
+            function = self._function(template.functions[0], serializer).get()
             parts = self._objects[cast("ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
             args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
             with meter if template.spec.profiling else nullcontext():
                 value = _finish(function(*args, **kwargs))
-            value, error = _copy(value, serializer), None
+            parts = _dumped(value, serializer)
+            future.keep(to_payload(parts), serializer)
+            value, error = _loaded(parts, serializer), None
         except (KeyboardInterrupt, BdbQuit):  # they are meant for the program
             raise
         except BaseException as raised:  # noqa: BLE001 (whatever a task raises is its result)
@@ -193,23 +196,28 @@ class InProcessLoop(ClientLoop):
         duration_us = (time.perf_counter_ns() - began) // 1000
         return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
 
-    def _function(self, reference: FunctionReference, serializer: Serializer | None) -> Callable[..., Any]:
+    def _function(self, reference: FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
         function = self._functions.get(reference)
         if function is None:
             parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
-            function = self._functions[reference] = load_function(parts, serializer)
+            function = self._functions[reference] = Fresh(lambda: load_function(parts, serializer))
         return function
 
     def _value(self, reference: Reference, serializer: Serializer | None) -> Any:
         """Return a copy of a value that a task needs: tasks see no changes that others make."""
         if isinstance(reference, ObjectReference):
             return load_value(self._objects[reference._upload], serializer)
-        return _copy(cast("TaskFuture", reference).result(), serializer)
+        return cast("TaskFuture", reference).copy()
 
 
-def _copy(value: Any, serializer: Serializer | None) -> Any:
-    """Return a value as it would arrive elsewhere: arrays share no memory with it."""
+def _dumped(value: Any, serializer: Serializer | None) -> Parts:
+    """Return the parts of a value as they would arrive elsewhere: arrays share no memory with it."""
     data, *buffers = dump_value(value, serializer)
+    return [data, *map(bytes, buffers)]
+
+
+def _loaded(parts: Parts, serializer: Serializer | None) -> Any:
+    data, *buffers = parts
     return load_value([data, *map(bytearray, buffers)], serializer)
 
 

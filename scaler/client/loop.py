@@ -76,6 +76,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.serialization import Buffer, Parts, dump_value, parts_of, size_of
+from scaler.serialization.separate import ATOMS
 
 if TYPE_CHECKING:
     from scaler.object_storage.client import StorageClient
@@ -594,11 +595,13 @@ class ClientLoop:
                 self.cached.put_soon(digest, [*parts_of(payload)])
             outcome, serializer = outcomes[index], template.serializer
             if outcome == _SUCCESS and (serializer is not None or _GLOBAL in payload):
+                future.keep(payload := bytes(payload), serializer)
                 load = partial(load_outcome, outcome, payload, serializer)
-                unloaded = Unloaded(load, payload if serializer is None else b"")
-                resolved.append((future, unloaded, None, profile))
+                resolved.append((future, Unloaded(load), None, profile))
                 continue
             value, exception = load_outcome(outcome, payload, serializer)
+            if type(value) not in ATOMS:
+                future.keep(bytes(payload), None)
             resolved.append((future, value, exception, profile))
         return resolved
 

@@ -11,9 +11,10 @@ from scaler.client.future import CANCELLED, FINISHED, PENDING, FutureOwner, Scal
 from scaler.client.session import TaskSettled
 from scaler.client.tasks import ClientTask, ObjectUpload, Reference, RemoteReference, Stage, TaskTemplate
 from scaler.errors import UsageError
-from scaler.serialization import Buffer
+from scaler.serialization import Serializer, load_value, parts_of
 from scaler.serialization.arguments import ByReference, Collection, DependencyFailedError, Reduced, load_again
 from scaler.serialization.exceptions import annotate, locate, take_origin
+from scaler.serialization.separate import ATOMS
 
 _UNSENT: Final = Stage.UNSENT
 _HOW_TO_MAKE = (
@@ -21,6 +22,7 @@ _HOW_TO_MAKE = (
     "template", "uploads",
 )  # fmt: skip
 """What is copied of a future that has ended, without its value."""
+_NOTHING: Final[tuple[bytes, None]] = b"", None
 _LOCK_TYPE: Final = type(threading.Lock())
 
 
@@ -40,6 +42,7 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
     """Every future of a client. Users see a ScalerFuture: its class shows what they may call, and gives its name."""
 
     __slots__ = (
+        "_arrived",
         "_callbacks",
         "_exception",
         "_has_started",
@@ -101,21 +104,39 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                 self._load()
             if self._state is CANCELLED or self._exception is not None:
                 raise DependencyFailedError(self._exception, self)
-            return (self._result,)
+            return (self.copy(),)
         if self._owner is not collection.owner:
             raise UsageError(f"{self!r} belongs to another client and has not ended: submit its result() instead")
         return None
 
     def _reduce_into(self, collection: Collection, /) -> Reduced:
-        payload = self.unloaded
+        payload = self.pickled
         if payload and not self.is_stored and self._owner is collection.owner:
-            return load_again, (bytes(payload),)
+            return load_again, (payload,)
         return super()._reduce_into(collection)
 
     @property
-    def unloaded(self) -> Buffer:
-        """The payload of a value that has arrived but has not been unpickled here; otherwise empty."""
-        return self._result.payload if type(self._result) is Unloaded else b""
+    def is_unloaded(self) -> bool:
+        """True when the value has arrived but has not been unpickled here."""
+        return type(self._result) is Unloaded
+
+    @property
+    def pickled(self) -> bytes:
+        """The pickle of a small value as it arrived, if the program could change its own; otherwise empty."""
+        payload, serializer = getattr(self, "_arrived", _NOTHING)  # few have it, and setting it would cost every submit
+        return payload if serializer is None else b""
+
+    def keep(self, payload: bytes, serializer: Serializer | None) -> None:
+        """Keep a small value as it arrived: the program may change the one that it gets."""
+        self._arrived = payload, serializer
+
+    def copy(self) -> Any:
+        """Return the value of a future that has not failed, unchanged by the program if it is small.
+
+        Raises SerializationError when it cannot be loaded here.
+        """
+        payload, serializer = getattr(self, "_arrived", _NOTHING)
+        return load_value(parts_of(payload), serializer) if payload else self._result
 
     @property
     def delivers(self) -> bool:
@@ -220,6 +241,8 @@ class TaskFuture(ScalerFuture, ByReference, ClientTask):
                     self._name_failure(exception)
                 self._exception = exception
                 self._result = value
+                if type(value) in ATOMS:
+                    self._arrived = _NOTHING
 
     def _name_failure(self, exception: BaseException) -> None:
         """Add notes: the node of the graph that failed, and the input for whose failure this task did not run."""

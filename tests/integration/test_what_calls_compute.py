@@ -1,0 +1,408 @@
+"""A call computes what it would compute in a fresh process, from its function and arguments as they were then.
+
+The programs here run in a module that travels by value, as `__main__` does. What a call returns is compared with the
+same call in a child of a process that `concurrent.futures` spawned.
+"""
+
+from __future__ import annotations
+
+import itertools
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import cloudpickle
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaler import Client, SchedulerClusterCombo
+from scaler.serialization import Serializer
+
+PROGRAM = """
+import functools, os
+
+limit = 1
+items = [1]
+table = {"a": [1]}
+
+class Config:
+    rate = 1
+    levels = [1]
+    def total(self):
+        return limit + Config.rate
+
+class Trade:
+    count = 0
+    def __init__(self, price):
+        self.price = price
+        self.seen = []
+    def touch(self):
+        self.price += 1
+        self.seen.append(limit)
+        type(self).count += 1
+        return self.price, self.seen, type(self).count
+    def __eq__(self, other):
+        return (self.price, self.seen) == (other.price, other.seen)
+
+class Counter:
+    def __init__(self):
+        self.count = 0
+    def add(self, x):
+        self.count += 1
+        return self.count, x
+    def __call__(self, x):
+        return self.add(x)
+
+def helper(x):
+    return limit
+
+def seen(x):
+    "Returns what a call can see, after it has changed all of it."
+    global limit
+    found = [
+        limit, list(items), {key: list(each) for key, each in table.items()}, Config.rate, list(Config.levels),
+        helper(x), getattr(seen, "calls", 0), getattr(helper, "calls", 0), Config().total(), Trade.count,
+        "later" in globals() and later,
+    ]
+    limit += 1
+    items.append(x)
+    table["a"].append(x)
+    table[repr(x)] = []
+    Config.rate += 1
+    Config.levels.append(x)
+    Config.other = x
+    Trade.count += 1
+    seen.calls = getattr(seen, "calls", 0) + 1
+    helper.calls = getattr(helper, "calls", 0) + 1
+    return found
+
+def default(x, kept=[]):
+    kept.append(x)
+    return list(kept)
+
+def make_closure():
+    count = 0
+    kept = []
+    def closure(x):
+        nonlocal count
+        count += 1
+        kept.append(x)
+        return count, list(kept)
+    return closure
+
+def grows(x):
+    x.append(len(x))
+    return x
+
+def same(x):
+    return x
+
+def trades(x):
+    return Trade(limit).touch()
+
+def shared(x):
+    return items
+
+def plain(x):
+    return x
+
+def touch(trade):
+    return trade.touch()
+
+def first(pair):
+    return grows(pair[0]), pair[1]
+
+closure = make_closure()
+counter = Counter()
+bound = counter.add
+part = functools.partial(lambda kept, x: (grows(kept), x), [])
+"""
+
+CHANGES = (
+    "limit += 1",
+    "items.append(limit)",
+    "items = [limit]",
+    "table['a'].append(7)",
+    "Config.rate += 1",
+    "Config.levels.append(2)",
+    "Config.total = lambda self: -limit",
+    "Config.more = limit",
+    "Trade.count += 10",
+    "later = limit",
+    "globals().pop('later', None)",
+    "def helper(x): return -limit",
+    "helper.calls = 5",
+    "default.__defaults__ = ([limit],)",
+    "counter.count += 10",
+    "closure(1)",
+    "seen.calls = 3",
+)
+
+
+EXAMPLES = int(os.environ.get("CALLS_EXAMPLES", "15"))
+"""Of the property; an hour of it has about 3,000."""
+
+
+class Pickled(Serializer):
+    """A user's serializer."""
+
+    def serialize(self, obj: Any) -> bytes:
+        return bytes(cloudpickle.dumps(obj))
+
+    def deserialize(self, payload: bytes) -> Any:
+        return pickle.loads(payload)
+
+
+def run_fresh(pickled: bytes) -> bytes:
+    """Return the pickle of what a call returns, made in a child of this process, which knows nothing of other calls."""
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            function, args = cloudpickle.loads(pickled)
+            data = cloudpickle.dumps(function(*args))
+            while data:
+                data = data[os.write(write, data) :]
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as file:
+        returned = file.read()
+    os.waitpid(child, 0)
+    return returned
+
+
+@pytest.fixture(scope="module")
+def fresh() -> Iterator[Callable[[Any, Any], Any]]:
+    """Calls a function with one argument in a fresh process."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+
+        def call(function: Any, argument: Any) -> Any:
+            return pickle.loads(pool.submit(run_fresh, cloudpickle.dumps((function, (argument,)))).result())
+
+        yield call
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: SchedulerClusterCombo) -> Iterator[Client]:
+    with Client(cluster.get_address()) as client:
+        yield client
+
+
+def program() -> dict[str, Any]:
+    """Run a program; return its globals."""
+    made = ModuleType("__main__")
+    exec(compile(PROGRAM, "program.py", "exec", dont_inherit=True), made.__dict__)
+    made.__dict__["lambda"] = eval("lambda x: (limit, items, x)", made.__dict__)
+    return made.__dict__
+
+
+def state(names: dict[str, Any]) -> str:
+    """Return a text of all that reading a result could change in the program."""
+    classes = {
+        name: {key: repr(each) for key, each in vars(names[name]).items()} for name in ("Config", "Trade", "Counter")
+    }
+    functions = {name: vars(names[name]).copy() for name in ("seen", "helper", "default")}
+    return repr((classes, functions, *(names[name] for name in ("limit", "items", "table"))))
+
+
+def submit_all(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return [future.result() for future in [client.submit(function, item) for item in items]]
+
+
+def map_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return list(client.map(function, items, chunk_size=4))
+
+
+def map_by_measurement(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return list(client.map(function, items))
+
+
+def imap_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return list(client.imap(function, items, chunk_size=3))
+
+
+def starmap_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return list(client.starmap(function, [(item,) for item in items], chunk_size=4))
+
+
+def map_with_limits(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    return list(client.options(timeout_seconds=60.0).map(function, items, chunk_size=4))
+
+
+def graph_in_chunks(client: Client, function: Any, items: list[Any]) -> list[Any]:
+    graph: dict[str, Any] = {f"item {index}": item for index, item in enumerate(items)}
+    graph |= {f"node {index}": (function, f"item {index}") for index in range(len(items))}
+    graph |= {f"wanted {index}": (list, f"node {index}") for index in range(len(items))}
+    wanted = [f"wanted {index}" for index in range(len(items))]
+    found = client.get(graph, wanted, chunk_size=3)
+    return [found[key] for key in wanted]
+
+
+WAYS = (
+    submit_all,
+    map_in_chunks,
+    map_by_measurement,
+    imap_in_chunks,
+    starmap_in_chunks,
+    map_with_limits,
+    graph_in_chunks,
+)
+FUNCTIONS = ("seen", "default", "closure", "counter", "bound", "lambda")
+CALLS = (
+    *itertools.product(FUNCTIONS, ("[1, 2, 3, 4, 5]",)),
+    *itertools.product(("grows", "shared", "same", "part"), ("[items] * 5", "[[each] for each in range(5)]")),
+    ("first", "[(items, each) for each in range(5)]"),
+    ("touch", "[Trade(each) for each in range(5)]"),
+    ("touch", "[Trade(1)] * 5"),
+    ("trades", "range(5)"),
+)
+"""A function, and the items that it is called with."""
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(
+    steps=st.lists(
+        st.one_of(st.sampled_from(CHANGES), st.tuples(st.sampled_from(CALLS), st.sampled_from(WAYS))), max_size=12
+    )
+)
+def test_calls_compute_what_they_would_in_a_fresh_process(
+    client: Client, fresh: Callable[[Any, Any], Any], steps: list[Any]
+) -> None:
+    names = program()
+    for step in steps:
+        if isinstance(step, str):
+            exec(step, names)
+            continue
+        (name, text), way = step
+        items = list(eval(text, names))
+        expected = [fresh(names[name], item) for item in items]
+        before = state(names)
+        assert [list(each) for each in way(client, names[name], items)] == [list(each) for each in expected]
+        assert state(names) == before
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("call", CALLS)
+def test_each_way_to_call_computes_the_same(
+    client: Client, fresh: Callable[[Any, Any], Any], call: tuple[str, str], way: Callable[..., list[Any]]
+) -> None:
+    names = program()
+    items = list(eval(call[1], names))
+    expected = [list(fresh(names[call[0]], item)) for item in items]
+    before = state(names)
+    for _ in range(2):
+        assert [list(each) for each in way(client, names[call[0]], items)] == expected
+    assert state(names) == before
+
+
+@pytest.mark.parametrize("call", [call for call in CALLS if call[0] not in ("seen", "touch", "trades")])
+def test_calls_in_this_process_share_nothing_but_classes(
+    fresh: Callable[[Any, Any], Any], call: tuple[str, str]
+) -> None:
+    names = program()
+    items = list(eval(call[1], names))
+    expected = [list(fresh(names[call[0]], item)) for item in items]
+    before = state(names)
+    with Client(processes=False) as client:
+        assert [list(client.submit(names[call[0]], item).result()) for item in items] == expected
+    assert state(names) == before
+
+
+@pytest.mark.parametrize("chunk_size", [None, 1, 2])
+def test_a_retry_begins_with_what_the_call_was_made_with(
+    client: Client, tmp_path: Path, chunk_size: int | None
+) -> None:
+    names = program()
+    exec(
+        """
+def flaky(path, kept=[]):
+    global limit
+    limit += 1
+    kept.append(1)
+    items.append(1)
+    Config.rate += 1
+    if not os.path.exists(path):
+        open(path, "w").close()
+        raise ValueError("the first attempt")
+    return limit, len(kept), len(items), Config.rate
+""",
+        names,
+    )
+    eager = client.options(retry_on=ValueError, retries=3)
+    paths = [str(tmp_path / f"{each}") for each in range(4)]
+    if chunk_size is None:
+        found = [eager.submit(names["flaky"], path).result() for path in paths]
+    else:
+        found = eager.map(names["flaky"], paths, chunk_size=chunk_size)
+    assert found == [(2, 1, 2, 2)] * 4
+
+
+def test_a_function_finds_what_was_defined_after_it_had_failed(client: Client) -> None:
+    names = program()
+    exec("def f(x): return sqrt(x)", names)
+    with pytest.raises(NameError):
+        client.submit(names["f"], 4).result()
+    exec("from math import sqrt", names)
+    assert client.submit(names["f"], 4).result() == 2
+
+
+def test_a_result_leaves_the_class_of_the_program_as_it_is(client: Client) -> None:
+    names = program()
+    future = client.submit(names["Trade"], 3)
+    exec("Trade.count = 7\nTrade.touch = lambda self: limit", names)
+    trade = future.result()
+    assert type(trade) is names["Trade"]
+    assert (trade.price, names["Trade"].count, trade.touch()) == (3, 7, 1)
+    names["limit"] = 5
+    assert trade.touch() == 5
+
+
+def test_values_of_a_class_belong_to_it_wherever_they_come_from(client: Client) -> None:
+    names = program()
+    exec("def is_trade(*trades): return [isinstance(each, Trade) for each in trades]", names)
+    made = client.submit(names["Trade"], 1)
+    assert client.submit(names["is_trade"], made, names["Trade"](2), made.result()).result() == [True] * 3
+
+
+@pytest.mark.parametrize("serializer", [None, "pickle"])
+def test_a_future_as_an_argument_is_the_value_of_its_task(
+    cluster: SchedulerClusterCombo, client: Client, serializer: str | None
+) -> None:
+    with Client(cluster.get_address(), serializer=Pickled() if serializer else None) as own:
+        future = own.submit(list, (1, 2, 3))
+        future.result().append(9)
+        assert own.submit(len, future).result() == 3
+        if serializer is None:
+            assert own.map(len, [future, [future]], chunk_size=2) == [3, 1]
+        assert own.get({"a": future, "b": (len, "a")}, ["b"]) == {"b": 3}
+        assert client.submit(len, future).result() == 3
+
+
+def test_functions_of_functools_cache_keep_their_results_in_each_process(client: Client) -> None:
+    names = program()
+    exec(
+        """
+import uuid
+@functools.cache
+def token(): return uuid.uuid4().hex
+def use(x):
+    items.append(x)
+    return token()
+""",
+        names,
+    )
+    assert len(set(client.map(names["use"], range(20), chunk_size=3))) == 1
+    assert client.submit(names["use"], 1).result() == client.submit(names["use"], 2).result()
