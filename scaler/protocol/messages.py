@@ -836,6 +836,7 @@ class Desired(Message):
     reason: f.Display  # display text
     joined: UnitIds = field(default_factory=list)  # ids of units whose worker has connected since the last Desired
     draining: f.Count32 = 0  # units that get no more work but still have some: they exist beside the others
+    left: UnitIds = field(default_factory=list)  # ids of units whose worker has lost its connection since, or has left
 
 
 @message(32, from_scheduler=(MONITOR,))

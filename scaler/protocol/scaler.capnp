@@ -692,6 +692,7 @@ struct Desired {
   reason @2 :Text;               # display text
   joined @3 :List(UnitId);       # ids of units whose worker has connected since the last Desired
   draining @4 :UInt32;           # units that get no more work but still have some: they exist beside the others
+  left @5 :List(UnitId);         # ids of units whose worker has lost its connection since, or has left
 }
 
 struct MonitorStatus {

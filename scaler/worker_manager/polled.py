@@ -4,8 +4,9 @@ A subclass supplies start, stop, list and describe of its service. What is the s
 they are polled, which units are adopted, that no unit is started twice when an answer is lost, and that a stop is
 repeated until it is accepted.
 
-A service shows a new unit with a delay, and may show again what was true before. What this process has started,
-stopped or seen to end therefore outranks what the service says later.
+A service shows a new unit with a delay, may show again what was true before, and may leave out what exists. What this
+process has started, stopped or seen to end therefore outranks what the service shows later, and the scheduler outranks
+both: a unit whose worker is connected exists and runs.
 """
 
 from __future__ import annotations
@@ -74,6 +75,8 @@ class _Alive:
     """The service has accepted to stop it."""
     not_found_since: float | None = None
     slots: int = 0
+    has_joined: bool = False
+    """Its worker has been connected."""
 
 
 class PolledBackend(ABC):
@@ -108,6 +111,8 @@ class PolledBackend(ABC):
         self._search_at = 0.0
         self._unstopped: set[str] = set()
         """Units that the service has not agreed to stop."""
+        self.connected: frozenset[str] | None = frozenset()
+        """Units whose worker is connected, by the scheduler; None while the scheduler has not named them."""
 
     # -- what a service supplies; all raise BackendError
 
@@ -211,24 +216,58 @@ class PolledBackend(ABC):
             self._settled_at = now + LISTED_SECONDS
         search = now < self._settled_at or now >= self._search_at
         listed = [unit_id for unit_id in self.list_ids(search=search) if not self._knows(unit_id)]
+        self._note_connected(now)
         known = list(self._alive)
-        seen = self.describe([*known, *listed])
+        seen = self.describe([*known, *(unit_id for unit_id in listed if unit_id not in self._alive)])
         for unit_id, unit in seen.items():
             self._note(unit_id, unit, now)
-        for unit_id in set(known) - set(seen):
-            missing = self._alive[unit_id]
-            if missing.not_found_since is None:
-                missing.not_found_since = now
-            elif now - missing.not_found_since > NOT_FOUND_SECONDS:
-                del self._alive[unit_id]
-                _log.warning("%s does not know the unit %s any more", self._service_name, unit_id)
+        for unit_id in known:
+            if unit_id not in seen:
+                self._note_missing(unit_id, now)
         if search:
             self._search_at = now + ADOPT_AGAIN_SECONDS
+
+    def _note_connected(self, now: float) -> None:
+        """Adopt units whose worker is connected, also those that the service does not show, or showed as ended."""
+        for unit_id in self.connected or ():
+            unit = self._alive.get(unit_id)
+            if unit is None:
+                self._ended.pop(unit_id, None)
+                unit = self._alive[unit_id] = _Alive(now, None)
+            if unit.state in (None, UnitState.WAITING, UnitState.PENDING):
+                unit.state, unit.reason = UnitState.RUNNING, ""
+            unit.has_joined = True
+            unit.not_found_since = None
+
+    def _note_missing(self, unit_id: str, now: float) -> None:
+        """Note that the service does not show a unit.
+
+        The unit has ended once a second witness agrees: its worker has left, or it was asked to stop. Without a witness
+        the service has to leave the unit out for `NOT_FOUND_SECONDS`.
+        """
+        unit = self._alive[unit_id]
+        if self.connected is None or unit_id in self.connected:
+            return
+        if unit.not_found_since is None:
+            unit.not_found_since = now
+        if not (unit.has_joined or unit.is_stopping) and now - unit.not_found_since <= NOT_FOUND_SECONDS:
+            return
+        # The unit is not remembered as ended: should the service show it again, it is adopted again.
+        del self._alive[unit_id]
+        state, reason = UnitState.FAILED, f"{self._service_name} does not know it any more, nor how it ended"
+        if unit.is_stopping:
+            state, reason = UnitState.STOPPED, "stopped"
+        self._shown.add(
+            Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now
+        )
 
     def _note(self, unit_id: str, seen: SeenUnit, now: float) -> None:
         """Note what the service says of a unit. One that was unknown is adopted, unless it has ended."""
         unit = self._alive.get(unit_id)
+        is_connected = self.connected is not None and unit_id in self.connected
         if seen.state in ENDED:
+            if is_connected:
+                return
             self._alive.pop(unit_id, None)
             self._ended[unit_id] = None
             if len(self._ended) > ENDED_REMEMBERED:
@@ -241,8 +280,9 @@ class PolledBackend(ABC):
             return
         if unit is None:
             unit = self._alive[unit_id] = _Alive(now - seen.age_seconds, seen.state)
-        unit.state = seen.state
-        unit.reason = seen.reason
+        is_late = is_connected and seen.state in (UnitState.WAITING, UnitState.PENDING)
+        unit.state = UnitState.RUNNING if is_late else seen.state
+        unit.reason = "" if is_late else seen.reason
         unit.slots = seen.slots
         unit.ends_at = now + seen.remaining_seconds if seen.remaining_seconds else None
         unit.not_found_since = None
@@ -272,4 +312,4 @@ class PolledBackend(ABC):
                 left = 0.0 if unit.ends_at is None else max(MIN_REMAINING_SECONDS, unit.ends_at - now)
                 slots = unit.slots or self.capacity.unit_slots
                 alive.append(Unit(unit_id, state, slots, now - unit.born_at, unit.reason, left))
-        return alive + self._shown.shown(now)
+        return alive + [unit for unit in self._shown.shown(now) if unit.unit_id not in self._alive]

@@ -45,12 +45,14 @@ class UnitsWanted:
     """What the scheduler wants, and what it knows of units.
 
     units: how many should exist; None: leave them as they are and start none. drained: units without work. joined:
-    units whose workers have connected.
+    units whose workers have connected since the last call. connected: units whose workers are connected now; they exist
+    even where the listing leaves them out.
     """
 
     units: int | None
     drained: Collection[str] = ()
     joined: Collection[str] = ()
+    connected: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ class _Existing:
     running: list[Unit] = field(default_factory=list)
     drained: list[Unit] = field(default_factory=list)
     stopping: list[Unit] = field(default_factory=list)
+    left_out: set[str] = field(default_factory=set)
+    """Units whose worker is connected and that the listing does not have."""
 
 
 class Reconciler:
@@ -172,7 +176,7 @@ class Reconciler:
         return {unit_id: now - record.started_at for unit_id, record in records if record.started_at is not None}
 
     def _decide(self, existing: _Existing, now: float) -> list[ReconcilerCommand]:
-        unlisted = len(self.unlisted(now))
+        unlisted = len(self.unlisted(now).keys() | existing.left_out)
         staying = len(existing.pending) + len(existing.running) + unlisted
         wanted = staying if self._wanted.units is None else self._wanted.units
         if self._max_units is not None:
@@ -191,7 +195,7 @@ class Reconciler:
         return [*commands, StartUnits(start)] if start else commands
 
     def _sort(self, listed: UnitsListed, now: float) -> _Existing:
-        existing = _Existing()
+        existing = _Existing(left_out={*self._wanted.connected}.difference(unit.unit_id for unit in listed.units))
         before, self._records = self._records, defaultdict(_Record)
         for unit in listed.units:
             record = self._records[unit.unit_id] = before.pop(unit.unit_id, _Record())

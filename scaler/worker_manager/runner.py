@@ -49,6 +49,7 @@ from scaler.texts import escaped
 from scaler.worker_manager.awaited import AwaitedBackend
 from scaler.worker_manager.backend import ENDED, Backend, BackendError, Unit, access_of, load_backend
 from scaler.worker_manager.call_thread import FIRST_ANSWER_SECONDS, CallThread, answered_before, has_calls_left
+from scaler.worker_manager.polled import PolledBackend
 from scaler.worker_manager.reconcile import Reconciler, StartUnits, StopUnits, UnitsListed, UnitsStarted, UnitsWanted
 
 if TYPE_CHECKING:
@@ -200,6 +201,8 @@ class Runner:
         self._desired: Desired | None = None
         self._joined: set[str] = set()
         """Units whose worker has connected, which the next round passes to the reconciler."""
+        self._connected: set[str] = set()
+        """Units whose worker is connected, by the scheduler."""
         self._refused: Refused | None = None
         self._takeover_seconds = takeover_seconds
         self._takeover_until: float | None = None
@@ -285,6 +288,7 @@ class Runner:
                     self._refused = self._takeover_until = None
                     # A scheduler that does not know this manager has not yet said what it wants.
                     self._desired = None
+                    self._connected.clear()
                     self._heartbeat_seconds = min(self._config.heartbeat_interval_seconds, welcome.heartbeat_seconds)
                 case Resumed():
                     self._in_contact = True
@@ -303,6 +307,8 @@ class Runner:
                         _log.info("the scheduler wants %s: %s", counted(desired.units, "unit"), desired.reason)
                     self._desired = desired
                     self._joined.update(desired.joined)
+                    self._connected.update(desired.joined)
+                    self._connected.difference_update(desired.left)
                 case Received(message=Shutdown(text)):
                     _log.info("the cluster is shut down: %s", text)
                     self._is_over = True
@@ -363,7 +369,8 @@ class Runner:
         wanted = desired.units + desired.draining if desired is not None and self._in_contact else None
         drained = frozenset(desired.drained if desired is not None else ())
         joined, self._joined = self._joined, set()
-        wanted_units = UnitsWanted(self._capacity.max_units if self._capacity.fixed else wanted, drained, joined)
+        units_wanted = self._capacity.max_units if self._capacity.fixed else wanted
+        wanted_units = UnitsWanted(units_wanted, drained, joined, frozenset(self._connected))
         commands = self._reconciler.step([wanted_units, UnitsListed(units, _chance())], time.monotonic())
         again = min(self._heartbeat_seconds, self._reconciler.list_again_seconds)
         self._degrade(self._reconciler.degraded_reason)
@@ -429,6 +436,9 @@ class Runner:
 
     async def _list(self) -> list[Unit]:
         """List the units, and log those that have ended since."""
+        if isinstance(self._backend, PolledBackend):
+            knows = self._in_contact and self._desired is not None
+            self._backend.connected = frozenset(self._connected) if knows else None
         units = await self._call(self._backend.list)
         # Units that had ended before this manager began are not reported.
         before = units if self._units is None else self._units

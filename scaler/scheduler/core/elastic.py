@@ -340,12 +340,16 @@ class Elastic:
                 draining.pop(unit.unit_id, None)  # its manager sees it end, and does not count it
         drained = tuple(sorted(unit for unit, is_empty in draining.items() if is_empty)[:MAX_UNITS_NAMED])
         desired = (wanted.units, drained, len(draining) - len(drained))
-        joined = sorted(record.joined_units)[:MAX_UNITS_NAMED]
-        if not joined and (desired == record.desired or (record.details.fixed and not drained)):
+        connected = {unit for unit, worker in record.running_units.items() if worker.broken_at is None}
+        joined = sorted(record.joined_units | (connected - record.connected_units))[:MAX_UNITS_NAMED]
+        left = sorted(record.connected_units.union(joined) - connected)[:MAX_UNITS_NAMED]
+        if not (joined or left) and (desired == record.desired or (record.details.fixed and not drained)):
             return
         record.joined_units.difference_update(joined)
+        record.connected_units.update(joined)
+        record.connected_units.difference_update(left)
         record.desired = desired
-        self._outbox.send(record.id, Desired(wanted.units, list(drained), wanted.reason, joined, desired[2]))
+        self._outbox.send(record.id, Desired(wanted.units, list(drained), wanted.reason, joined, desired[2], left))
 
     def _decide(self, record: ManagerRecord, wanted: Wanted) -> None:
         """Publish a decision that differs from the last one; other numbers in its reason are no difference."""

@@ -888,6 +888,8 @@ class ManagerRecord(PeerRecord):
     """Of units whose end is known."""
     joined_units: set[str] = field(default_factory=set)
     """Units whose worker has come, and whose manager does not know yet."""
+    connected_units: set[str] = field(default_factory=set)
+    """Units whose worker is connected, by the last Desired."""
     left_units: set[str] = field(default_factory=set)
     """Units whose worker has come and left, while the manager still lists them: they are not pending."""
     unwanted_units: set[str] = field(default_factory=set)

@@ -103,6 +103,22 @@ def test_the_only_manager_that_comes_back_without_units_is_not_told_to_start_the
     assert [message.units for message in desired(cluster)] == [0]
 
 
+def test_a_manager_is_told_of_units_whose_worker_has_lost_its_connection_and_is_back() -> None:
+    cluster = Cluster(Told(m=1))
+    manager = cluster.manager("m")
+    report(cluster, manager)
+    worker = cluster.worker("w", manager_id="m")
+    cluster.wait(1.0, alive=[manager, worker])
+    cluster.break_connection(worker)
+    cluster.wait(1.0, alive=[manager])
+    cluster.step(Resumed(cluster.peer(worker)))
+    cluster.wait(1.0, alive=[manager, worker])
+    cluster.leave(worker)
+    cluster.wait(1.0, alive=[manager])
+    told = [(message.joined, message.left) for message in desired(cluster) if message.joined or message.left]
+    assert told == [(["unit-w"], []), ([], ["unit-w"])] * 2
+
+
 def test_a_manager_that_the_policy_leaves_alone_is_told_nothing() -> None:
     cluster = Cluster(Told())
     manager = cluster.manager("m")
@@ -690,7 +706,7 @@ def test_a_replacement_gets_tasks_while_the_lost_worker_may_still_come_back() ->
     cluster.break_connection("lost")
     report(cluster, manager, pending("replacement"))
     cluster.wait(0.5, alive=[manager])
-    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", ["unit-lost"])
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", left=["unit-lost"])
     replacement = cluster.worker("replacement", manager_id="m")
     (task,) = cluster.submit(client)
     assert cluster.on(replacement) == [task]

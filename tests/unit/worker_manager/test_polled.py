@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from types import SimpleNamespace
 
@@ -14,6 +13,7 @@ from scaler.worker_manager.backend import BackendError, Capacity
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 
 PENDING, RUNNING, STOPPING = UnitState.PENDING, UnitState.RUNNING, UnitState.STOPPING
+WAITING = UnitState.WAITING
 FAILED, STOPPED = UnitState.FAILED, UnitState.STOPPED
 
 
@@ -118,15 +118,12 @@ def test_a_stop_outranks_what_the_service_shows_after_it(service: Service) -> No
     assert sorted(service.stops) == ["b", "unknown"]
 
 
-def test_a_unit_that_is_not_found_for_a_minute_does_not_exist(
-    service: Service, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_unit_that_is_not_found_for_a_minute_has_ended(service: Service) -> None:
     service.start(2)
-    service.at(10.0)
+    assert service.at(10.0) == {"a": PENDING, "b": PENDING}, "one listing is no proof"
     service.at(40.0, b=SeenUnit(RUNNING, 40.0))
-    with caplog.at_level(logging.WARNING):
-        assert service.at(71.0) == {"b": RUNNING}
-    assert caplog.messages == ["S does not know the unit a any more"]
+    assert service.at(70.0) == {"a": PENDING, "b": RUNNING}
+    assert service.at(71.0) == {"a": FAILED, "b": RUNNING}
 
 
 def test_a_stop_is_repeated_as_long_as_the_service_may_not_know_the_unit(service: Service) -> None:
@@ -152,3 +149,60 @@ def test_a_unit_with_a_time_limit_says_how_long_it_has_left(monkeypatch: pytest.
     backend.now = 70.0
     [left] = [unit.remaining_seconds for unit in backend.list() if unit.unit_id == "a"]
     assert 0 < left < 0.01, "0 would mean that it has no limit"
+
+
+# -- the scheduler says which workers are connected
+
+
+def test_a_unit_whose_worker_is_connected_exists_whatever_the_service_shows(service: Service) -> None:
+    service.start(2)
+    service.at(1.0, a=SeenUnit(RUNNING, 1.0), b=SeenUnit(RUNNING, 1.0))
+    service.connected = frozenset({"a", "b"})
+    both = {"a": RUNNING, "b": RUNNING}
+    assert service.at(2.0) == both, "left out"
+    assert service.at(300.0) == both, "left out for minutes"
+    assert service.at(301.0, a=SeenUnit(FAILED, 1.0, "killed"), b=SeenUnit(WAITING, 1.0, "queued")) == both, "stale"
+    service.stop(["a"])
+    assert service.stops == ["a"], "it can be stopped"
+
+
+def test_a_unit_ends_as_the_service_shows_once_its_worker_has_left(service: Service) -> None:
+    service.start(1)
+    service.connected = frozenset({"a"})
+    service.at(1.0, a=SeenUnit(FAILED, 1.0, "killed"))
+    service.connected = frozenset()
+    assert service.at(2.0, a=SeenUnit(FAILED, 1.0, "killed")) == {"a": FAILED}
+    assert service.list()[0].reason == "killed"
+
+
+def test_a_unit_that_was_seen_to_end_and_whose_worker_connects_is_adopted_again(service: Service) -> None:
+    service.start(1)
+    assert service.at(1.0, a=SeenUnit(FAILED, 1.0, "killed")) == {"a": FAILED}
+    service.connected = frozenset({"a"})
+    service.now, service.shown = 2.0, {}
+    assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", RUNNING)]
+
+
+def test_a_unit_that_is_left_out_after_its_worker_has_left_has_ended(service: Service) -> None:
+    service.start(1)
+    service.connected = frozenset({"a"})
+    service.at(1.0, a=SeenUnit(RUNNING, 1.0))
+    service.connected = None
+    assert service.at(100.0) == {"a": RUNNING}, "the scheduler is away"
+    service.connected = frozenset()
+    assert service.at(101.0) == {"a": FAILED}
+    assert service.list()[0].reason == "S does not know it any more, nor how it ended"
+
+
+def test_a_unit_that_was_asked_to_stop_and_is_left_out_has_stopped(service: Service) -> None:
+    service.start(1)
+    service.stop(["a"])
+    assert service.at(1.0) == {"a": STOPPED}
+
+
+def test_a_unit_that_was_left_out_for_a_minute_and_is_shown_again_is_adopted_again(service: Service) -> None:
+    service.start(1)
+    service.at(1.0)
+    assert service.at(62.0) == {"a": FAILED}
+    service.now, service.shown = 63.0, {"a": SeenUnit(WAITING, 63.0)}
+    assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", WAITING)]

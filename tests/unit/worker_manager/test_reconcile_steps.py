@@ -32,6 +32,15 @@ def test_units_that_were_started_and_are_not_listed_yet_are_counted_for_a_while(
     assert reconciler.step(UnitsWanted(2), [], LISTING_GRACE_SECONDS).start == 2
 
 
+def test_units_whose_worker_is_connected_are_counted_though_the_listing_leaves_them_out() -> None:
+    reconciler = ReconcilerDriver(2)
+    connected = UnitsWanted(2, connected=("a", "b"))
+    assert reconciler.step(connected, [], 0.0).start == 0
+    assert reconciler.step(connected, [], 1000.0).start == 0
+    lost = [unit("a", UnitState.FAILED, reason="killed by signal 9 (SIGKILL)")]
+    assert reconciler.step(connected, lost, 1001.0).start == 1
+
+
 @pytest.mark.parametrize("state", [UnitState.PENDING, UnitState.RUNNING])
 def test_units_stay_until_they_are_named(state: UnitState) -> None:
     reconciler = ReconcilerDriver()
