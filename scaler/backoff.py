@@ -75,6 +75,11 @@ class BackoffByCause:
             if not known.failures:
                 del self._causes[cause]
 
+    def hurry(self, now: float) -> None:
+        """Allow an attempt at once: the reason of the failures may be gone. They still count."""
+        for cause in self._causes.values():
+            cause.retry_at = min(cause.retry_at, now)
+
     def succeeded(self) -> None:
         """Forget all failures."""
         self._causes.clear()

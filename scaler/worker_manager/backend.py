@@ -35,6 +35,8 @@ class BackendError(ScalerError):
 
     is_temporary = False
     """The same call may succeed soon."""
+    fewer_may_start = False
+    """A start was refused as a whole, and one of fewer units may be accepted."""
 
     def __init__(self, text: str, started: Sequence[str] = ()) -> None:
         super().__init__(text)

@@ -149,10 +149,17 @@ class PolledBackend(ABC):
 
     def start(self, count: int) -> list[str]:
         started: list[str] = []
+        most = count
         try:
             started += self._take(self.started_unanswered())
             while (missing := count - len(started)) > 0:
-                started += self._take(self.start_some(missing))
+                asked = min(most, missing)
+                try:
+                    started += self._take(self.start_some(asked))
+                except BackendError as error:
+                    if not error.fewer_may_start or asked == 1:
+                        raise
+                    most = asked // 2
         except BackendError as error:
             raise BackendError(str(error), started + self._take(error.started)) from error
         return started
@@ -257,9 +264,7 @@ class PolledBackend(ABC):
         state, reason = UnitState.FAILED, f"{self._service_name} does not know it any more, nor how it ended"
         if unit.is_stopping:
             state, reason = UnitState.STOPPED, "stopped"
-        self._shown.add(
-            Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now
-        )
+        self._shown.add(Unit(unit_id, state, unit.slots or self.capacity.unit_slots, now - unit.born_at, reason), now)
 
     def _note(self, unit_id: str, seen: SeenUnit, now: float) -> None:
         """Note what the service says of a unit. One that was unknown is adopted, unless it has ended."""

@@ -6,6 +6,8 @@ Laws:
 - Units that exist, those that are stopping and those not listed yet included, never exceed the limit by our doing.
 - A unit is stopped only when the scheduler has named it, which alone knows that it has no work, or when there have been
   too many for `DRAIN_DEADLINE_SECONDS`: then the youngest are stopped, pending ones first.
+- A start that was refused is tried again with one unit: after growing delays, and at once when a unit has ended, which
+  may have made room.
 - A unit that is lost after it has proven itself is replaced at once; one that never did counts as a failure, whatever
   its reason was, and after repeated failures one unit at a time is tried, with growing delays. Units that were started
   before the last failure was known count with it: losing many at once is one failure. Each unit that proves itself
@@ -206,6 +208,8 @@ class Reconciler:
                 if self._has_listed and not record.is_judged and self._is_failure(unit, record, now):
                     text = unit.reason or "ended at once"
                     self._lives.failed("a unit ended early", now, listed.chance, text, now - unit.age_seconds)
+                if not record.is_judged and self._has_listed:
+                    self._calls.hurry(now)
                 record.is_judged = True
                 continue
             if unit.state is UnitState.RUNNING and record.joined_at is not None:
@@ -263,6 +267,8 @@ class Reconciler:
             total = sum(map(len, (existing.pending, existing.running, existing.drained, existing.stopping)))
             start = min(start, self._max_units - total - unlisted)
         again = FAR_SECONDS
+        if self._calls.failing:
+            start = min(start, 1)
         if self._lives.failing:
             # One unit is tried at a time until it has proven itself: no storm of units that die at once.
             unproven = sum(not self._records[unit.unit_id].is_proven for unit in existing.running)

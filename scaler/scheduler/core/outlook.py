@@ -29,7 +29,7 @@ def outlook(state: ClusterState, needs: Needs, now: float) -> str:
 
 def _explains(record: ManagerRecord) -> bool:
     """Tell whether a manager says more than that others have slots: why its own get nothing, or come later."""
-    return bool(record.pending_units or record.limited or record.is_late)
+    return bool(record.pending_units or record.limited or record.is_late or record.trouble)
 
 
 def unservable(state: ClusterState, needs: Needs) -> str:
@@ -75,6 +75,7 @@ def prospect(record: ManagerRecord, now: float, *, is_awaited: bool) -> str:
     if pending:
         oldest = max(unit.age_seconds for unit in pending) + now - record.status_at
         why = next((f": {unit.reason}" for unit in pending if unit.reason), "") or _after(record)
+        why += f"; it cannot start more now: {record.trouble}" if record.trouble else ""
         if all(unit.state is UnitState.WAITING for unit in pending):
             return f"{name} has had {counted(len(pending), 'unit')} in a queue for {oldest:.0f} s{why}"
         usual = f" of about {record.startup_seconds:.0f} s" if record.startup_seconds is not None else ""

@@ -206,3 +206,51 @@ def test_a_unit_that_was_left_out_for_a_minute_and_is_shown_again_is_adopted_aga
     assert service.at(62.0) == {"a": FAILED}
     service.now, service.shown = 63.0, {"a": SeenUnit(WAITING, 63.0)}
     assert [(unit.unit_id, unit.state) for unit in service.list()] == [("a", WAITING)]
+
+
+# -- starts that are refused
+
+
+class Limited(Service):
+    """A service that accepts so many units in all."""
+
+    room = 2
+
+    def start_some(self, count: int) -> list[str]:
+        self.asked.append(count)
+        if count > self.room:
+            error = BackendError("job submit limit")
+            error.fewer_may_start = self.is_size
+            raise error
+        self.room -= count
+        return [f"{count}-{self.room}-{index}" for index in range(count)]
+
+    asked: list[int]
+    is_size = True
+
+
+@pytest.mark.parametrize(
+    ("room", "asked", "started"), [(2, [6, 3, 1, 1, 1], 2), (0, [6, 3, 1], 0), (5, [6, 3, 3, 1, 1, 1], 5), (6, [6], 6)]
+)
+def test_a_start_that_is_refused_is_tried_again_with_half_of_the_units(
+    room: int, asked: list[int], started: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Limited(monkeypatch)
+    service.room, service.asked = room, []
+    if room == 6:
+        assert len(service.start(6)) == 6
+    else:
+        with pytest.raises(BackendError, match="job submit limit") as raised:
+            service.start(6)
+        assert len(raised.value.started) == started
+    assert service.asked == asked
+
+
+def test_a_start_that_fails_for_another_reason_than_its_size_is_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = Limited(monkeypatch)
+    service.is_size, service.asked = False, []
+    with pytest.raises(BackendError, match="job submit limit"):
+        service.start(6)
+    assert service.asked == [6]

@@ -234,6 +234,23 @@ def test_a_failed_start_is_retried_later_and_forgotten_after_one_that_worked() -
     assert reconciler.step(UnitsWanted(4), [unit("a", UnitState.PENDING, 0.0)], 0.6).start == 3
 
 
+def test_a_refused_start_is_tried_again_with_one_unit_and_at_once_when_a_unit_has_ended() -> None:
+    reconciler = ReconcilerDriver()
+    units = [unit("a"), unit("b")]
+    now = 10.0
+    assert reconciler.step(UnitsWanted(6), units, now).start == 4
+    for _ in range(2):
+        reconciler.failed("job submit limit", now)
+    waiting = reconciler.step(UnitsWanted(6), units, now)
+    assert (waiting.start, "job submit limit" in waiting.reason) == (0, True)
+    ended = [unit("a", UnitState.STOPPED), unit("b")]
+    assert reconciler.step(UnitsWanted(6), ended, now).start == 1
+    reconciler.failed("job submit limit", now)
+    assert reconciler.step(UnitsWanted(6), ended, now).start == 0, "it has ended once"
+    reconciler.started(["c"], now)
+    assert reconciler.step(UnitsWanted(6), [*ended, unit("c")], now).start == 4
+
+
 def test_without_a_wish_units_are_left_as_they_are() -> None:
     actions = ReconcilerDriver().step(UnitsWanted(None), [unit("a"), unit("b", UnitState.PENDING, 0.0)], 0.0)
     assert (actions.start, actions.stop) == (0, ())
