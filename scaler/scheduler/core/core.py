@@ -47,6 +47,7 @@ from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.core.elastic import Elastic
 from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
+from scaler.scheduler.core.lifetimes import passed_limit
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
@@ -421,7 +422,8 @@ class SchedulerCore:
         for nested in [client for client in self.state.clients.values() if client.via is worker]:
             self._client_left(nested, f"its worker {worker.title} {why}", now)
         self._recovery.worker_left(worker, why)
-        self._tasks.worker_lost(worker, why, not worker.draining, now)
+        limit_seconds = passed_limit(self.state.manager_named(worker.details.manager_id), worker.details.unit_id, now)
+        self._tasks.worker_lost(worker, why, not worker.draining, limit_seconds, now)
         self._recovery.rosters.worker_left(worker)
         self._outbox.discard(worker)
         self._outbox.publish(peer_incident(kind, worker, why))

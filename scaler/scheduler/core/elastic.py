@@ -92,7 +92,7 @@ class Elastic:
         record.status = status
         record.status_at = now
         record.note_queued()
-        record.ends = ends_of(status.units, record.ends, now)
+        record.ends = ends_of(status.units, record.ends, record.queued, now)
         record.left_units &= {unit.unit_id for unit in status.units}
         record.unwanted_units &= {unit.unit_id for unit in status.units if unit.state in ALIVE}
 

@@ -149,8 +149,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         reasons = [each.heartbeat.degraded_reason if each.heartbeat is not None else "" for each in willing]
         if all(reasons):
             parts.append(f"on worker {willing[0].title}, {reasons[0]}")
-        if task.error_texts:
-            parts.append(f"it runs again after {_last_error(task)}")
+    if task.error_texts:
+        parts.append(f"it runs again after {_last_error(task)}")
     return "; ".join([*parts, outlook(state, needs, now)])
 
 

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from scaler.policy.view import Demand
-from scaler.protocol.messages import UnitStatus
+from scaler.protocol.messages import UnitState, UnitStatus
 from scaler.scheduler.core.state import ALIVE, ManagerRecord, UnitEnd, Worker
 
 MIN_LEFT_SECONDS = 30.0
 """A worker gets no task later than this before its unit ends."""
+END_TOLERANCE_SECONDS = 5.0
+"""A unit that ends so shortly before its time limit has reached it: both are known as of a heartbeat."""
 LONGEST_TASKS = 2.0
 """Nor later than this many times the longest measured task of those that it could get."""
 
@@ -27,14 +29,29 @@ class Ending:
     seconds: float
 
 
-def ends_of(units: Iterable[UnitStatus], before: Mapping[str, UnitEnd], now: float) -> dict[str, UnitEnd]:
-    """Return when units end, as far as their manager knows. before: what was known until now."""
+def ends_of(
+    units: Iterable[UnitStatus], before: Mapping[str, UnitEnd], queued: Mapping[str, float], now: float
+) -> dict[str, UnitEnd]:
+    """Return when units end, as far as their manager knows.
+
+    before: what was known until now. queued: how long units have waited in a queue, which is no part of their time.
+    """
     ends: dict[str, UnitEnd] = {}
     for unit in units:
+        known = before.get(unit.unit_id)
         if unit.remaining_seconds and unit.state in ALIVE:
-            known = before.get(unit.unit_id)
-            ends[unit.unit_id] = UnitEnd(now + unit.remaining_seconds, now if known is None else known.seen_at)
+            lived = max(0.0, unit.age_seconds - queued.get(unit.unit_id, 0.0))
+            limit = known.limit_seconds if known is not None else lived + unit.remaining_seconds
+            ends[unit.unit_id] = UnitEnd(now + unit.remaining_seconds, now if known is None else known.seen_at, limit)
+        elif known is not None and unit.state is not UnitState.RUNNING:
+            ends[unit.unit_id] = known  # it ends, and its worker may not have left yet
     return ends
+
+
+def passed_limit(record: ManagerRecord | None, unit_id: str, now: float) -> float:
+    """Return the time limit in seconds of a unit that has reached it; 0 for any other unit."""
+    end = None if record is None else record.ends.get(unit_id)
+    return end.limit_seconds if end is not None and end.ends_at - now <= END_TOLERANCE_SECONDS else 0.0
 
 
 def ending(record: ManagerRecord, demand: Iterable[Demand], now: float) -> list[Ending]:

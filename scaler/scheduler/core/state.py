@@ -269,6 +269,12 @@ class AttemptErrors:
     """The same of attempts that ended because their process or worker did."""
     uncharged: int = 0
     """The same of attempts that ended with a worker that was drained: they count neither as retries nor as losses."""
+    interrupted: int = 0
+    """Attempts that the cluster ended while they ran."""
+    at_time_limit: int = 0
+    """Those of them that ended at the time limit of their unit."""
+    longest_seconds: float = 0.0
+    """How long the longest of them had run."""
     misses: dict[bytes, int] = field(default_factory=dict)
     """How often it could not begin because its worker did not get this object from the storage."""
     lost_workers: set[bytes] = field(default_factory=set)
@@ -850,10 +856,11 @@ class ScalingDecided:
 
 @dataclass(frozen=True, slots=True)
 class UnitEnd:
-    """When the service of a unit ends it, and when that was first known."""
+    """When the service of a unit ends it, when that was first known, and how long the unit may live in all."""
 
     ends_at: float
     seen_at: float
+    limit_seconds: float
 
 
 @dataclass(slots=True, eq=False)

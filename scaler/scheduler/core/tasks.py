@@ -46,6 +46,7 @@ from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
 from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.followers import MAX_FOLLOWERS, followers_of
+from scaler.scheduler.core.interruptions import interrupt, time_limit_text
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.state import (
     NO_BATCH,
@@ -458,13 +459,19 @@ class Tasks:
             case Outcome.SUCCESS | Outcome.EXCEPTION:
                 raise AssertionError("ended with a result")
 
-    def worker_lost(self, worker: Worker, why: str, charged: bool, now: float) -> None:
-        """Give the tasks of a lost worker to others. charged: the loss may be the fault of one that was running.
+    def worker_lost(self, worker: Worker, why: str, charged: bool, limit_seconds: float, now: float) -> None:
+        """Give the tasks of a lost worker to others.
+
+        charged: the loss may be the fault of a task that was running. limit_seconds: how long its unit might live, if
+        that time is over, and no task is to blame; otherwise 0.
 
         Only a task that was running by itself is charged. Among several, none is known to have done it: they run again,
         and each of them alone when that has happened to it too often.
         """
         text = f"worker {worker.title} {why}"
+        if limit_seconds:
+            text += f" at the time limit of its unit ({time_limit_text(limit_seconds)})"
+            charged = False
         blocked = set(worker.blocked)
         slots = worker.slots
         # Blocked tasks wait: they are suspects where nothing else ran.
@@ -486,9 +493,12 @@ class Tasks:
             elif may_have_run and charged:
                 self._lost_with_worker(worker, task, text, now)
             else:
-                unstarted.append(task)
-                if may_have_run:
+                if may_have_run and worker.has_begun:
+                    if not self._interrupted(worker, task, text, limit_seconds, now):
+                        continue
+                elif may_have_run:
                     _errors_of(task).uncharged += 1
+                unstarted.append(task)
         for task in reversed(unstarted):  # each goes ahead of those before
             self._requeue(task, 0.0, now)
 
@@ -517,6 +527,25 @@ class Tasks:
         if self._outbox.is_watched:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         self._requeue(task, RETRY_BACKOFF.seconds(lost), now)
+
+    def _interrupted(self, worker: Worker, task: Task, text: str, limit_seconds: float, now: float) -> bool:
+        """Note that the cluster has ended an attempt. Returns whether the task runs again, and ends it otherwise."""
+        errors, number = _errors_of(task), task.number
+        error, failure = interrupt(
+            errors,
+            task.group.spec,
+            f"attempt {number}: {text}",
+            ran_seconds=now - worker.progressed_at,
+            limit_seconds=limit_seconds,
+        )
+        if len(errors.texts) >= MAX_ATTEMPT_ERRORS:
+            errors.texts.pop()
+        errors.texts.append(error)
+        if failure:
+            self.end(task, Outcome.WORKER_LOST, f"{failure}: {'; '.join(errors.texts)}".encode())
+        elif self._outbox.is_watched:
+            self._outbox.publish(TaskRetried(task, number, worker.name, error))
+        return not failure
 
     @staticmethod
     def _isolate(task: Task, worker: Worker) -> int:

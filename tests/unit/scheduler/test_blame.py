@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from scaler.protocol.messages import Outcome, Suspended
+from scaler.protocol.messages import Drain, ManagerStatus, Outcome, Started, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.explain import explain
+from scaler.scheduler.core.interruptions import MAX_AT_TIME_LIMIT, MAX_INTERRUPTED
 from tests.unit.scheduler.driver import Cluster
 
 
@@ -87,3 +88,79 @@ def test_a_parent_that_waits_is_not_charged_for_the_worker_that_its_child_takes_
     task = cluster.state.living_task(parent)
     assert task is not None
     assert (task.number, task.max_number) == (2, 3), "it runs again, and has its retry left"
+
+
+# -- attempts that the cluster ends
+
+
+def unit_with_limit(cluster: Cluster, worker: str, remaining_seconds: float, state: UnitState) -> None:
+    unit = UnitStatus(f"unit-{worker}", state, 1, 61.0 - remaining_seconds, "", remaining_seconds)
+    cluster.say("m", ManagerStatus(cluster.now, [unit], ""))
+
+
+def run_until_the_time_limit(cluster: Cluster, worker: str, task: bytes) -> None:
+    """Let a task run on a worker for as long as the unit of the worker may live."""
+    cluster.worker(worker, manager_id="m")
+    unit_with_limit(cluster, worker, 60.0, UnitState.RUNNING)
+    cluster.say(worker, Started([task]))
+    cluster.wait(61.0, alive=["m", "c", worker])
+    unit_with_limit(cluster, worker, 0.0, UnitState.STOPPING)
+    cluster.wait(10.0, alive=["m", "c", worker])
+    cluster.leave(worker, "was asked to stop")
+
+
+def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs() -> None:
+    cluster = Cluster()
+    client, _ = cluster.client("c"), cluster.manager("m")
+    (task,) = cluster.submit(client, retries=3)
+    for number in range(1, MAX_AT_TIME_LIMIT):
+        run_until_the_time_limit(cluster, f"w{number}", task)
+        text = explain(cluster.state, task, cluster.now)
+        assert f"it runs again after attempt {number}: worker m-{number} " in text
+        assert "at the time limit of its unit (1 minute) when the task had run for 71 s" in text
+    run_until_the_time_limit(cluster, "last", task)
+    outcome, payload = cluster.outcomes(client)[task]
+    assert outcome is Outcome.WORKER_LOST
+    assert payload.decode().startswith(
+        "the cluster ended 3 attempts at the task at the time limit of its unit (1 minute), and the task runs for more "
+        "than 71 s: raise the time limit of units (slurm_time_minutes), or split the task: attempt 1: worker m-1 "
+    )
+    assert "it failed just now on worker m-3: the cluster ended 3 attempts" in explain(cluster.state, task, cluster.now)
+
+
+def test_a_task_that_may_lose_more_workers_may_reach_more_time_limits() -> None:
+    cluster = Cluster()
+    client, _ = cluster.client("c"), cluster.manager("m")
+    (task,) = cluster.submit(client, retries=5)
+    for number in range(1, 6):
+        assert cluster.outcome(client, task) is None
+        run_until_the_time_limit(cluster, f"w{number}", task)
+    assert cluster.outcome(client, task) is Outcome.WORKER_LOST
+
+
+def test_a_task_that_is_preempted_again_and_again_fails_later_and_says_so() -> None:
+    cluster = Cluster()
+    client = cluster.client("c")
+    (task,) = cluster.submit(client)
+    for number in range(MAX_INTERRUPTED):
+        assert cluster.outcome(client, task) is None
+        worker = cluster.worker(f"w{number}")
+        cluster.say(worker, Started([task]))
+        cluster.say(worker, Drain("a spot notice"))
+        cluster.wait(1.0, alive=[client, worker])
+        cluster.leave(worker, "was asked to stop")
+    outcome, payload = cluster.outcomes(client)[task]
+    assert outcome is Outcome.WORKER_LOST
+    assert payload.startswith(
+        b"the cluster ended 10 attempts at the task, and the task runs for more than 1 s: run it "
+    )
+
+
+def test_a_task_that_ends_in_a_unit_without_time_is_no_failure() -> None:
+    cluster = Cluster()
+    client, _ = cluster.client("c"), cluster.manager("m")
+    (task,) = cluster.submit(client)
+    run_until_the_time_limit(cluster, "w1", task)
+    worker = cluster.worker("w2")
+    cluster.finish(worker, task)
+    assert cluster.outcome(client, task) is Outcome.SUCCESS
