@@ -1,6 +1,6 @@
 """Stand-ins for the commands of PBS and LSF: a queue in a directory, whose jobs are processes of this machine.
 
-As a program it is one of the commands, by its name: qsub, qstat, qdel, bsub, bjobs or bkill.
+As a program it is one of the commands, by its name: qsub, qselect, qstat, qdel, bsub, bjobs or bkill.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-COMMANDS = ("qsub", "qstat", "qdel", "bsub", "bjobs", "bkill")
+COMMANDS = ("qsub", "qselect", "qstat", "qdel", "bsub", "bjobs", "bkill")
 
 
 def install(directory: Path) -> Path:
@@ -101,17 +101,17 @@ def end_all(directory: Path) -> None:
                 os.killpg(job["pid"], signal.SIGKILL)
 
 
-def pbs_job(directory: Path, job_id: str, job: dict[str, Any]) -> dict[str, Any]:
+def pbs_job(directory: Path, job_id: str, job: dict[str, Any]) -> str:
     code = code_of(directory, job_id)
     clock = time.strftime("%H:%M:%S", time.gmtime(time.time() - job["at"]))
     limit = re.search(r"walltime=(\S+)", " ".join(job["arguments"]))
-    seen = {"Job_Name": job["name"], "job_state": "R" if job["pid"] else "Q", "resources_used": {"walltime": clock}}
-    seen |= {"Resource_List": {"walltime": limit[1] if limit else ""}}
+    seen = {"Job_Name": job["name"], "job_state": "R" if job["pid"] else "Q", "resources_used.walltime": clock}
+    seen |= {"Resource_List.walltime": limit[1] if limit else "", "Variable_List": "A=0042,B=c:\\temp,C=a\tb"}
     if not job["pid"]:
-        seen["comment"] = "Not Running: No available resources"
+        seen["comment"] = "Not Running: No \n\tavailable resources"
     if code is not None:
-        seen |= {"job_state": "F", "Exit_status": code + 128 if code > 128 else code}
-    return seen
+        seen |= {"job_state": "F", "Exit_status": str(code + 128 if code > 128 else code)}
+    return "".join([f"Job Id: {job_id}\n", *(f"    {name} = {value}\n" for name, value in seen.items()), "\n"])
 
 
 def lsf_line(directory: Path, job_id: str, job: dict[str, Any]) -> str:
@@ -119,10 +119,12 @@ def lsf_line(directory: Path, job_id: str, job: dict[str, Any]) -> str:
     ran = int(time.time() - job["at"])
     limit = int(option(job["arguments"], "-W"))
     if code is not None:
-        return "|".join((job_id, "EXIT" if code else "DONE", str(code or "-"), f"{ran} second(s)", "-", "-", "-"))
+        return "|".join(
+            (job["name"], job_id, "EXIT" if code else "DONE", str(code or "-"), f"{ran} second(s)", "-", "-", "-")
+        )
     if not job["pid"]:
-        return "|".join((job_id, "PEND", "-", "0 second(s)", "-", "Job slot limit reached;", "-"))
-    return "|".join((job_id, "RUN", "-", f"{ran} second(s)", f"{limit // 60}:{limit % 60} L", "-", "-"))
+        return "|".join((job["name"], job_id, "PEND", "-", "0 second(s)", "-", "Job slot limit reached;", "-"))
+    return "|".join((job["name"], job_id, "RUN", "-", f"{ran} second(s)", f"{limit // 60}:{limit % 60} L", "-", "-"))
 
 
 def main(directory: Path, command: str, arguments: list[str]) -> None:
@@ -135,8 +137,14 @@ def main(directory: Path, command: str, arguments: list[str]) -> None:
             print(submit(directory, arguments, "PBS_JOBID", ".server", "-N"))
         case "bsub":
             print(f"Job <{submit(directory, arguments, 'LSB_JOBID', '', '-J')}> is submitted to queue <normal>.")
+        case "qselect":
+            if "-x" in arguments and (directory / "no-history").exists():
+                sys.exit("qselect: PBS is not configured to maintain job history")
+            name = option(arguments, "-N")
+            print("\n".join(job_id for job_id, job in jobs.items() if job["name"] == name))
         case "qstat":
-            print(json.dumps({"Jobs": {job_id: pbs_job(directory, job_id, job) for job_id, job in jobs.items()}}))
+            for job_id in arguments[arguments.index("-f") + 1 :]:
+                sys.stdout.write(pbs_job(directory, job_id, jobs[job_id]))
         case "bjobs":
             name = option(arguments, "-J")
             for job_id, job in jobs.items():

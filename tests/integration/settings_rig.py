@@ -45,13 +45,14 @@ class Command:
         environment: dict[str, str],
         directory: Path,
         python: str = sys.executable,
+        before: Sequence[str] = (),
     ) -> None:
         readable, writable = os.pipe()
         self._out = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.out").open("w+")
         self._err = (directory / f"{name}-{writable}-{os.urandom(4).hex()}.err").open("w+")
         inherited = {key: value for key, value in os.environ.items() if not key.startswith("SCALER_")}
         self.process = subprocess.Popen(
-            [python, "-m", "scaler.cli", name, *arguments],
+            [*before, python, "-m", "scaler.cli", name, *arguments],
             env={**inherited, "SCALER_READY_FD": str(writable), **environment},
             pass_fds=[writable],
             stdout=self._out,

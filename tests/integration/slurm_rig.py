@@ -7,7 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -73,13 +73,24 @@ def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
     """Yield a running Slurm whose commands are those on the path. Skips the test where there can be none."""
     if missing := missing_programs():
         pytest.skip(f"THERE IS NO SLURM HERE, so nothing of it is tested: {missing}")
+    with running_slurm(directory) as made:
+        yield made
+
+
+@contextmanager
+def running_slurm(
+    directory: Path, more_config: str = "", before: Callable[[SlurmCluster], None] = lambda _: None
+) -> Iterator[SlurmCluster]:
+    """Yield a running Slurm. more_config: lines of slurm.conf. before: is called between munged and slurmctld."""
     ports = ReservedPorts(1 + len(NODES))
     ports.release()
-    made = SlurmCluster(directory, ports)
+    made = SlurmCluster(directory, ports, more_config)
     try:
         with pytest.MonkeyPatch.context() as patch:
             for name in ("PATH", "SLURM_CONF"):
                 patch.setenv(name, made.environment[name])
+            made.start_munge()
+            before(made)
             made.start()
             yield made
     finally:
@@ -89,7 +100,7 @@ def slurm_cluster(directory: Path) -> Iterator[SlurmCluster]:
 class SlurmCluster:
     """Two nodes, n1 and n2, of four CPUs each. Partitions: low, the default one, and high, whose jobs preempt."""
 
-    def __init__(self, directory: Path, ports: ReservedPorts) -> None:
+    def __init__(self, directory: Path, ports: ReservedPorts, more_config: str = "") -> None:
         self.directory = directory
         self.environment = {**os.environ, "PATH": search_path(), "SLURM_CONF": str(directory / "slurm.conf")}
         self._started: dict[str, subprocess.Popen[bytes]] = {}
@@ -103,19 +114,21 @@ class SlurmCluster:
             last=ports.first + 2,
             cpus=NODE_CPUS,
         )
-        (directory / "slurm.conf").write_text(text)
+        (directory / "slurm.conf").write_text(text + more_config)
         (directory / "gres.conf").write_text("NodeName=n1 Name=gpu File=/dev/zero\n")
         (directory / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
 
-    def start(self) -> None:
+    def start_munge(self) -> None:
         munge = self.directory / "munge"
         key = munge / "key"
         key.write_bytes(os.urandom(1024))
         key.chmod(0o400)
         munge.chmod(0o755)
         files = [f"--{name}-file={munge}/{name}" for name in ("key", "log", "pid", "seed")]
-        self._run("munged", ["munged", "-F", "--force", f"--socket={munge}/socket", *files])
+        self.run_daemon("munged", ["munged", "-F", "--force", f"--socket={munge}/socket", *files])
         until((munge / "socket").exists)
+
+    def start(self) -> None:
         self.start_controller()
         for node in NODES:
             self.start_node(node)
@@ -126,11 +139,11 @@ class SlurmCluster:
         )
 
     def start_controller(self) -> None:
-        self._run("slurmctld", ["slurmctld", "-D"])
+        self.run_daemon("slurmctld", ["slurmctld", "-D"])
         until(lambda: self._call("scontrol", "ping").returncode == 0, 30.0, 0.1)
 
     def start_node(self, node: str) -> None:
-        self._run(node, ["slurmd", "-D", "-N", node])
+        self.run_daemon(node, ["slurmd", "-D", "-N", node])
 
     def kill(self, name: str) -> None:
         """Kill a daemon: slurmctld, n1 or n2."""
@@ -188,9 +201,9 @@ class SlurmCluster:
 
     def close(self) -> None:
         """End all jobs, then the daemons."""
-        if "slurmctld" not in self._started:
+        if "n1" in self._started and "slurmctld" not in self._started:
             self.start_controller()
-        if self.jobs():
+        if "slurmctld" in self._started and self.jobs():
             self.output_of("scancel", "-s", "KILL", "-b", "-u", "root")
             self.output_of("scancel", "-u", "root")
             until(lambda: not self.jobs(), 30.0, 0.1)
@@ -201,7 +214,7 @@ class SlurmCluster:
     def _call(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=30, check=False)
 
-    def _run(self, name: str, command: list[str]) -> None:
+    def run_daemon(self, name: str, command: list[str]) -> None:
         # Should the tests be killed, so are the daemons.
         prefix = ["setpriv", "--pdeathsig", "KILL"]
         log = (self.directory / f"{name}.out").open("ab")

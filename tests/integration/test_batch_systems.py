@@ -17,8 +17,7 @@ from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager import polled
 from scaler.worker_manager.backend import ENDED, BackendError
-from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm import backend as slurm_backend
+from scaler.worker_manager.slurm import SlurmConfig, commands
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.integration.burst_tasks import nap
 from tests.integration.queue_stand_in import end_all, install, jobs_in
@@ -104,10 +103,14 @@ def test_a_job_that_the_system_forgets_has_ended(tmp_path: Path, queue: Path) ->
     backend = backend_of("pbs", tmp_path, slurm_setup="exec sleep 60")
     [unit_id] = backend.start(1)
     until(lambda: [unit for unit in backend.list() if unit.state is UnitState.RUNNING])
+    backend.connected = frozenset({unit_id})
+    (queue / "no-history").touch()
+    assert [unit.state for unit in backend.list()] == [UnitState.RUNNING]
     end_all(queue)
     (queue / "queue.json").unlink()
+    backend.connected = frozenset()
     [unit] = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
-    assert (unit.unit_id, unit.reason) == (unit_id, "it left the queue, and PBS has no record of how")
+    assert (unit.unit_id, unit.reason) == (unit_id, "PBS does not know it any more, nor how it ended")
     backend.close()
 
 
@@ -142,16 +145,15 @@ def test_a_stop_that_the_system_does_not_answer_is_one_command(
     login = tmp_path / "login"
     login.write_text(
         f'#!/bin/sh\necho "$1" >>{tmp_path}/lines\n'
-        'case "$1" in qdel*) echo "qdel: cannot connect to server" >&2; exit 1;; esac\nexec sh -c "$1"\n'
+        'case "$1" in *qdel*) echo "qdel: cannot connect to server" >&2; exit 1;; esac\nexec sh -c "$1"\n'
     )
     login.chmod(0o755)
     backend = backend_of("pbs", tmp_path, slurm_options=("held",), slurm_prefix=str(login))
     started = backend.start(3)
     with pytest.raises(BackendError, match="cannot connect to server"):
         backend.stop(started)
-    assert [line for line in (tmp_path / "lines").read_text().splitlines() if line.startswith("qdel")] == [
-        f"qdel {' '.join(started)}"
-    ]
+    lines = (tmp_path / "lines").read_text().splitlines()
+    assert [line.split(" sh ")[-1] for line in lines if "qdel" in line] == [f"qdel {' '.join(started)}"]
     assert queue.is_dir()
     # It was accepted all the same: then nothing has failed.
     subprocess.run(["qdel", *started], check=True)
@@ -162,12 +164,15 @@ def test_a_stop_that_the_system_does_not_answer_is_one_command(
 def test_a_command_without_an_answer_is_ended_with_all_that_it_has_started(
     tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slurm_backend, "COMMAND_SECONDS", 0.5)
+    monkeypatch.setattr(commands, "COMMAND_SECONDS", 0.5)
     login = tmp_path / "login"
     seconds = f"1{os.getpid()}"  # by which its process is found
-    login.write_text(f"#!/bin/sh\nsleep {seconds}\n")
+    login.write_text(f"#!/bin/sh\necho 'Verification code:' >&2\necho Welcome\nsleep {seconds}\n")
     login.chmod(0o755)
-    backend_of("pbs", tmp_path, slurm_prefix=str(login)).close()
+    backend = backend_of("pbs", tmp_path, slurm_prefix=str(login))
+    text = "did not answer within 0.5 s, and printed: Verification code:; Welcome"
+    with pytest.raises(BackendError, match=text):
+        backend.list()
     assert queue.is_dir()
     until(lambda: ["sleep", seconds] not in [each.info["cmdline"] for each in psutil.process_iter(["cmdline"])])
 
@@ -217,3 +222,29 @@ def test_a_quality_of_service_is_refused_where_the_system_has_none() -> None:
 def test_a_system_whose_commands_are_missing_ends_the_manager_and_says_so(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="cannot run bjobs: not found"):
         backend_of("lsf", tmp_path)
+
+
+def test_without_a_home_a_log_directory_in_it_is_refused_with_the_reason(tmp_path: Path, queue: Path) -> None:
+    assert queue.is_dir()
+    login = tmp_path / "login"
+    login.write_text('#!/bin/sh\nunset HOME\nexec sh -c "$1"\n')
+    login.chmod(0o755)
+    backend = backend_of("pbs", tmp_path, slurm_prefix=str(login), slurm_log_directory="~/jobs")
+    with pytest.raises(BackendError, match="HOME: is not set: make slurm_log_directory an absolute path"):
+        backend.start(1)
+
+
+def test_a_manager_whose_directory_was_removed_starts_jobs_in_the_log_directory(
+    tmp_path: Path, queue: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    jobs = tmp_path / "jobs"
+    backend = backend_of("pbs", jobs, slurm_setup=f"pwd >{tmp_path}/where; exec sleep 60")
+    started = backend.start(1)
+    until(lambda: (tmp_path / "where").exists() and (tmp_path / "where").read_text() == f"{jobs}\n")
+    backend.stop(started)
+    backend.close()
+    assert jobs_in(queue)

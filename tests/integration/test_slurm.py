@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +23,8 @@ from scaler.security.private_files import write_private
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
+from scaler.worker_manager.slurm.script import job_script
+from scaler.worker_manager.slurm.systems import SYSTEMS
 from tests.integration.burst_tasks import nap, wait_at_gate
 from tests.integration.settings_rig import Command, command
 from tests.integration.slurm_rig import SlurmCluster, processes_of, slurm_cluster
@@ -61,11 +67,14 @@ def uncertain_manager(
     minutes: int = 10,
     name: str = "batch",
     heartbeat_seconds: float = 0.25,
+    environment: dict[str, str] | None = None,
+    before: Sequence[str] = (),
 ) -> Iterator[Command]:
     """Start a manager that may end in any way."""
     place = ("--slurm-log-directory", str(directory / "jobs"), "--slurm-time-minutes", str(minutes))
     size = ("-mtc", str(slots), "-his", str(heartbeat_seconds))
-    started = Command("scaler_worker_manager", ("slurm", address, "-wmi", name, *size, *place, *flags), {}, directory)
+    arguments = ("slurm", address, "-wmi", name, *size, *place, *flags)
+    started = Command("scaler_worker_manager", arguments, environment or {}, directory, before=before)
     try:
         yield started
     finally:
@@ -234,7 +243,7 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_jobs(
     with Client(address) as client:
         with uncertain_manager(tmp_path, address, 2) as first:
             futures = once_only(client, gate, 2)
-            fleet = eventually(lambda: set(slurm.running()) - other)
+            fleet = eventually(lambda: len(own := set(slurm.running()) - other) == 2 and own)
             until(futures[0].running, WAIT_SECONDS)
             first.process.kill()
             first.process.wait(WAIT_SECONDS)
@@ -265,6 +274,86 @@ def test_a_controller_that_is_away_stops_no_work_and_is_the_reason_that_is_shown
             assert "left the queue" not in batch.output()
 
 
+def test_a_list_of_jobs_that_is_empty_and_messages_of_a_shell_change_nothing(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    gate, empty, calls = (tmp_path / name for name in ("gate", "empty", "calls"))
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    squeue = commands / "squeue"
+    squeue.write_text(f'#!/bin/sh\necho >>{calls}\n[ -e {empty} ] || exec {shutil.which("squeue")} "$@"\n')
+    login = tmp_path / "login"
+    login.write_text(
+        f'#!/bin/sh\necho Welcome\necho 42\nPATH={commands}:$PATH sh -c "$1"\ncode=$?\necho Bye\nexit $code\n'
+    )
+    for path in (squeue, login):
+        path.chmod(0o755)
+    other = set(slurm.jobs())
+    with manager(tmp_path, address, 2, "--slurm-prefix", str(login)) as batch, Client(address) as client:
+        futures = once_only(client, gate, 2)
+        until(lambda: all(future.running() for future in futures), WAIT_SECONDS)
+        started = set(slurm.jobs()) - other
+        empty.touch()
+        lists = len(calls.read_text())
+        until(lambda: len(calls.read_text()) > lists + 3, WAIT_SECONDS)
+        assert set(slurm.jobs()) - other == started, "it has started no others"
+        empty.unlink()
+        gate.touch()
+        assert values(futures) == [0, 1]
+        assert "does not know it any more" not in batch.output()
+
+
+# -- surroundings
+
+
+def surroundings() -> tuple[dict[str, str], str, int, str]:
+    """Return the environment, directory and limit of open files of a task, and what an srun in it says."""
+    ran = subprocess.run(["srun", "--overlap", "-n1", "printenv", "HOME"], capture_output=True, text=True, check=False)
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return dict(os.environ), str(Path.cwd()), limit, ran.stdout + ran.stderr
+
+
+def test_a_manager_inside_an_allocation_passes_nothing_of_it_on_to_jobs_and_srun_works_in_a_task(
+    tmp_path: Path, slurm: SlurmCluster, address: str, at_the_limit: object
+) -> None:
+    leaks = {
+        "SLURM_CPU_BIND": "mask_cpu:0x1",
+        "SLURM_MEM_PER_CPU": "17",
+        "SLURM_MEM_PER_NODE": "17",
+        "SLURM_JOB_ID": "9",
+    }
+    leaks |= {"SLURM_NTASKS": "3", "SBATCH_TIMELIMIT": "3", "SLURM_TIME_FORMAT": "relative", "MY_SECRET": "s"}
+    limits = ("sh", "-c", 'ulimit -n 300; exec "$@"', "sh")
+    with (
+        manager(tmp_path, address, 1, "--slurm-memory=100M", environment=leaks, before=limits),
+        Client(address) as client,
+    ):
+        found, directory, limit, printed = client.submit(surroundings).result(WAIT_SECONDS)
+    assert {name: value for name, value in found.items() if leaks.get(name) == value} == {}
+    assert found["SLURM_JOB_ID"] == found["SCALER_UNIT_ID"]
+    assert found["HOME"] == str(Path.home())
+    assert found["PATH"]
+    assert directory == str(Path.cwd()), "where the manager was started, as workers of all managers"
+    assert limit > 300
+    assert printed == f"{found['HOME']}\n"
+
+
+def test_the_setup_of_a_job_finds_the_module_command_of_the_site_and_survives_a_profile_that_ends_its_shell(
+    tmp_path: Path,
+) -> None:
+    profile = tmp_path / "profile"
+    config = slurm_config(tmp_path, slurm_setup="module load python", slurm_python="echo")
+    script = job_script(config, SYSTEMS["slurm"], "{}", "", [str(tmp_path)]).replace("/etc/profile", str(profile))
+    for text, expected in (
+        ("echo Welcome; module() { echo loaded $2; }", ["loaded python", "-P -m scaler.worker"]),
+        ("exit 3", ["-P -m scaler.worker"]),
+        ("if then", ["-P -m scaler.worker"]),
+    ):
+        profile.write_text(f"{text}\n")
+        ran = subprocess.run(["sh", "-s"], input=script, env={}, capture_output=True, text=True, check=False)
+        assert ran.stdout.splitlines() == expected, ran.stderr
+
+
 # -- what Slurm refuses
 
 
@@ -288,7 +377,7 @@ def test_a_manager_whose_jobs_are_never_accepted_ends_at_its_start_and_says_why(
         ("slurm_time_minutes", 600, "Requested time limit is invalid"),
         ("slurm_options", ("--no-such",), "unrecognized option '--no-such'"),
         ("slurm_prefix", "no-such-login", "cannot run no-such-login"),
-        ("slurm_system", "pbs", "cannot run qstat: not found"),
+        ("slurm_system", "pbs", "cannot run qselect: not found"),
     ],
 )
 def test_settings_that_slurm_refuses_are_refused_with_its_reason(
@@ -353,7 +442,7 @@ def test_a_submission_without_an_answer_is_not_repeated_before_it_is_known_what_
 ) -> None:
     cut_off = tmp_path / "cut_off"
     login = tmp_path / "login"
-    login.write_text(f'#!/bin/sh\nsh -c "$1" || exit\ncase "$1" in sbatch*) [ ! -e {cut_off} ] || exit 255;; esac\n')
+    login.write_text(f'#!/bin/sh\nsh -c "$1" || exit\ncase "$1" in *sbatch*) [ ! -e {cut_off} ] || exit 255;; esac\n')
     login.chmod(0o755)
     backend = SlurmBackend(slurm_config(tmp_path, slurm_prefix=str(login)))
     cut_off.touch()

@@ -1,43 +1,32 @@
 """The backend of the type slurm: submits, lists and cancels jobs with the commands of their batch system.
 
 The queue is the only record: one listing by name per poll has all jobs of this manager, those of an earlier process
-and of a submission without an answer included. A job that is no longer listed has ended.
+and of a submission without an answer included.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
 import re
-import shlex
-import signal
-import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from shlex import quote
 
 from scaler.errors import ScalerError, UsageError
+from scaler.grammar import counted
 from scaler.protocol.messages import UnitState
 from scaler.worker_manager.backend import ENDED, BackendError, Capacity, units_credential
 from scaler.worker_manager.polled import PolledBackend, SeenUnit, Stopped
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm.systems import SYSTEMS, UNIT_ID_VARIABLE, job_script
+from scaler.worker_manager.slurm.commands import MAX_TEXT, CommandError, Commands, working_directory
+from scaler.worker_manager.slurm.script import UNIT_ID_VARIABLE, job_script
+from scaler.worker_manager.slurm.systems import SYSTEMS
 
-COMMAND_SECONDS = 12.0
-"""Above the default MessageTimeout of Slurm, 10 s; a manager that ends must have the time for two commands."""
 CANCELLED_AT_ONCE = 500
 """Jobs of one command: the length of a command line is limited."""
 OUTPUTS_READ = 3
 """How many jobs that ended by themselves have the end of their output read after one listing."""
-MAX_TEXT = 300
-SSH_FAILED = 255
-_AWAY = re.compile(
-    "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
-    "socket error|zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
-    re.IGNORECASE,
-)
-"""The batch system, or the way to it, is away for a while."""
 _WRONG = re.compile(
     "invalid|unrecogni|unknown|no such|not found|not permitted|not a valid|more processors|exceeds|denied|"
     "node configuration is not available",
@@ -71,14 +60,14 @@ class SlurmBackend(PolledBackend):
         )
         self._config = config
         self._name = job_name(config)
-        self._environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("SCALER_", "SQUEUE_"))
-        }
+        self._commands = Commands(config.slurm_prefix)
         self._script = ""
         self._directory = ""
         """Absolute path of the log directory, once it exists and has the credential."""
         self._jobs: Mapping[str, SeenUnit] = {}
         """The last listing."""
+        self._ignored: tuple[str, ...] = ()
+        """What it had that is no job of this manager, or in no state that Scaler knows."""
         self._is_unanswered = False
         """A submission was not answered, and may have been accepted."""
         self._check()
@@ -86,11 +75,13 @@ class SlurmBackend(PolledBackend):
     def start_some(self, count: int) -> list[str]:
         if not self._directory:
             self._prepare()
+        count = min(count, self._system.most_at_once)
         command = self._system.submit(self._config, self._name, self._directory, count)
         try:
-            output = self._call(command, self._script)
+            output = self._commands.run(command, self._script)
         except CommandError as error:
             self._is_unanswered = error.is_temporary
+            error.fewer_may_start = count > 1 and not error.is_temporary
             raise
         try:
             unit_ids = self._system.submitted(output, count)
@@ -115,7 +106,7 @@ class SlurmBackend(PolledBackend):
         for at in range(0, len(unit_ids), CANCELLED_AT_ONCE):
             some = unit_ids[at : at + CANCELLED_AT_ONCE]
             try:
-                self._call(self._system.cancel(some))
+                self._commands.run(self._system.cancel(self._config, some))
             except CommandError as error:
                 if error.is_temporary:
                     return outcomes | dict.fromkeys(unit_ids[at:], error)
@@ -126,7 +117,7 @@ class SlurmBackend(PolledBackend):
 
     def stop_one(self, unit_id: str) -> Stopped:
         try:
-            self._call(self._system.cancel([unit_id]))
+            self._commands.run(self._system.cancel(self._config, [unit_id]))
         except CommandError as error:
             if error.is_temporary or not _ENDED.search(str(error)):
                 raise
@@ -134,10 +125,7 @@ class SlurmBackend(PolledBackend):
 
     def list_ids(self, *, search: bool) -> list[str]:
         del search
-        before, self._jobs = self._jobs, self._listed()
-        gone = {unit_id: job for unit_id, job in before.items() if job.state not in ENDED and unit_id not in self._jobs}
-        why = f"it left the queue, and {self._service_name} has no record of how"
-        self._jobs |= {unit_id: replace(job, state=UnitState.FAILED, reason=why) for unit_id, job in gone.items()}
+        self._jobs = self._listed()
         return list(self._jobs)
 
     def describe(self, unit_ids: Sequence[str]) -> dict[str, SeenUnit]:
@@ -155,7 +143,7 @@ class SlurmBackend(PolledBackend):
         """Remove the credential when no job needs it any more: those that stop have read it, or never will."""
         if self._directory and all(unit.is_stopping for unit in self._alive.values()):
             try:
-                self._shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
+                self._commands.shell(f"rm -f {quote(f'{self._directory}/{self._credential_name}')}")
             except CommandError as error:
                 _log.warning("the credential of the jobs may be left in %s: %s", self._directory, error)
 
@@ -163,7 +151,8 @@ class SlurmBackend(PolledBackend):
     def _log_directory(self) -> str:
         """As a word of a shell, on the machine that the commands run on."""
         given = self._config.slurm_log_directory
-        return f'"$HOME"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
+        home = "${HOME:?is not set: make slurm_log_directory an absolute path}"
+        return f'"{home}"/{quote(given[2:])}' if given.startswith("~/") else quote(given)
 
     @property
     def _credential_name(self) -> str:
@@ -173,7 +162,9 @@ class SlurmBackend(PolledBackend):
         """Ask the batch system whether it would accept a job. Raises UsageError when it never will."""
         submit = self._system.submit(self._config, self._name, self._config.slurm_log_directory, 1)
         try:
-            self._call(self._system.dry_run(submit) or self._system.listing(self._name), "#!/bin/sh\n")
+            self._commands.run(
+                self._system.dry_run(submit) or self._system.listing(self._config, self._name), "#!/bin/sh\n"
+            )
         except CommandError as error:
             if error.is_temporary or not _WRONG.search(str(error)):
                 _log.warning("cannot tell whether %s will accept jobs: %s", self._service_name, error)
@@ -191,7 +182,9 @@ class SlurmBackend(PolledBackend):
             raise BackendError(str(error)) from error
         path, name = self._log_directory, quote(self._credential_name)
         keep = f"rm -f {name}.new && cat >{name}.new && mv {name}.new {name}" if credential else ":"
-        directory = self._shell(f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential).strip()
+        directory = self._commands.shell(
+            f"umask 077 && mkdir -p {path} && cd {path} && {keep} && pwd", credential
+        ).strip()
         config = self._config.worker_config(
             "",
             self._config.slurm_cpus,
@@ -202,65 +195,29 @@ class SlurmBackend(PolledBackend):
         config = replace(config, logging_paths=("/dev/stdout",), logging_config_file=None, signals_reach_all=True)
         document = config.to_json()
         file = f"{directory}/{self._credential_name}" if credential else ""
-        self._script = job_script(self._config, self._system, document, file)
+        self._script = job_script(self._config, self._system, document, file, [*working_directory(), directory])
         self._directory = directory
 
     def _listed(self) -> dict[str, SeenUnit]:
-        output = self._call(self._system.listing(self._name))
-        try:
-            return self._system.listed(output, self._name)
-        except (ValueError, AttributeError) as error:
-            raise BackendError(f"the list of jobs of {self._service_name} cannot be read: {error}") from error
+        output = self._commands.run(self._system.listing(self._config, self._name))
+        jobs, ignored = self._system.listed(output, self._name)
+        if len(ignored) > len(self._ignored):
+            _log.warning(
+                "ignored in the list of jobs of %s: %s, such as %r",
+                self._service_name,
+                counted(len(ignored), "line"),
+                ignored[0][:MAX_TEXT],
+            )
+        self._ignored = ignored
+        return jobs
 
     def _last_line(self, unit_id: str) -> str:
         name = self._system.output_form.replace("UNIT", unit_id)
         try:
-            line = self._shell(f"tail -n 1 {self._log_directory}/{quote(name)}").strip()
+            line = self._commands.shell(f"tail -n 1 {self._log_directory}/{quote(name)}").strip()
         except CommandError:
             line = ""
         return line[:MAX_TEXT] or f"see {self._config.slurm_log_directory}/{name}"
-
-    def _shell(self, line: str, given: str = "") -> str:
-        return self._call(["sh", "-c", line], given)
-
-    def _call(self, command: Sequence[str], given: str = "") -> str:
-        """Run a command with this input, and return what it prints. Raises CommandError."""
-        prefix = shlex.split(self._config.slurm_prefix)
-        whole = [*prefix, shlex.join(command)] if prefix else command
-        name = command[0]
-        try:
-            process = subprocess.Popen(
-                whole,
-                env=self._environment,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                errors="replace",
-                start_new_session=True,  # Ctrl-C must not cut off a submission
-            )
-        except OSError as error:
-            raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
-        with process:
-            try:
-                output, errors = process.communicate(given, COMMAND_SECONDS)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)  # also what a script of slurm_prefix has started, such as ssh
-                raise CommandError(f"{name} did not answer within {COMMAND_SECONDS:g} s", is_temporary=True) from None
-        if process.returncode:
-            lines = [line.strip() for line in errors.splitlines() if line.strip()]
-            text = "; ".join(lines)[:MAX_TEXT] or f"exit code {process.returncode}"
-            is_away = _AWAY.search(text) is not None or (bool(prefix) and process.returncode == SSH_FAILED)
-            raise CommandError(text if name in text else f"{name}: {text}", is_temporary=is_away)
-        return output
-
-
-class CommandError(BackendError):
-    """A command failed. is_temporary: the batch system is away, so that it is also unknown what it has done."""
-
-    def __init__(self, text: str, *, is_temporary: bool) -> None:
-        super().__init__(text)
-        self.is_temporary = is_temporary
 
 
 def job_name(config: SlurmConfig) -> str:

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from shlex import quote
+from itertools import pairwise
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE
 from scaler.processes import describe_exit
 from scaler.protocol.messages import UnitState
-from scaler.worker_manager.polled import SeenUnit
+from scaler.worker_manager.backend import ENDED
+from scaler.worker_manager.polled import MIN_REMAINING_SECONDS, SeenUnit
 from scaler.worker_manager.slurm import SlurmConfig
 
-UNIT_ID_VARIABLE = "SCALER_UNIT_ID"
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node did not boot",
     "CANCELLED": "cancelled by a user or the administrator",
     "DEADLINE": "its deadline passed",
+    "LAUNCH_FAILED": "Slurm could not start it",
+    "RECONFIG_FAIL": "its node could not be configured",
     "NODE_FAIL": "its node failed",
     "OUT_OF_MEMORY": "more memory than slurm_memory",
     "PREEMPTED": "preempted by a job of higher priority",
@@ -27,13 +27,19 @@ _FAILURES = {
     "TIMEOUT": "at its time limit, slurm_time_minutes",
 }
 _STATES = {
-    **dict.fromkeys(("PENDING", "REQUEUED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"), UnitState.WAITING),
-    "CONFIGURING": UnitState.PENDING,
-    **dict.fromkeys(("COMPLETING", "SIGNALING", "STAGE_OUT"), UnitState.STOPPING),
+    **dict.fromkeys(
+        ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT", "EXPEDITING"),
+        UnitState.WAITING,
+    ),
+    **dict.fromkeys(("CONFIGURING", "POWER_UP_NODE"), UnitState.PENDING),
+    **dict.fromkeys(("RUNNING", "RESIZING", "SUSPENDED", "STOPPED"), UnitState.RUNNING),
+    **dict.fromkeys(("COMPLETING", "SIGNALING", "STAGE_OUT", "UPDATE_DB"), UnitState.STOPPING),
     "COMPLETED": UnitState.STOPPED,
     **dict.fromkeys(("FAILED", *_FAILURES), UnitState.FAILED),
 }
-"""Of Slurm. A job in any other state has its nodes: RUNNING, RESIZING, SUSPENDED, STOPPED."""
+"""Of Slurm."""
+Listed = tuple[dict[str, SeenUnit], tuple[str, ...]]
+"""The jobs of a manager, and what was ignored: lines that are no such job, and states that are not known."""
 _REASONS = {**_FAILURES, "SUSPENDED": "suspended by Slurm", "STOPPED": "stopped by Slurm"}
 
 
@@ -44,6 +50,8 @@ class BatchSystem(ABC):
     stop_by_hand: str
     stop_grace_seconds: float
     """Less than the system's usual time between SIGTERM and SIGKILL."""
+    most_at_once: int = 1
+    """Jobs of one submission."""
     unit_id: str
     """The unit id of a job as its shell writes it."""
     output_form: str
@@ -63,15 +71,15 @@ class BatchSystem(ABC):
         return []
 
     @abstractmethod
-    def listing(self, name: str) -> list[str]:
-        """Return the command that lists the jobs of this name."""
+    def listing(self, config: SlurmConfig, name: str) -> list[str]:
+        """Return the command that lists the user's jobs of this name."""
 
     @abstractmethod
-    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        """Return the jobs in the output of that command. Raises ValueError."""
+    def listed(self, output: str, name: str) -> Listed:
+        """Return the jobs of this name in the output of that command."""
 
     @abstractmethod
-    def cancel(self, unit_ids: Sequence[str]) -> list[str]:
+    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
         """Return the command that cancels jobs. It fails when some have ended, and cancels the others."""
 
 
@@ -79,9 +87,11 @@ class Slurm(BatchSystem):
     title = "Slurm"
     stop_by_hand = "cancel each with `scancel JOB`"
     stop_grace_seconds = 25.0  # KillWait is 30 s by default
-    unit_id = "${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID}"
+    most_at_once = 1000  # MaxArraySize is 1001 by default
+    unit_id = "${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+_$SLURM_ARRAY_TASK_ID}"
     output_form = "slurm-UNIT.out"
     columns = (
+        ("Name", 20),
         ("JobArrayID", 40),
         ("State", 20),
         ("exit_code", 12),
@@ -102,56 +112,97 @@ class Slurm(BatchSystem):
             "gpus": config.slurm_gpus,
             "time": config.slurm_time_minutes,
         }
+        # A site may allow no arrays, so one job is none.
+        array = [f"--array=0-{count - 1}", f"--output={directory}/slurm-%A_%a.out"]
         return [
-            *("sbatch", "--parsable", f"--job-name={name}", f"--array=0-{count - 1}", "--no-requeue"),
+            *("sbatch", "--parsable", f"--job-name={name}", "--no-requeue"),
+            *(array if count > 1 else [f"--output={directory}/slurm-%j.out"]),
+            *("--export=NIL", "--propagate=NONE", f"--chdir={directory}"),
             *("--nodes=1", "--ntasks=1", f"--cpus-per-task={config.slurm_cpus}"),
-            f"--output={directory}/slurm-%A_%a.out",
             *(f"--{option}={value}" for option, value in values.items() if value),
             *config.slurm_options,
         ]
 
     def submitted(self, output: str, count: int) -> list[str]:
-        found = re.search(r"^(\d+)(;.*)?$", output, re.MULTILINE)
-        if found is None:
+        found = re.findall(r"^(\d+)(?:;\S*)?\s*$", output, re.MULTILINE)
+        if not found:
             raise ValueError(f"sbatch did not print the id of a job: {output[:200]!r}")
-        return [f"{found[1]}_{index}" for index in range(count)]
+        job_id = found[-1]  # a site's wrapper prints before it
+        return [f"{job_id}_{index}" for index in range(count)] if count > 1 else [job_id]
 
     def dry_run(self, submit: Sequence[str]) -> list[str]:
         return [*submit, "--test-only"]
 
-    def listing(self, name: str) -> list[str]:
+    def listing(self, config: SlurmConfig, name: str) -> list[str]:
         form = ",".join(f"{column}:{width}" for column, width in self.columns)
-        return ["squeue", f"--name={name}", "--me", "--array", "--states=all", "--noheader", f"--Format={form}"]
+        own = [f"--name={name}", "--me", *self._clusters(config)]
+        return ["squeue", *own, "--array", "--states=all", "--noheader", f"--Format={form}"]
 
-    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        del name
-        return dict(map(self._job, filter(str.strip, output.splitlines())))
+    def listed(self, output: str, name: str) -> Listed:
+        jobs: dict[str, SeenUnit] = {}
+        ignored = []
+        for line in output.splitlines():
+            fields = self._fields(line, name)
+            if fields is None:
+                ignored += [line] if line.strip() and not line.startswith("CLUSTER: ") else []
+                continue
+            if fields["State"] not in _STATES:
+                ignored.append(line)
+            unit_id, job = fields["JobArrayID"], self._job(fields)
+            # Clusters of a federation each list a job that one of them runs; the others have revoked it.
+            if unit_id not in jobs or jobs[unit_id].state in ENDED:
+                jobs[unit_id] = job
+        return jobs, tuple(ignored)
 
-    def _job(self, line: str) -> tuple[str, SeenUnit]:
-        fields, at = [], 0
-        for _, width in self.columns:
-            fields.append(line[at : at + width].strip())
+    def _fields(self, line: str, name: str) -> dict[str, str] | None:
+        """Return the columns of a job's line by their names; None for a line that is none."""
+        if (at := line.find(f"{name} ")) < 0:
+            return None
+        fields = {}
+        for column, width in self.columns:
+            fields[column] = line[at : at + width].strip()
             at += width
-        unit_id, status, code, pending, used, left, nodes, why = fields
-        state = _STATES.get(status, UnitState.RUNNING)
-        age = seconds_of(pending) + seconds_of(used)
+        return fields if re.fullmatch(r"\d+(_\d+)?", fields["JobArrayID"]) else None
+
+    @staticmethod
+    def _clusters(config: SlurmConfig) -> list[str]:
+        """Return the option that names the clusters to which slurm_options submit jobs."""
+        options = [*config.slurm_options, ""]
+        for option, value in pairwise(options):
+            if option in ("-M", "--clusters"):
+                return [f"--clusters={value}"]
+            if found := re.match("(-M|--clusters?=)(.+)", option):
+                return [f"--clusters={found[2]}"]
+        return []
+
+    @staticmethod
+    def _job(fields: Mapping[str, str]) -> SeenUnit:
+        status, nodes, why = fields["State"], fields["NodeList"], fields["Reason"]
+        state = _STATES.get(status, UnitState.PENDING)
+        age = seconds_of(fields["PendingTime"]) + seconds_of(fields["TimeUsed"])
         if state is UnitState.WAITING:
             reason = "" if why in ("None", "") else f"queued: {why}"
         elif status == "FAILED":
-            reason = describe_wait(int(code))
+            code = fields["exit_code"]
+            reason = describe_wait(int(code)) if code.isdigit() else "failed"
         else:
-            reason = _REASONS.get(status, "")
+            reason = _REASONS.get(status, "" if status in _STATES else f"in the unknown state {status}")
         if reason and nodes and state is not UnitState.WAITING:
             reason = f"{reason} ({nodes})"
-        remaining = seconds_of(left) if state is UnitState.RUNNING else 0.0
-        return unit_id, SeenUnit(state, age, reason, remaining)
+        left, remaining = fields["TimeLeft"], 0.0
+        if state is UnitState.RUNNING and left not in ("UNLIMITED", "NOT_SET", ""):
+            remaining = max(MIN_REMAINING_SECONDS, seconds_of(left))  # past its limit, it is INVALID
+        return SeenUnit(state, age, reason, remaining)
 
-    def cancel(self, unit_ids: Sequence[str]) -> list[str]:
-        return ["scancel", *unit_ids]
+    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
+        return ["scancel", *self._clusters(config), *unit_ids]
 
 
 class Pbs(BatchSystem):
-    """PBS Professional and OpenPBS, whose qstat writes JSON."""
+    """PBS Professional and OpenPBS.
+
+    Their JSON is none when a variable of a job has a backslash, a tab, or a number such as 0042, so the text is read.
+    """
 
     title = "PBS"
     stop_by_hand = "cancel each with `qdel JOB`"
@@ -187,21 +238,42 @@ class Pbs(BatchSystem):
             raise ValueError(f"qsub did not print the id of a job: {output[:200]!r}")
         return [found[1]]
 
-    def listing(self, name: str) -> list[str]:
-        del name
-        return ["qstat", "-x", "-f", "-F", "json"]
+    def listing(self, config: SlurmConfig, name: str) -> list[str]:
+        del config
+        # A server without job_history_enable refuses -x.
+        ids = f"ids=$(qselect -x -N {name} 2>/dev/null) || {{ x=; ids=$(qselect -N {name}) || exit; }}"
+        return ["sh", "-c", f'x=-x; {ids}; [ -z "$ids" ] || exec qstat $x -f $ids']
 
-    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        jobs = json.loads(output or "{}").get("Jobs", {})
-        return {unit_id: self._job(job) for unit_id, job in jobs.items() if job.get("Job_Name") == name}
+    def listed(self, output: str, name: str) -> Listed:
+        jobs: dict[str, dict[str, str]] = {}
+        ignored = []
+        attributes: dict[str, str] | None = None
+        attribute = ""
+        for line in output.splitlines():
+            if found := re.match(r"Job Id: (\S+)", line):
+                attributes = jobs[found[1]] = {}
+            elif attributes is not None and line.startswith("\t"):  # the rest of a long value
+                attributes[attribute] = attributes.get(attribute, "") + line[1:]
+            elif attributes is not None and (found := re.match(r"    ([\w.]+) = (.*)", line)):
+                attribute = found[1]
+                attributes[attribute] = found[2]
+            elif line.strip():
+                ignored.append(line)
+        own = {unit_id: job for unit_id, job in jobs.items() if job.get("Job_Name") == name}
+        ignored += [f"{unit_id}: {job}" for unit_id, job in own.items() if job.get("job_state", "") not in self._states]
+        return {unit_id: self._job(job) for unit_id, job in own.items()}, tuple(ignored)
 
-    def _job(self, job: Mapping[str, object]) -> SeenUnit:
-        used = seconds_of(_member(job, "resources_used", "walltime"))
-        limit = seconds_of(_member(job, "Resource_List", "walltime"))
-        state = self._states.get(str(job.get("job_state")), UnitState.RUNNING)
-        code = int(str(job.get("Exit_status", 0)))
-        comment = str(job.get("comment", ""))
+    def _job(self, job: Mapping[str, str]) -> SeenUnit:
+        used = seconds_of(job.get("resources_used.walltime", ""))
+        limit = seconds_of(job.get("Resource_List.walltime", ""))
+        status = job.get("job_state", "")
+        state = self._states.get(status, UnitState.PENDING)
+        status_text = job.get("Exit_status", "0")
+        code = int(status_text) if re.fullmatch(r"-?\d+", status_text) else 1
+        comment = job.get("comment", "")
         reason = f"queued: {comment}" if state is UnitState.WAITING and comment else ""
+        if status not in self._states:
+            reason = f"in the unknown state {status!r}"
         if state is UnitState.FAILED:
             state = UnitState.STOPPED if code == 0 else UnitState.FAILED
             # A status above 256 is a signal; below 0, PBS itself has ended the job.
@@ -209,7 +281,8 @@ class Pbs(BatchSystem):
         remaining = max(1.0, limit - used) if state is UnitState.RUNNING and limit else 0.0
         return SeenUnit(state, used, reason, remaining)
 
-    def cancel(self, unit_ids: Sequence[str]) -> list[str]:
+    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
+        del config
         return ["qdel", *unit_ids]
 
 
@@ -221,11 +294,12 @@ class Lsf(BatchSystem):
     stop_grace_seconds = 8.0  # SIGINT, 10 s later SIGTERM, and 10 s later SIGKILL
     unit_id = "${LSB_JOBID}"
     output_form = "lsf-UNIT.out"
-    columns = ("jobid", "stat", "exit_code", "run_time", "time_left", "pend_reason", "exit_reason")
+    columns = ("job_name", "jobid", "stat", "exit_code", "run_time", "time_left", "pend_reason", "exit_reason")
     _states = {  # noqa: RUF012 (a table)
         **dict.fromkeys(("PEND", "PSUSP", "WAIT"), UnitState.WAITING),
         "PROV": UnitState.PENDING,
         "DONE": UnitState.STOPPED,
+        **dict.fromkeys(("RUN", "USUSP", "SSUSP", "UNKWN"), UnitState.RUNNING),
         **dict.fromkeys(("EXIT", "ZOMBI"), UnitState.FAILED),
     }
 
@@ -243,7 +317,7 @@ class Lsf(BatchSystem):
         }
         return [
             *("bsub", "-J", name, "-rn", "-n", str(config.slurm_cpus), "-W", str(config.slurm_time_minutes)),
-            *("-o", f"{directory}/lsf-%J.out", "-L", "/bin/sh"),
+            *("-o", f"{directory}/lsf-%J.out", "-L", "/bin/sh", "-env", "none", "-cwd", directory),
             *(part for option, value in named.items() if value for part in (option, value)),
             *config.slurm_options,
         ]
@@ -255,47 +329,45 @@ class Lsf(BatchSystem):
             raise ValueError(f"bsub did not print the id of a job: {output[:200]!r}")
         return [found[1]]
 
-    def listing(self, name: str) -> list[str]:
+    def listing(self, config: SlurmConfig, name: str) -> list[str]:
+        del config
         # Without any job, bjobs writes a message to stderr, and in some releases fails.
         return ["bjobs", "-a", "-J", name, "-noheader", "-o", f"{' '.join(self.columns)} delimiter='|'"]
 
-    def listed(self, output: str, name: str) -> dict[str, SeenUnit]:
-        del name
-        return dict(map(self._job, filter(None, map(str.strip, output.splitlines()))))
+    def listed(self, output: str, name: str) -> Listed:
+        jobs, ignored = {}, []
+        for line in filter(str.strip, output.splitlines()):
+            fields = line[line.find(f"{name}|") :].strip().split("|", len(self.columns) - 1)
+            if fields[0] != name or len(fields) != len(self.columns) or not fields[1].isdigit():
+                ignored.append(line)
+                continue
+            if fields[2] not in self._states:
+                ignored.append(line)
+            jobs[fields[1]] = self._job(fields[2:])
+        return jobs, tuple(ignored)
 
-    def _job(self, line: str) -> tuple[str, SeenUnit]:
-        job_id, status, code, used, left, pending, why = line.split("|", len(self.columns) - 1)
-        state = self._states.get(status, UnitState.RUNNING)
+    def _job(self, fields: Sequence[str]) -> SeenUnit:
+        status, code, used, left, pending, why = fields
+        state = self._states.get(status, UnitState.PENDING)
         reason = f"queued: {pending.strip('; ')}" if state is UnitState.WAITING and pending not in ("", "-") else ""
+        if status not in self._states:
+            reason = f"in the unknown state {status}"
         if state is UnitState.FAILED:
             given = why if why not in ("", "-") else ""
             reason = given or describe_shell(int(code) if code.strip().isdigit() else None)
         hours = re.match(r"(\d+):(\d+)", left)
-        remaining = int(hours[1]) * HOUR + int(hours[2]) * MINUTE if hours and state is UnitState.RUNNING else 0
+        remaining = 0.0
+        if hours and state is UnitState.RUNNING:
+            remaining = max(MIN_REMAINING_SECONDS, int(hours[1]) * HOUR + int(hours[2]) * MINUTE)
         ran = re.match(r"\d+", used)
-        return job_id, SeenUnit(state, float(ran[0]) if ran else 0.0, reason, float(remaining))
+        return SeenUnit(state, float(ran[0]) if ran else 0.0, reason, remaining)
 
-    def cancel(self, unit_ids: Sequence[str]) -> list[str]:
+    def cancel(self, config: SlurmConfig, unit_ids: Sequence[str]) -> list[str]:
+        del config
         return ["bkill", *unit_ids]
 
 
 SYSTEMS: Mapping[str, BatchSystem] = {"slurm": Slurm(), "pbs": Pbs(), "lsf": Lsf()}
-
-
-def job_script(config: SlurmConfig, system: BatchSystem, document: str, credential_file: str) -> str:
-    """Return the script of all jobs of a manager. It has no secret: users may be shown the scripts of others."""
-    credential = (
-        f"exec 9<{quote(credential_file)} || exit 1\nexport SCALER_CREDENTIAL_FD=9\n" if credential_file else ""
-    )
-    return (
-        "#!/bin/sh\n"
-        f"{config.slurm_setup}\n"
-        f'export {UNIT_ID_VARIABLE}="{system.unit_id}"\n'
-        f"export {WORKER_CONFIG_VARIABLE}={quote(document)}\n"
-        f"{credential}"
-        # The agent takes the shell's place, so that it gets the signals of the batch system.
-        f"exec {quote(config.slurm_python)} -P -m scaler.worker\n"
-    )
 
 
 def seconds_of(text: str) -> float:
@@ -320,8 +392,3 @@ def describe_wait(status: int) -> str:
 def describe_shell(code: int | None) -> str:
     """Return how a process ended in words, from an exit code of a shell."""
     return describe_exit(128 - code if code is not None and code > 128 else code)
-
-
-def _member(job: Mapping[str, object], table: str, key: str) -> str:
-    found = job.get(table)
-    return str(found.get(key, "")) if isinstance(found, dict) else ""

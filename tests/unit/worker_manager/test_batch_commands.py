@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-import json
+import os
+import pwd
 import shlex
 
 import pytest
 
 from scaler.protocol.messages import UnitState
+from scaler.worker_manager.polled import MIN_REMAINING_SECONDS
 from scaler.worker_manager.slurm import SlurmConfig
-from scaler.worker_manager.slurm.systems import SYSTEMS, job_script, seconds_of
+from scaler.worker_manager.slurm.commands import clean_environment
+from scaler.worker_manager.slurm.script import job_script
+from scaler.worker_manager.slurm.systems import SYSTEMS, BatchSystem, seconds_of
 
 SLURM, PBS, LSF = (SYSTEMS[name] for name in ("slurm", "pbs", "lsf"))
 
 
 def squeue_line(state: str, code: int = 0, left: str = "5:00", nodes: str = "n1", reason: str = "None") -> str:
     fields = (
+        ("mine", 20),
         ("7_0", 40),
         (state, 20),
         (str(code), 12),
@@ -43,6 +48,9 @@ def test_durations_are_read_in_every_form(text: str, seconds: int) -> None:
         (squeue_line("PENDING", nodes="", reason="None"), UnitState.WAITING, "", 0),
         (squeue_line("CONFIGURING"), UnitState.PENDING, "", 0),
         (squeue_line("RUNNING"), UnitState.RUNNING, "", 300),
+        (squeue_line("RUNNING", left="UNLIMITED"), UnitState.RUNNING, "", 0),
+        (squeue_line("RUNNING", left="0:00"), UnitState.RUNNING, "", MIN_REMAINING_SECONDS),
+        (squeue_line("RUNNING", left="INVALID"), UnitState.RUNNING, "", MIN_REMAINING_SECONDS),
         (squeue_line("SUSPENDED"), UnitState.RUNNING, "suspended by Slurm (n1)", 300),
         (squeue_line("COMPLETING"), UnitState.STOPPING, "", 0),
         (squeue_line("COMPLETED"), UnitState.STOPPED, "", 0),
@@ -50,13 +58,14 @@ def test_durations_are_read_in_every_form(text: str, seconds: int) -> None:
         (squeue_line("FAILED", 9), UnitState.FAILED, "killed by signal 9 (SIGKILL) (n1)", 0),
         (squeue_line("TIMEOUT"), UnitState.FAILED, "at its time limit, slurm_time_minutes (n1)", 0),
         (squeue_line("OUT_OF_MEMORY", 9), UnitState.FAILED, "more memory than slurm_memory (n1)", 0),
-        (squeue_line("NEW_STATE"), UnitState.RUNNING, "", 300),
+        (squeue_line("LAUNCH_FAILED"), UnitState.FAILED, "Slurm could not start it (n1)", 0),
+        (squeue_line("NEW_STATE"), UnitState.PENDING, "in the unknown state NEW_STATE (n1)", 0),
     ],
 )
 def test_states_of_slurm_are_states_of_units(
     line: str, state: UnitState, reason: str, remaining_seconds: float
 ) -> None:
-    seen = SLURM.listed(line, "any")["7_0"]
+    seen = SLURM.listed(line, "mine")[0]["7_0"]
     assert (seen.state, seen.reason, seen.remaining_seconds, seen.age_seconds) == (state, reason, remaining_seconds, 70)
 
 
@@ -70,15 +79,18 @@ def test_states_of_slurm_are_states_of_units(
     ],
 )
 def test_an_exit_status_of_pbs_says_how_a_job_ended(status: int, state: UnitState, reason: str) -> None:
-    job = {"Job_Name": "mine", "job_state": "F", "Exit_status": status}
-    job |= {"comment": "job exec failed"} if status < 0 else {}
-    output = json.dumps({"Jobs": {"1.server": job, "2.server": {"Job_Name": "other", "job_state": "R"}}})
-    [(unit_id, seen)] = PBS.listed(output, "mine").items()
+    output = f"Job Id: 1.server\n    Job_Name = mine\n    job_state = F\n    Exit_status = {status}\n"
+    output += "    comment = job \n\texec failed\n" if status < 0 else ""
+    output += "\nJob Id: 2.server\n    Job_Name = other\n    job_state = R\n\n"
+    jobs, ignored = PBS.listed(output, "mine")
+    [(unit_id, seen)] = jobs.items()
+    assert ignored == ()
     assert (unit_id, seen.state, seen.reason) == ("1.server", state, reason)
 
 
 def test_lsf_says_why_it_ended_a_job() -> None:
-    seen = LSF.listed("5|EXIT|143|61 second(s)|-|-|TERM_RUNLIMIT: job killed after reaching LSF run time limit", "any")
+    line = "mine|5|EXIT|143|61 second(s)|-|-|TERM_RUNLIMIT: job killed after reaching LSF run time limit"
+    seen, _ = LSF.listed(line, "mine")
     assert seen["5"].state is UnitState.FAILED
     assert seen["5"].reason == "TERM_RUNLIMIT: job killed after reaching LSF run time limit"
 
@@ -90,7 +102,8 @@ def test_an_answer_without_the_id_of_a_job_is_an_error(name: str) -> None:
 
 
 def test_what_a_site_prints_around_the_id_does_not_matter() -> None:
-    assert SLURM.submitted("welcome to our cluster\n77;main\n", 2) == ["77_0", "77_1"]
+    assert SLURM.submitted("42\nunread messages\n77;main\n", 2) == ["77_0", "77_1"]
+    assert SLURM.submitted("77\n", 1) == ["77"]
     assert PBS.submitted("welcome\n77.server\n", 1) == ["77.server"]
     assert LSF.submitted("Job <77> is submitted to default queue <normal>.\n", 1) == ["77"]
 
@@ -99,7 +112,91 @@ def test_directories_and_documents_are_one_word_of_the_shell_of_a_job() -> None:
     config = SlurmConfig(
         scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", slurm_time_minutes=1, slurm_python="my python"
     )
-    lines = [shlex.split(line) for line in job_script(config, SLURM, "it's $HOME", '/a "b" $c').splitlines()[2:]]
+    lines = [
+        shlex.split(line)
+        for line in job_script(config, SLURM, "it's $HOME", '/a "b" $c', ["/here", "/log dir"]).splitlines()[5:]
+    ]
+    assert lines[0] == ["cd", "/here", "||", "cd", "/log dir", "||", "exit"]
     assert ["export", "SCALER_WORKER_CONFIG=it's $HOME"] in lines
     assert ["exec", '9</a "b" $c', "||", "exit", "1"] in lines
     assert lines[-1] == ["exec", "my python", "-P", "-m", "scaler.worker"]
+
+
+ODD_VALUES = """\
+Job Id: 1.server
+    Job_Name = mine
+    job_state = R
+    resources_used.walltime = 00:01:00
+    resources_used.vmem = -nan
+    Resource_List.walltime = 00:11:00
+    Variable_List = A=0042,B=c:\\temp,C=a\ttab,
+\tJob_Name = not a name
+    queue = workq
+
+"""
+SQUEUE_JOB = squeue_line("RUNNING")
+REVOKED = squeue_line("REVOKED")
+
+
+@pytest.mark.parametrize(
+    ("system", "output", "unit_id", "ignored"),
+    [
+        (SLURM, f"Welcome!\n\x1b]0;node\x07{SQUEUE_JOB}slurm_load_jobs error: stale\n", "7_0", 2),
+        (SLURM, SQUEUE_JOB.replace("7_0", "x_y") + SQUEUE_JOB, "7_0", 1),
+        (SLURM, f"CLUSTER: one\n{SQUEUE_JOB}CLUSTER: two\n{REVOKED}", "7_0", 0),
+        (SLURM, f"CLUSTER: two\n{REVOKED}CLUSTER: one\n{SQUEUE_JOB}", "7_0", 0),
+        (PBS, f"Welcome!\n{ODD_VALUES}", "1.server", 1),
+        (LSF, "Welcome!\nmine|5|RUN|-|61 second(s)|0:10 L|-|-\nmine|6\n", "5", 2),
+    ],
+)
+def test_lines_that_are_no_job_of_the_manager_are_ignored_and_counted(
+    system: BatchSystem, output: str, unit_id: str, ignored: int
+) -> None:
+    jobs, others = system.listed(output, "mine")
+    assert {found: job.state for found, job in jobs.items()} == {unit_id: UnitState.RUNNING}
+    assert len(others) == ignored
+
+
+@pytest.mark.parametrize(
+    ("system", "output"),
+    [
+        (SLURM, squeue_line("NEW_STATE")),
+        (PBS, ODD_VALUES.replace("job_state = R", "job_state = Z")),
+        (LSF, "mine|5|NEW|-|61 second(s)|0:10 L|-|-\n"),
+    ],
+)
+def test_a_job_in_a_state_that_is_not_known_exists_and_is_counted(system: BatchSystem, output: str) -> None:
+    jobs, ignored = system.listed(output, "mine")
+    [job] = jobs.values()
+    assert job.state is UnitState.PENDING
+    assert job.reason.startswith("in the unknown state ")
+    assert len(ignored) == 1
+
+
+@pytest.mark.parametrize("options", [("-M", "far"), ("-Mfar",), ("--clusters=far",), ("--cluster=far",)])
+def test_jobs_are_listed_and_cancelled_on_the_cluster_that_options_submit_them_to(options: tuple[str, ...]) -> None:
+    config = SlurmConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="m", slurm_time_minutes=1, slurm_options=options
+    )
+    assert "--clusters=far" in SLURM.listing(config, "mine")
+    assert SLURM.cancel(config, ["7"]) == ["scancel", "--clusters=far", "7"]
+
+
+def test_commands_get_no_variable_of_an_allocation_and_keep_the_users_defaults() -> None:
+    kept = {
+        "SLURM_CONF": "/c",
+        "SLURM_JWT": "j",
+        "SBATCH_ACCOUNT": "a",
+        "PBS_SERVER": "s",
+        "LSF_ENVDIR": "/l",
+        "HOME": "/h",
+    }
+    dropped = ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_TIME_FORMAT", "SBATCH_TIMELIMIT", "PBS_JOBID", "SCALER_X")
+    found = clean_environment({**kept, **dict.fromkeys(dropped, "1"), "LC_ALL": "de_DE.UTF-8"})
+    assert found == {**kept, "LC_ALL": "C", "PATH": os.defpath}
+
+
+def test_commands_have_a_home_unless_their_user_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert clean_environment({"HOME": ""})["HOME"] == pwd.getpwuid(os.getuid()).pw_dir
+    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
+    assert "HOME" not in clean_environment({})

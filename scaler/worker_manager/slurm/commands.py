@@ -1,0 +1,136 @@
+"""Commands of a batch system, on this machine or through `slurm_prefix`, and what they print.
+
+A shell prints a mark before and after the output of each command, so the messages of shell profiles count as no answer.
+Commands get the manager's environment without the variables of an allocation: a manager inside a job would pass the
+limits of its own job on to all others.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import shlex
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from scaler.worker_manager.backend import BackendError
+
+COMMAND_SECONDS = 12.0
+"""Above the default MessageTimeout of Slurm, 10 s; a manager that ends must have the time for two commands."""
+MAX_TEXT = 300
+NOT_FOUND = 127
+SSH_FAILED = 255
+MARK = "-- scaler --"
+MARKED = f"echo; echo '{MARK}'; \"$@\"; code=$?; echo; echo '{MARK}'; exit $code"
+"""One line without `!`: csh takes no other word in quotes."""
+_AWAY = re.compile(
+    "unable to contact|unable to connect|cannot connect|connect(ion)? (failure|refused|reset|timed out)|timed out|"
+    "socket error|zero bytes|lsf is down|batch daemon|not responding|try(ing)? (again|later)|temporarily",
+    re.IGNORECASE,
+)
+"""The batch system, or the way to it, is away for a while."""
+_OF_A_JOB = re.compile("(SCALER|SLURM|SLURMD|SBATCH|SQUEUE|SCANCEL|SRUN|SALLOC|SPANK|PMI|PMIX|PBS)_")
+_KEPT = re.compile(
+    "SLURM_(CONF|JWT|SACK).*|SBATCH_(ACCOUNT|PARTITION|QOS|RESERVATION)|PBS_(CONF_FILE|SERVER|DEFAULT|EXEC)"
+)
+"""Where the batch system is, and the user's defaults: no allocation sets them."""
+
+
+class CommandError(BackendError):
+    """A command failed. is_temporary: the batch system is away, so that it is also unknown what it has done."""
+
+    def __init__(self, text: str, *, is_temporary: bool) -> None:
+        super().__init__(text)
+        self.is_temporary = is_temporary
+
+
+class Commands:
+    """Runs commands. prefix: a command whose last argument is the line of a shell; empty to run them here."""
+
+    def __init__(self, prefix: str) -> None:
+        self._prefix = shlex.split(prefix)
+        self._environment = clean_environment(os.environ)
+
+    def shell(self, line: str, given: str = "") -> str:
+        """Run the line of a shell with this input, and return what it prints. Raises CommandError."""
+        return self.run(["sh", "-c", line], given)
+
+    def run(self, command: Sequence[str], given: str = "") -> str:
+        """Run a command with this input, and return what it prints. Raises CommandError."""
+        marked = ["sh", "-c", MARKED, "sh", *command]
+        whole = [*self._prefix, shlex.join(marked)] if self._prefix else marked
+        try:
+            process = subprocess.Popen(
+                whole,
+                env=self._environment,
+                cwd=None if working_directory() else "/",  # where it was removed, sbatch would fail
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,  # Ctrl-C must not cut off a submission
+            )
+        except OSError as error:
+            raise CommandError(f"cannot run {whole[0]}: not found or {error.strerror}", is_temporary=False) from error
+        with process:
+            try:
+                output, errors = process.communicate(given, COMMAND_SECONDS)
+            except subprocess.TimeoutExpired as error:
+                os.killpg(process.pid, signal.SIGKILL)  # also what a script of slurm_prefix has started, such as ssh
+                printed = _one_line(_text(error.stderr), _text(error.output))
+                raise CommandError(
+                    f"{command[0]} did not answer within {COMMAND_SECONDS:g} s, and "
+                    + (f"printed: {printed}" if printed else "printed nothing"),
+                    is_temporary=True,
+                ) from None
+        if process.returncode:
+            raise self._failure(command[0], process.returncode, output, errors)
+        before, mark, rest = output.partition(f"\n{MARK}\n")
+        answer, end, _ = rest.rpartition(f"\n{MARK}\n")
+        if not (mark and end):
+            printed = _one_line(before, rest) or "nothing"
+            raise CommandError(f"{command[0]} was not run by {whole[0]}, which printed: {printed}", is_temporary=False)
+        return answer
+
+    def _failure(self, name: str, code: int, output: str, errors: str) -> CommandError:
+        printed = _one_line(output)
+        text = _one_line(errors) or f"exit code {code}" + (f", after it printed: {printed}" if printed else "")
+        missing = re.search(r"(\S+): (?:command )?not found", text)
+        if code == NOT_FOUND and missing is not None:
+            return CommandError(f"cannot run {missing[1]}: not found", is_temporary=False)
+        is_away = _AWAY.search(text) is not None or (bool(self._prefix) and code == SSH_FAILED)
+        return CommandError(text if name in text or name == "sh" else f"{name}: {text}", is_temporary=is_away)
+
+
+def clean_environment(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of commands: this one without the variables of a job, in plain English, with a HOME."""
+    found = {name: value for name, value in variables.items() if not _OF_A_JOB.match(name) or _KEPT.fullmatch(name)}
+    found["LC_ALL"] = "C"  # messages are searched for words
+    found.setdefault("PATH", os.defpath)
+    if not found.get("HOME"):
+        try:
+            found["HOME"] = pwd.getpwuid(os.getuid()).pw_dir
+        except KeyError:  # a container may run with a uid without an entry
+            found.pop("HOME", None)
+    return found
+
+
+def working_directory() -> list[str]:
+    """Return the directory of this process; nothing when it was removed."""
+    try:
+        return [str(Path.cwd())]
+    except OSError:
+        return []
+
+
+def _one_line(*texts: str) -> str:
+    lines = (line.strip() for text in texts for line in text.splitlines())
+    return "; ".join(line for line in lines if line and line != MARK)[:MAX_TEXT]
+
+
+def _text(printed: str | bytes | None) -> str:
+    return printed.decode(errors="replace") if isinstance(printed, bytes) else printed or ""
