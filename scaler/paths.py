@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from scaler.errors import UsageError
+from scaler.texts import shown
 
 
 def local_path(text: str | os.PathLike[str]) -> Path:
@@ -14,6 +15,8 @@ def local_path(text: str | os.PathLike[str]) -> Path:
     Shells expand `~` themselves, but not in files, in variables of services, and in `--flag=~/path`. Raises UsageError
     when the home directory is not known: in a container, HOME may be missing, and the user may have no entry.
     """
+    if not isinstance(text, str | os.PathLike):
+        raise UsageError(f"a path is a text or a pathlib.Path, not {shown(text)}")
     try:
         return Path(text).expanduser()
     except RuntimeError:

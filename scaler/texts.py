@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import re
+import reprlib
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -23,6 +24,11 @@ _VARYING = re.compile(
     re.IGNORECASE,
 )
 codecs.lookup("unicode_escape")  # imports a module: `escaped` also works when no file descriptor is free
+
+
+_REPR = reprlib.Repr()
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = 200
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = _REPR.maxset = _REPR.maxfrozenset = 10
 
 
 def shortened(text: str, most: int = MAX_MESSAGE_CHARACTERS) -> str:
@@ -48,6 +54,14 @@ def escaped(text: str, most: int | None = None) -> str:
 def escaped_lines(text: str) -> str:
     """Return a text as `escaped` does, except for line ends and tabs."""
     return "\n".join("\t".join(map(escaped, line.split("\t"))) for line in text.replace("\r\n", "\n").split("\n"))
+
+
+def shown(value: object) -> str:
+    """Return the short repr of a user's object for an error, also if its own `__repr__` raises."""
+    try:
+        return _REPR.repr(value)
+    except Exception:  # noqa: BLE001 (it may even refuse to tell its class)
+        return object.__repr__(value)
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:

@@ -7,10 +7,11 @@ same function, options, arguments and inputs, of which it puts copies into the s
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 from scaler.client.chunks import MapFunction
 from scaler.client.functions import TemplateTable
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, check_future
 from scaler.client.futures import FutureTable
 from scaler.client.loop import ClientLoop
 from scaler.client.task_future import TaskFuture
@@ -23,8 +24,12 @@ from scaler.serialization import Parts, dump_function, load_function, load_seria
 
 def id_of_task(task: ScalerFuture | bytes | str) -> bytes:
     """Return the id of a future's task, or one given as bytes or hexadecimal text. Raises UsageError."""
-    identifier = task.task_id if isinstance(task, ScalerFuture) else task
-    return task_id_of(identifier) if isinstance(identifier, str) else identifier
+    if issubclass(type(task), str):
+        return task_id_of(cast("str", task))
+    if type(task) is bytes:
+        return task_id_of(task.hex())
+    check_future(task)
+    return cast("ScalerFuture", task).task_id
 
 
 def run_again(

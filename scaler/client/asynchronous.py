@@ -21,15 +21,15 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from scaler.client.client import Client, bar_of
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, check_future
 from scaler.client.gathering import futures_in, gather
 from scaler.client.graph import GraphRun
 from scaler.client.graph_plan import Key
 from scaler.client.map import UNBOUNDED, ResultIterator
-from scaler.client.options import OptionKeywords, options_of
+from scaler.client.options import OptionKeywords, iterated, options_of
 from scaler.client.tasks import ObjectReference
 from scaler.client.view import ClientView
-from scaler.errors import ClientClosedError, UsageError
+from scaler.errors import ClientClosedError
 from scaler.grammar import counted
 
 P = ParamSpec("P")
@@ -327,13 +327,12 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
         self._ended: asyncio.Queue[ScalerFuture] = asyncio.Queue()
         self._known: WeakSet[ScalerFuture] = WeakSet()
         self._left = 0
-        self.add(*futures)
+        self.add(*iterated("futures", futures))
 
     def add(self, *futures: ScalerFuture) -> None:
         """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
         for future in futures:
-            if not isinstance(future, ScalerFuture):
-                raise UsageError(f"as_completed takes futures of a client, and {future!r} is none")
+            check_future(future)
             if future not in self._known:
                 self._known.add(future)
                 self._left += 1

@@ -23,7 +23,7 @@ from scaler.client.clusters import client_access, open_cluster, open_in_process,
 from scaler.client.connect import is_inside_task, nested_loop, processor, uploaded_code
 from scaler.client.durable import NamedSession
 from scaler.client.functions import Submitter, TemplateTable, check_call
-from scaler.client.future import ScalerFuture
+from scaler.client.future import ScalerFuture, check_future
 from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
@@ -44,6 +44,7 @@ from scaler.client.options import (
     Options,
     check_integer,
     checked_label,
+    iterated,
     of_chunks,
     of_several,
     options_of,
@@ -449,7 +450,10 @@ class Client(Submitter):
         remembers the last few thousand. Raises UnreachableError when it does not answer.
         """
         self._check_open()
-        return self._loop.explain_oldest() if future is None else self._loop.explain(future)
+        if future is None:
+            return self._loop.explain_oldest()
+        check_future(future)
+        return self._loop.explain(future)
 
     @overload
     def logs(self, future: ScalerFuture) -> TaskOutput: ...
@@ -470,6 +474,7 @@ class Client(Submitter):
             return self._status().worker_logs(worker)
         if worker:
             raise UsageError("give a future or a worker: a task's output, or a worker's own log")
+        check_future(future)
         log = self._loop.ask(ReadLog(future.task_id), TaskLog)
         stdout, stderr = (escaped_lines(text.decode("utf-8", "backslashreplace")) for text in (log.stdout, log.stderr))
         return TaskOutput(stdout, stderr, log.truncated_bytes)
@@ -785,6 +790,8 @@ class Client(Submitter):
         self._check_open()
         parent = self._parent()
         carried = self._options_of(options, "get")
+        if not isinstance(keys, str | bytes):  # which are refused with what to give instead
+            keys = list(iterated("keys", keys))
         own = nodes_with_options(graph, node_options or {}, options, lambda given: self._options_of(given, "get"))
         call = self._loop.calls.begin("get", counted(len(keys), "key"), 0, has_chunks=False)
 

@@ -179,7 +179,7 @@ class TemplateTable:
         try:
             if (found := self._packages.get(function)) is None:
                 found = self._packages[function] = packages_of(function)
-        except TypeError:  # it has no weak references, or no hash
+        except Exception:  # noqa: BLE001 (no weak references, no hash, or a __hash__ that raises anything)
             found = packages_of(function)
         return found
 

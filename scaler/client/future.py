@@ -23,6 +23,7 @@ from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
 from scaler.protocol.messages import Spec
 from scaler.serialization.tracebacks import hide_frames, hiding_frames
+from scaler.texts import shown
 
 # The states of concurrent.futures; `wait`, `as_completed` and asyncio compare them by these names.
 PENDING: Final = "PENDING"
@@ -218,6 +219,12 @@ class Unloaded:
         """load: returns value and exception."""
         self.load = load
         self.lock = threading.RLock()
+
+
+def check_future(given: object) -> None:
+    """Raise UsageError unless an argument is a future of a client. Mocks and proxies of futures are none."""
+    if not issubclass(type(given), ScalerFuture):
+        raise UsageError(f"{shown(given)} is no future of a client")
 
 
 def error_of(future: Future[Any]) -> BaseException | None:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 from weakref import WeakSet
 
-from scaler.client.future import FutureOwner, ScalerFuture, error_of
+from scaler.client.future import FutureOwner, ScalerFuture, check_future, error_of
 from scaler.client.map import Progress
+from scaler.client.options import iterated
 from scaler.errors import UsageError
 from scaler.grammar import counted
+from scaler.texts import shown
 
 
 def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
@@ -21,23 +23,44 @@ def gather(nested: Any, *, return_exceptions: bool = False) -> Any:
     return_exceptions: put exceptions in the places of futures that failed or were cancelled. Otherwise, raises that of
     the first in order.
     """
-    if isinstance(nested, ScalerFuture):
+    try:
+        return _gather(nested, return_exceptions)
+    except RecursionError:
+        raise _too_deep(nested) from None
+
+
+def _gather(nested: Any, return_exceptions: bool) -> Any:
+    kind = type(nested)
+    if issubclass(kind, ScalerFuture):
         error = error_of(nested) if return_exceptions else None
         return nested.result() if error is None else error
-    if type(nested) in (list, tuple, set, frozenset):
-        return type(nested)([gather(each, return_exceptions=return_exceptions) for each in nested])
-    if type(nested) is dict:
-        return {key: gather(each, return_exceptions=return_exceptions) for key, each in nested.items()}
+    if kind in (list, tuple, set, frozenset):
+        return kind([_gather(each, return_exceptions) for each in nested])
+    if kind is dict:
+        return {key: _gather(each, return_exceptions) for key, each in nested.items()}
     return nested
 
 
+def _too_deep(nested: object) -> UsageError:
+    return UsageError(
+        f"{shown(nested)} contains itself, or is nested too deeply to gather: give a flat list of futures"
+    )
+
+
 def futures_in(nested: Any) -> Iterator[ScalerFuture]:
-    """Yield the futures in lists, tuples, sets and dicts, however nested."""
-    if isinstance(nested, ScalerFuture):
+    """Yield the futures in lists, tuples, sets and dicts, however nested. Raises UsageError for too deep ones."""
+    try:
+        yield from _futures_in(nested)
+    except RecursionError:
+        raise _too_deep(nested) from None
+
+
+def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
+    if issubclass(type(nested), ScalerFuture):
         yield nested
     elif type(nested) in (list, tuple, set, frozenset, dict):
         for each in nested.values() if type(nested) is dict else nested:
-            yield from futures_in(each)
+            yield from _futures_in(each)
 
 
 class AsCompleted(Iterator[ScalerFuture]):
@@ -51,14 +74,13 @@ class AsCompleted(Iterator[ScalerFuture]):
         self._ended: deque[ScalerFuture] = deque()
         self._known: WeakSet[ScalerFuture] = WeakSet()
         self._left = 0
-        for future in futures:
+        for future in iterated("futures", futures):
             self.add(future)
 
     def add(self, *futures: ScalerFuture) -> None:
         """Wait for these, too. One that was added before is not given again. Raises UsageError for no future."""
         for future in futures:
-            if not isinstance(future, ScalerFuture):
-                raise UsageError(f"as_completed takes futures of this client, and {future!r} is none")
+            check_future(future)
             with self._changed:
                 if future in self._known:
                     continue
@@ -97,7 +119,7 @@ class AsCompleted(Iterator[ScalerFuture]):
 
 def show_progress(owner: FutureOwner, futures: Iterable[ScalerFuture], name: str) -> None:
     """Wait for the futures, with a bar of those that have ended and of how many failed; a widget in a notebook."""
-    every = list(futures)
+    every = list(iterated("futures", futures))
     bar = Progress(name, (every,))
     try:
         for future in AsCompleted(owner, every, None):

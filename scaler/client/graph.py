@@ -23,7 +23,7 @@ from scaler.client.graph_chunks import (
     NodeTask,
     samples_of,
 )
-from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation
+from scaler.client.graph_plan import Key, Plan, is_call_node, is_computation, too_deep
 from scaler.client.graph_tasks import ChunkedNode, ChunkFunction
 from scaler.client.options import OptionKeywords, Options
 from scaler.client.task_future import ChunkKeys, TaskFuture
@@ -189,7 +189,12 @@ class GraphRun:
     def _make_plain(self, plan: Plan, key: Key, found: dict[Key, Any], *, deliver: bool) -> None:
         function, *arguments = plan.nodes[key]
         # Most arguments are keys.
-        filled = [found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments]
+        try:
+            filled = [
+                found[each] if type(each) is str and each in found else plan.fill(each, found) for each in arguments
+            ]
+        except RecursionError:
+            raise too_deep(key) from None
         self._make(key, function, tuple(filled), found, deliver=deliver)
 
     def _make(

@@ -109,7 +109,7 @@ class Plan:
         """Tell whether an argument is a key of the graph."""
         try:
             return argument in self._graph
-        except TypeError:  # it cannot be hashed
+        except Exception:  # noqa: BLE001 (it cannot be hashed, or a user's __hash__ or __eq__ raises anything)
             return False
 
     def inputs(self, number: int) -> Sequence[int]:
@@ -176,7 +176,10 @@ class Plan:
             if _STRINGS.issuperset(map(type, arguments)):  # they are keys, or it is a mistake
                 return key, value, arguments, iter(arguments)
         needs: dict[Key, None] = {}
-        computation = self._computation(key, value, needs)
+        try:
+            computation = self._computation(key, value, needs)
+        except RecursionError:
+            raise too_deep(key) from None
         return key, computation, needs, iter(needs)
 
     def _leave(self, key: Key, computation: Computation | None, needs: Iterable[Key]) -> None:
@@ -298,6 +301,12 @@ def is_computation(value: object) -> bool:
 
 def is_call_node(value: object, types: tuple[type, ...]) -> bool:
     return isinstance(value, types) and is_call(value)
+
+
+def too_deep(key: Key) -> UsageError:
+    """Return the error of a key whose arguments are nested more deeply than Python can recurse."""
+    text = "its lists and computations contain themselves, or are nested too deeply: make inner ones nodes of their own"
+    return UsageError(f"key {key!r} cannot be computed: {text}")
 
 
 def _cycle(path: list[Key], again: Key) -> UsageError:

@@ -35,7 +35,7 @@ from scaler.client.chunks import (
 )
 from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
-from scaler.client.options import check_integer
+from scaler.client.options import check_integer, iterated
 from scaler.client.task_future import TaskFuture
 from scaler.client.tasks import Reference
 from scaler.errors import (
@@ -54,6 +54,7 @@ from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import load_exception, locate, remote_traceback
 from scaler.serialization.separate import Items, Packed
 from scaler.serialization.tracebacks import hide_frames
+from scaler.texts import shown
 
 FIRST_ITEMS = 64
 CHUNKS_OF_WINDOW = 8
@@ -76,22 +77,23 @@ Submit = Callable[[Items | list[Any], int], TaskFuture]
 
 
 def side_by_side(iterables: Sequence[Iterable[Any]], verb: str) -> Iterator[Any]:
-    """Return the items of one iterable, or tuples of those of several. Raises UsageError or TypeError."""
+    """Return the items of one iterable, or tuples of those of several. Raises UsageError."""
     if not iterables:
         raise UsageError(f"{verb} needs at least one iterable")
-    return zip(*iterables, strict=False) if len(iterables) > 1 else iter(iterables[0])
+    items = [iterated(f"iterable {number} of {verb}", each) for number, each in enumerate(iterables, 1)]
+    return zip(*items, strict=False) if len(items) > 1 else items[0]
 
 
 def as_tuples(items: Iterable[Iterable[Any]]) -> Iterator[tuple[Any, ...]]:
     """Return the items of a starmap. Raises UsageError at one that is not an iterable of arguments."""
-    for index, item in enumerate(items):
+    for index, item in enumerate(iterated("the iterable of starmap", items)):
         try:
             yield tuple(item)
         except TypeError:
             if isinstance(item, Iterable):
                 raise
             raise UsageError(
-                f"item {index} of starmap is {item!r}, and must be an iterable of arguments, such as a tuple"
+                f"item {index} of starmap is {shown(item)}, and must be an iterable of arguments, such as a tuple"
             ) from None
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from scaler.client.future import error_of
 from scaler.client.loop import ClientLoop
+from scaler.client.options import iterated
 from scaler.client.task_future import TaskFuture
 from scaler.errors import UsageError
 from scaler.grammar import listed
@@ -33,7 +34,7 @@ def run_on_workers(
     Raises UsageError for workers that are not connected.
     """
     here = [row.id for row in rows if row.connected and not row.draining]
-    wanted = here if workers is None else list(dict.fromkeys(workers))
+    wanted = here if workers is None else list(dict.fromkeys(map(str, iterated("workers", workers))))
     if unknown := [repr(each) for each in wanted if each not in here]:
         text = "give ids of rows of client.cluster().workers"
         raise UsageError(f"no worker {listed(unknown, MAX_NAMED)} is connected: {text}")
@@ -52,7 +53,7 @@ def run_on_workers(
 def restart_workers(loop: ClientLoop, workers: Iterable[str] | None, graceful: bool) -> list[str]:
     """Have workers end; return the ids of those that do. Raises UsageError, also when the scheduler refuses."""
     try:
-        wanted = [] if workers is None else [bytes.fromhex(each) for each in workers]
+        wanted = [] if workers is None else [bytes.fromhex(str(each)) for each in iterated("workers", workers)]
     except ValueError as error:
         raise UsageError(f"a worker's id has hexadecimal digits, as in client.cluster().workers: {error}") from None
     if workers is not None and not wanted:

@@ -6,14 +6,15 @@ A user gives them as keywords (`client.map(f, items, retries=5)`), or once for m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict, cast
 
 from scaler.errors import UsageError
 from scaler.needs import task_needs
 from scaler.protocol.messages import MAX_LABEL_CHARACTERS, MAX_REPLICAS, MAX_TAGS
 from scaler.serialization import describe, dump_retry_on
+from scaler.texts import shown
 
 MAX_SECONDS = 1e9
 """More would be beyond what some clocks of the system can count."""
@@ -164,12 +165,12 @@ class TaskOptions:
         check_seconds("expected_seconds", self.expected_seconds, "says nothing")
         if self.capabilities is not None and not isinstance(self.capabilities, Mapping):
             example = '{"gpu": 1, "linux": None}'
-            raise UsageError(f"capabilities is {self.capabilities!r}, and must be a dict such as {example}")
+            raise UsageError(f"capabilities is {shown(self.capabilities)}, and must be a dict such as {example}")
         if self.name is not None and not isinstance(self.name, str):
-            raise UsageError(f"name is {self.name!r}, and must be a string")
+            raise UsageError(f"name is {shown(self.name)}, and must be a string")
         for option in ("profiling", "stream_output"):
             if getattr(self, option) not in (None, False, True):
-                raise UsageError(f"{option} is {getattr(self, option)!r}, and must be True, False or None")
+                raise UsageError(f"{option} is {shown(getattr(self, option))}, and must be True, False or None")
         delay = self.retry_delay
         return Options(
             needs=task_needs(self.capabilities, self.memory, self.cpus, self.gpu).items,
@@ -203,20 +204,30 @@ def check_integer(name: str, value: object, least: int, most: int | None = None)
     """Raise UsageError unless the value is an integer from `least` on, up to `most` when that is given."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
         limits = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UsageError(f"{name} is {value!r}, and must be an integer {limits}")
+        raise UsageError(f"{name} is {shown(value)}, and must be an integer {limits}")
+
+
+def iterated(what: str, values: object) -> Iterator[Any]:
+    """Return an iterator over values that a user gave. Raises UsageError unless they are iterable."""
+    try:
+        return iter(cast("Iterable[Any]", values))
+    except TypeError:
+        if hasattr(type(values), "__iter__"):  # which raised that
+            raise
+        raise UsageError(f"{what} is {shown(values)}, and must be iterable, such as a list") from None
 
 
 def check_seconds(name: str, value: object, zero: str) -> None:
     """Raise UsageError unless the value is a number of seconds. zero: what 0 does, for the text."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MAX_SECONDS:
-        raise UsageError(f"{name} is {value!r}, and must be from 0 to {MAX_SECONDS:g}; 0 {zero}")
+        raise UsageError(f"{name} is {shown(value)}, and must be from 0 to {MAX_SECONDS:g}; 0 {zero}")
 
 
 def checked_label(what: str, text: object) -> str:
     """Return a name, key or tag. Raises UsageError that says what to change."""
     if not isinstance(text, str) or not text or len(text) > MAX_LABEL_CHARACTERS or not text.isprintable():
         limits = f"text of 1 to {MAX_LABEL_CHARACTERS} printable characters"
-        raise UsageError(f"{what} is {text!r}, and must be {limits}")
+        raise UsageError(f"{what} is {shown(text)}, and must be {limits}")
     return text
 
 
@@ -271,7 +282,7 @@ def _delays(delay: object, retries: int) -> tuple[float, ...]:
 def _checked_tags(tags: object) -> tuple[str, ...]:
     given = (tags,) if isinstance(tags, str) else tags
     if not isinstance(given, Iterable):
-        raise UsageError(f"tags is {tags!r}, and must be a text or several")
+        raise UsageError(f"tags is {shown(tags)}, and must be a text or several")
     found = tuple(dict.fromkeys(checked_label("a tag", each) for each in given))
     if len(found) > MAX_TAGS:
         raise UsageError(f"a task has up to {MAX_TAGS} tags, not {len(found)}")
@@ -285,4 +296,4 @@ def with_tag(options: Options, tag: object) -> Options:
 
 def _check_number(name: str, value: object, least: float, most: float, what: str) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise UsageError(f"{name} of Exponential is {value!r}, and must be from {least:g} to {most:g}: {what}")
+        raise UsageError(f"{name} of Exponential is {shown(value)}, and must be from {least:g} to {most:g}: {what}")

@@ -22,11 +22,14 @@ import struct
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
+from scaler.texts import shown
 
 MAX_DEPTH = 20
 MAX_MEMBERS = 1000
@@ -157,15 +160,16 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
     what: the value's display text. error: what pickling the whole value raised.
     """
     path = ""
-    for _ in range(MAX_DEPTH):
-        for step, member in islice(_members(value), MAX_MEMBERS):
-            try:
-                dump(member)
-            except Exception as found:  # noqa: BLE001 (a member's own pickling may raise anything)
-                path, value, error = path + step, member, found
+    with suppress(Exception):  # the user's objects may raise anything when they are looked at
+        for _ in range(MAX_DEPTH):
+            for step, member in islice(_members(value), MAX_MEMBERS):
+                try:
+                    dump(member)
+                except Exception as found:  # noqa: BLE001 (a member's own pickling may raise anything)
+                    path, value, error = path + step, member, found
+                    break
+            else:
                 break
-        else:
-            break
     return cannot_serialize(f"{what} at {path}" if path else what, value, error)
 
 
@@ -226,14 +230,14 @@ def bind_serializer(serializer: Any) -> Serializer:
     names = ("serialize", "deserialize")
     for name in names:
         if not callable(getattr(serializer, name, None)):
-            raise UsageError(f"serializer {serializer!r} has no method {name}")
+            raise UsageError(f"serializer {shown(serializer)} has no method {name}")
     if isinstance(serializer, type) and not all(
         isinstance(inspect.getattr_static(serializer, name), staticmethod | classmethod) for name in names
     ):
         try:
             serializer = serializer()
         except TypeError as error:
-            raise UsageError(f"serializer {serializer!r} cannot be made without arguments: {error}") from error
+            raise UsageError(f"serializer {shown(serializer)} cannot be made without arguments: {error}") from error
     return cast("Serializer", serializer)
 
 
@@ -241,7 +245,7 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
     """Return the result of a user's serializer. Raises SerializationError when it is not bytes."""
     if isinstance(made, bytes | bytearray | memoryview):
         return made
-    raise SerializationError(f"{serializer!r}.serialize must return bytes, not {type(made).__name__}")
+    raise SerializationError(f"{shown(serializer)}.serialize must return bytes, not {type(made).__name__}")
 
 
 class Divisible:
@@ -283,7 +287,7 @@ def dump_function(function: Callable[..., Any], serializer: Serializer | None = 
     Raises UsageError when it cannot be called, SerializationError when it cannot be serialized.
     """
     if not callable(function):
-        raise UsageError(f"a task's function must be callable, and {function!r} is not")
+        raise UsageError(f"a task's function must be callable, and {shown(function)} is not")
     return dump_value(function, serializer, f"function {name_of(function)}")
 
 
@@ -326,11 +330,11 @@ def dump_retry_on(retry_on: object) -> bytes:
         types = tuple(given)
         for kind in types:
             if not (isinstance(kind, type) and issubclass(kind, BaseException)):
-                raise UsageError(f"retry_on takes exception types, not {kind!r}")
+                raise UsageError(f"retry_on takes exception types, not {shown(kind)}")
         return bytes(dump_value(types, None, "retry_on")[0]) if types else b""
     if not callable(given):
         text = "a type of exceptions, a tuple of such, or a function that takes an exception and returns a bool"
-        raise UsageError(f"retry_on is {retry_on!r}, and must be {text}")
+        raise UsageError(f"retry_on is {shown(retry_on)}, and must be {text}")
     try:
         return bytes(dump(given, in_band=True)[0])
     except ScalerError:
@@ -354,9 +358,18 @@ def load_retry_on(retry_on: bytes) -> Callable[[BaseException], bool]:
 
 
 def name_of(function: object) -> str:
-    """Return the display name of a function: its qualified name, also through partials."""
-    inner = getattr(function, "func", None)
-    if callable(inner) and not hasattr(function, "__qualname__"):
-        return name_of(inner)
-    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
-    return name if isinstance(name, str) else type(function).__qualname__
+    """Return the display name of a callable: its qualified name, also through partials; else the name of its type.
+
+    Objects that answer for any attribute, such as mocks and proxies, are not followed.
+    """
+    for _ in range(MAX_DEPTH):
+        try:
+            name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+        except Exception:  # noqa: BLE001 (a user's __getattr__ may raise anything)
+            break
+        if issubclass(type(name), str):
+            return str(name)
+        if not issubclass(type(function), partial):
+            break
+        function = cast("partial[Any]", function).func
+    return type(function).__qualname__

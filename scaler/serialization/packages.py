@@ -14,6 +14,8 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from inspect import getattr_static
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -100,24 +102,29 @@ def _modules_of(function: Callable[..., Any]) -> set[str]:
         if id(value) in seen:
             continue
         seen.add(id(value))
-        if isinstance(value, functools.partial):
-            pending += [value.func, *(each for each in value.args if callable(each))]
-        elif isinstance(value, MethodType):
-            pending.append(value.__func__)
-        elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (functools has no other name for it)
-            pending.append(value.__wrapped__)
-        elif isinstance(value, ModuleType):
-            found.add(_top(value.__name__))
-        elif isinstance(several := getattr(value, "functions", None), list):  # of a chunk of a graph's nodes
-            pending += several
-        else:
-            named = value if isinstance(value, FunctionType | type) or hasattr(value, "__name__") else type(value)
-            top = _top(str(getattr(named, "__module__", "") or ""))
-            found.add(top)
-            if isinstance(value, FunctionType) and (top == "__main__" or not version_of(top)):
-                found.update(map(_top, _imports(value.__code__)))
-                pending += _mentions(value)
+        with suppress(Exception):  # a user's object may raise anything when it is looked at
+            _look_into(value, found, pending)
     return {name for name in found if name and name not in _KNOWN}
+
+
+def _look_into(value: Any, found: set[str], pending: list[Any]) -> None:
+    if isinstance(value, functools.partial):
+        pending += [value.func, *(each for each in value.args if callable(each))]
+    elif isinstance(value, MethodType):
+        pending.append(value.__func__)
+    elif isinstance(value, functools._lru_cache_wrapper):  # noqa: SLF001 (functools has no other name for it)
+        pending.append(value.__wrapped__)
+    elif isinstance(value, ModuleType):
+        found.add(_top(value.__name__))
+    elif type(several := getattr_static(value, "functions", None)) is list:  # of a chunk of a graph's nodes
+        pending += several
+    else:
+        named = value if isinstance(value, FunctionType | type) or hasattr(value, "__name__") else type(value)
+        top = _top(str(getattr(named, "__module__", "") or ""))
+        found.add(top)
+        if isinstance(value, FunctionType) and (top == "__main__" or not version_of(top)):
+            found.update(map(_top, _imports(value.__code__)))
+            pending += _mentions(value)
 
 
 def _mentions(function: FunctionType) -> Iterator[Any]:
