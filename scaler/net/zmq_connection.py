@@ -86,7 +86,7 @@ class ZmqConnection(ZmqEnd):
 
         Raises OSError when this process has no descriptor for it.
         """
-        super().__init__(context, zmq.DEALER, wakeups)
+        super().__init__(context, zmq.DEALER, wakeups, more_events=int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL))
         self._keys = keys
         self._refused_after = 0
         self._is_shaken = False
@@ -121,16 +121,7 @@ class ZmqConnection(ZmqEnd):
         # Before the messages: what a connection brought before it broke can be read after the event of the break.
         if self._has_events:
             for kind, value in self._take_events():
-                if kind == _SHAKEN:
-                    self._is_shaken = True
-                elif kind == zmq.EVENT_CONNECTED:
-                    self._connected(value)
-                elif kind == zmq.EVENT_DISCONNECTED and not (self._is_shaken or self._broken):
-                    self._broken = "the program that listens there does not speak ZeroMQ"
-                elif not self._broken:
-                    self._broken, self._refused_after = _meaning(kind, value, self._keys)
-                    if kind == _NO_DETAIL:
-                        self._probe = self._dial_plainly()
+                self._follow(kind, value)
         if self._probe is not None and not self._has_read(self._probe):
             return
         if self._is_blocked:
@@ -151,6 +142,23 @@ class ZmqConnection(ZmqEnd):
             self._wakeups.soon()
         elif self._broken:
             inputs.append(t.LinkLost(self, self._broken, self._refused_after))
+
+    def _follow(self, kind: int, value: int) -> None:
+        """Take in an event: one of zmq.EVENT_..., and what comes with it."""
+        if kind == _SHAKEN:
+            self._is_shaken = True
+        elif kind == zmq.EVENT_CONNECTED:
+            self._connected(value)
+        elif self._broken:
+            pass
+        elif kind == zmq.EVENT_DISCONNECTED and not self._is_shaken:
+            self._broken = "the program that listens there does not speak ZeroMQ"
+        elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL and self._is_shaken:
+            self._broken = "bytes of the connection were damaged on the way"
+        else:
+            self._broken, self._refused_after = _meaning(kind, value, self._keys)
+            if kind == _NO_DETAIL:
+                self._probe = self._dial_plainly()
 
     def _dial_plainly(self) -> sockets.socket | None:
         """Connect once more, without ZeroMQ, which does not say what greeting the other side sent.

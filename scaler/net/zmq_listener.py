@@ -8,6 +8,7 @@ import itertools
 import os
 import socket as sockets
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import zmq
@@ -23,7 +24,6 @@ from scaler.net.kernel import borrowed, is_scarce, received_bytes, resident_byte
 from scaler.net.keys import ServerKeys
 from scaler.net.zmq_transport import (
     LAST,
-    MISMATCH,
     LoopWaker,
     Outgoing,
     ZmqEnd,
@@ -58,13 +58,14 @@ MAX_INCOMPLETE_BYTES = MAX_BATCH_BYTES + 32 * 1024 * 1024
 """Most that may have come of a message that is not whole: a message, and what waits in the kernel."""
 MAX_UNREAD_BYTES = OutboxLimits().size_bytes
 """Most that may have come and not been read while this process is slow: no peer of ours sends more unacknowledged."""
-_WRONG_KEY = int(zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC)
-_FAILURES = {
-    MISMATCH: "it has no key, and this server asks for one: give it a credential (scaler keys add), or a newer scaler",
-    _WRONG_KEY: "it expects another server: its credential is of another cluster, or it has none",
-}
-"""What a failed handshake says about the peer, by the value of the event."""
-HAS_A_KEY = "it asks for keys, and this server runs with insecure_no_auth: the peer has to say so too"
+NO_KEY = (
+    "its handshake failed: it has no key or that of another cluster, and this server asks for one of its own "
+    "(scaler keys add); or it is no peer of scaler"
+)
+HAS_A_KEY = (
+    "its handshake failed: it asks for keys, and this server runs with insecure_no_auth, so the peer has to say so, "
+    "too; or it is no peer of scaler"
+)
 _domains = itertools.count()
 
 
@@ -173,8 +174,10 @@ class ZmqListener(ZmqEnd):
         self.compression = compression
         self.load = PackingLoad()
         self.is_encrypted = keys is not None
-        self._failure = ""
-        """Of the handshake of the connection whose end is reported next."""
+        self._is_explained = False
+        """The connection whose end is reported next sent nothing that ZeroMQ does not take."""
+        self._refused: Counter[str] = Counter()
+        """Connections with refused keys whose end is not reported yet, by where they come from."""
         self._domain = f"listener-{next(_domains)}".encode()
         if keys is not None:
             self._authenticator = authenticator_of(context)
@@ -250,7 +253,8 @@ class ZmqListener(ZmqEnd):
             if is_drained or left == 0:
                 del self._breaking[link]
                 self._routes.pop(link.route, None)
-                self._inputs.append(t.LinkLost(link, link.refusal, 1) if link.refusal else t.LinkLost(link))
+                is_unknown = bool(link.refusal) and not link.route
+                self._inputs.append(t.LinkLost(link, link.refusal, 1) if is_unknown else t.LinkLost(link))
             else:
                 self._breaking[link] = left - 1
         inputs += self._inputs
@@ -339,10 +343,11 @@ class ZmqListener(ZmqEnd):
         for kind, descriptor in self._take_events():
             if kind == zmq.EVENT_HANDSHAKE_FAILED_AUTH and self._keys is not None:
                 while self._keys.refusals:
-                    self._inputs.append(self._keys.refusals.popleft())
-            elif kind == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL:
-                is_open = self._keys is None and descriptor == MISMATCH
-                self._failure = HAS_A_KEY if is_open else _FAILURES.get(descriptor, "")
+                    refused = self._keys.refusals.popleft()
+                    self._refused[refused.origin] += 1
+                    self._inputs.append(refused)
+            elif kind == zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL:
+                self._is_explained = True
             elif kind == zmq.EVENT_ACCEPTED:
                 link = self._links[descriptor] = ZmqLink(self, descriptor)
                 self._unidentified[link] = None
@@ -353,8 +358,11 @@ class ZmqListener(ZmqEnd):
             elif kind == zmq.EVENT_DISCONNECTED and descriptor in self._links:
                 link = self._links.pop(descriptor)
                 self._unidentified.pop(link, None)
-                if self._failure:
-                    link.refusal, self._failure = f"a peer at {link.origin}: {self._failure}", ""
+                if self._refused[link.source]:
+                    self._refused -= Counter([link.source])
+                elif not self._is_explained:
+                    link.refusal = f"a peer at {link.origin}: {HAS_A_KEY if self._keys is None else NO_KEY}"
+                self._is_explained = False
                 self._breaking[link] = MAX_ITERATIONS_AFTER_BREAK
 
     def welcome(self, link: ZmqLink) -> None:

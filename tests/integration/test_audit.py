@@ -87,7 +87,7 @@ def test_refusals_at_the_door_and_changes_of_keys_are_recorded_by_key(tmp_path: 
     assert " was revoked " in texts["key revoked", "bob"]
     assert "revoked" in texts["refused", "bob"]
     assert "not client" in texts["refused", "screen"]
-    assert "or it has none" in texts["refused", ""]
+    assert "it has no key or that of another cluster" in texts["refused", ""]
     assert texts["key added", "screen"] == "for the role monitor"
     assert texts["connected", "bob"] == ""
     assert [(each["times"], each["text"]) for each in records if each["kind"] == "submitted"] == [(1, "double")]
