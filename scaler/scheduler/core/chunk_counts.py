@@ -24,8 +24,6 @@ _SENT_AGAIN = (
 
 def calls_of(message: Done) -> Called:
     """Return how many calls ended in each chunk and how many of these failed, by task."""
-    if not message.calls:
-        return NO_CALLS
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 

@@ -510,8 +510,7 @@ class SchedulerCore:
             case messages.Submit():
                 self._submit(client, message)
             case messages.AcknowledgeResults(number):
-                self._tasks.acknowledge(client, number)
-                self._sessions.send_owed(client)
+                self._acknowledge(client, number)
             case messages.Redeliver(ids) if client.session is not None:
                 self._sessions.redeliver(client, ids)
             case messages.SessionLost() | messages.RosterNoted():
@@ -540,6 +539,11 @@ class SchedulerCore:
                 self._session_message(client, message)
             case _:
                 self._not_allowed(client.id, message)
+
+    def _acknowledge(self, client: ClientRecord, number: int) -> None:
+        self._tasks.acknowledge(client, number)
+        if client.session is not None:
+            self._sessions.send_owed(client)
 
     def _found(self, client: ClientRecord, question: messages.FindObjects | messages.FindCosts) -> Message:
         if isinstance(question, messages.FindCosts):
@@ -577,7 +581,8 @@ class SchedulerCore:
             self._note_submitted(self.state.changes, client, message)
         for text in self._submission.submit(client, message):
             self._protocol_error(client.id, text)
-        self._sessions.send_owed(client)
+        if client.session is not None:
+            self._sessions.send_owed(client)
         if client.via is None and self.state.accounts.is_flooded(client.account):
             why = "max_bytes_per_client is exceeded twofold: it goes on without taking what is sent to it"
             self._expel(client.id, why, messages.RefusalReason.LIMIT)

@@ -336,7 +336,7 @@ class Tasks:
         self._batch = batch
         worker_tasks = worker.tasks
         cpu_us, peak_bytes, inputs_us = message.cpu_us, message.peak_bytes, message.inputs_us
-        self._called = calls_of(message)
+        self._called = calls_of(message) if message.calls else NO_CALLS
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)

@@ -400,7 +400,8 @@ class _Processor:
         return None if outcome else payload
 
     def _call(self, spec: LoadedSpec, arguments: bytes, inputs: Sequence[bytes]) -> Any:
-        loading.begin()
+        loading.number += 1
+        loading.is_active = True
         try:
             function = self._functions.load(spec) if spec.function is None else spec.function.get()
             args, kwargs = self._load_arguments(spec, arguments, inputs)
