@@ -610,7 +610,11 @@ class Recall(Message):
 
 @message(15, to_scheduler=(WORKER,))
 class Returned(Message):
-    """Answers Recall, or gives attempts back unasked because the worker drains."""
+    """Answers Recall, or gives attempts back unasked because the worker drains.
+
+    A worker that ends reports all of its attempts in this way. An empty message follows: whatever else the scheduler
+    has sent never starts there.
+    """
 
     ids: f.Ids
     attempts: f.Attempts

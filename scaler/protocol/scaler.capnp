@@ -481,6 +481,9 @@ struct Recall {
 
 struct Returned {
   # Answers Recall, or gives attempts back unasked because the worker drains.
+  #
+  # A worker that ends reports all of its attempts in this way. An empty message follows: whatever else the scheduler
+  # has sent never starts there.
   # worker -> scheduler.
   ids @0 :Data;                  # column of ids
   attempts @1 :List(UInt16);     # from 1 to 65533

@@ -185,7 +185,7 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
                 return 0
             (number,) = _REQUEST.unpack(data)
-            pid = os.fork()
+            pid = _fork(descriptors[-1])
             if not pid:
                 requests.close()
                 if client_sign >= 0:
@@ -198,10 +198,27 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 return run_processor(Descriptors(*descriptors), config)
             for each in descriptors:
                 os.close(each)
-            processors[pid] = number
-            pidfd = os.pidfd_open(pid)
-            _report(requests, number, pid, 0, [pidfd])
-            os.close(pidfd)
+            _report_start(requests, processors, number, pid)
+
+
+def _fork(crash_text: int) -> int:
+    """Fork, as `os.fork`; -1 when the system refuses, and then the reason is in the file that explains a death."""
+    try:
+        return os.fork()
+    except OSError as error:  # a limit of processes or memory
+        os.write(crash_text, f"cannot fork: {error.strerror}".encode())
+        return -1
+
+
+def _report_start(requests: socket.socket, processors: dict[int, int], number: int, pid: int) -> None:
+    """Report a new processor, or its end when there is no process."""
+    if pid < 0:
+        _report(requests, number, 1, 0)
+        return
+    processors[pid] = number
+    pidfd = os.pidfd_open(pid)
+    _report(requests, number, pid, 0, [pidfd])
+    os.close(pidfd)
 
 
 def _report(requests: socket.socket, number: int, value: int, peak_bytes: int, descriptors: Sequence[int] = ()) -> None:

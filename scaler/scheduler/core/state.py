@@ -518,7 +518,9 @@ class Worker(PeerRecord):
     """Its tasks per function, without the blocked ones."""
     recalled: int = 0
     started: set[bytes] = field(default_factory=set)
-    """Tasks that it kept when they were asked back, because they run."""
+    """Tasks that it has reported as begun: when they were asked back, or at its end."""
+    has_accounted: bool = False
+    """It ends, and has reported all of its tasks that have begun."""
     sent: int = 0
     """Tasks that it was sent so far."""
     side: OrderedDict[Worker, None] | None = None
@@ -716,9 +718,14 @@ class Worker(PeerRecord):
         self.recalled += change
 
     def keep(self, task: Task) -> None:
-        """Note that it keeps a task that was asked back: it need not be asked again."""
-        self.count_recall(-1)
+        """Note that a task has started: it need not be asked back again, and the worker may leave with it."""
         self.started.add(task.id)
+        if type(task.state) is Recalled and not task.state.cancel:
+            self.count_recall(-1)
+
+    def account(self) -> None:
+        """Note that the worker ends, and has reported all of its tasks that have begun."""
+        self.has_accounted = True
 
     def reserve(self, queue: Queue | None) -> None:
         """Keep slots free for the first task of a queue; None: no more."""

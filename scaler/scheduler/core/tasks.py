@@ -279,6 +279,8 @@ class Tasks:
 
     def returned(self, worker: Worker, message: Returned, now: float) -> None:
         """Take in what a worker gave back, or keeps because it has started."""
+        if not message.ids:
+            worker.account()
         rows = zip(message.ids, message.attempts, message.started, strict=True)
         for identifier, attempt, has_started in reversed(list(rows)):  # each goes ahead of those before
             task = worker.tasks.get(identifier)
@@ -286,9 +288,9 @@ class Tasks:
                 worker.give_back_follower(identifier)
                 continue
             if has_started:
+                worker.keep(task)
                 if type(task.state) is Recalled and not task.state.cancel:
                     task.state = worker.assigned
-                    worker.keep(task)
                 continue
             self._release(worker, task)
             if type(task.state) is Recalled and task.state.cancel:
@@ -466,12 +468,15 @@ class Tasks:
         that time is over, and no task is to blame; otherwise 0.
 
         Only a task that was running by itself is charged. Among several, none is known to have done it: they run again,
-        and each of them alone when that has happened to it too often.
+        and each of them alone when that has happened to it too often. If the worker has accounted for its tasks, those
+        that it has not reported as begun never begin there. They are given back, whatever their retries.
         """
         text = f"worker {worker.title} {why}"
         if limit_seconds:
             text += f" at the time limit of its unit ({time_limit_text(limit_seconds)})"
             charged = False
+        if worker.has_accounted:
+            self._give_back_unbegun(worker, now)
         blocked = set(worker.blocked)
         slots = worker.slots
         # Blocked tasks wait: they are suspects where nothing else ran.
@@ -501,6 +506,14 @@ class Tasks:
                 unstarted.append(task)
         for task in reversed(unstarted):  # each goes ahead of those before
             self._requeue(task, 0.0, now)
+
+    def _give_back_unbegun(self, worker: Worker, now: float) -> None:
+        for task in [each for each in reversed(worker.tasks.values()) if each.id not in worker.started]:
+            self._release(worker, task)
+            if type(task.state) is Recalled and task.state.cancel:
+                self.end(task, _CANCELLED, b"cancelled")
+            else:
+                self._requeue(task, 0.0, now)  # ahead of those before
 
     def _lost_with_worker(self, worker: Worker, task: Task, text: str, now: float) -> None:
         """Charge the one task that can have taken a worker down; it is poison when it ran alone, and not for the first

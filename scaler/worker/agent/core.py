@@ -130,6 +130,31 @@ class AgentCore:
 
     def step(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
         """Take in what has happened; return what to do, in order."""
+        executor = self.executor
+        self._take(inputs, now)
+        if executor.broken and not self._exit_code:
+            self._exit_code = 1
+            self._stop(StopRequested(executor.broken), now)
+        if self._drain_text and not self._has_ended:
+            executor.returned(executor.queue.drain(), started=False)
+            if not executor.queue.attempts and now >= self._drain_answer_until:
+                self._end(self._exit_code, executor.broken or self._drain_text)
+        if not self._has_ended:
+            executor.settle(now, self._may_start)
+        self.wake_at = executor.wake_at
+        return executor.take_commands()
+
+    def close(self, inputs: Sequence[AgentInput], now: float) -> list[Command]:
+        """Take in the last inputs, and account for all attempts that are still here: the agent ends.
+
+        It gives back what has not begun, and says what has. The scheduler takes all other tasks of this worker for
+        messages that have not arrived.
+        """
+        self._take(inputs, now)
+        self.executor.close()
+        return self.executor.take_commands()
+
+    def _take(self, inputs: Sequence[AgentInput], now: float) -> None:
         handlers = self._handlers
         executor = self.executor
         for item in inputs:
@@ -145,17 +170,6 @@ class AgentCore:
                 handlers[kind](item, now)
             else:
                 executor.take(item, now)  # type: ignore[arg-type]
-        if executor.broken and not self._exit_code:
-            self._exit_code = 1
-            self._stop(StopRequested(executor.broken), now)
-        if self._drain_text and not self._has_ended:
-            executor.returned(executor.queue.drain(), started=False)
-            if not executor.queue.attempts and now >= self._drain_answer_until:
-                self._end(self._exit_code, executor.broken or self._drain_text)
-        if not self._has_ended:
-            executor.settle(now, self._may_start)
-        self.wake_at = executor.wake_at
-        return executor.take_commands()
 
     @property
     def _may_start(self) -> bool:

@@ -222,6 +222,14 @@ class ProcessorPool(ExecutorBase):
         for processor in self.processors.values():
             self._reclaim(processor)
 
+    def close(self) -> None:
+        for processor in self.processors.values():
+            dispatched = processor.dispatched
+            begun = [dispatched.popleft()] if dispatched and processor.snapshot.begun > processor.results else []
+            self.queue.put_back(dispatched)
+            processor.dispatched = deque(begun)
+        super().close()
+
     def forget_all(self) -> str:
         for processor in self.processors.values():
             if processor.dispatched:

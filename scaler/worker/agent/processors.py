@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import resource
+import select
 import signal
 import socket
 import sys
@@ -71,6 +72,8 @@ CRASH_TEXT_BYTES = 4096
 """Of what the interpreter wrote while it crashed, at most this much is shown."""
 MAX_PROFILE_BYTES = 512 * 1024
 """Of one report of samples."""
+KILL_SECONDS = 1.0
+"""How long an agent that ends waits for the death of its processors, before it accounts for their tasks."""
 DESCRIPTORS_PER_TASK = 8
 """Of an agent, for a task that waits for its own; its processor's, its channel's, and a share of all others."""
 _log = logging.getLogger(__name__)
@@ -256,6 +259,22 @@ class ProcessorAgent(Agent):
         self._relays.close_all()
         self._pipes.close()
 
+    def _last_inputs(self) -> list[AgentInput]:
+        """Kill all processors, and return what they have not read and what they have done."""
+        waiting = select.poll()
+        alive = 0
+        for each in self._processors.values():
+            each.signal(signal.SIGKILL)
+            if each.pidfd >= 0:
+                waiting.register(each.pidfd, select.POLLIN)
+                alive += 1
+        deadline = time.monotonic() + KILL_SECONDS
+        while alive and (left := deadline - time.monotonic()) > 0:
+            for pidfd, _ in waiting.poll(left * 1000):
+                waiting.unregister(pidfd)
+                alive -= 1
+        return [item for number in self._processors for item in (*self._read(number), *self._reclaimed(number))]
+
     # -- commands --------------------------------------------------------------------------------------------------
 
     def _spawn(self, number: int) -> None:
@@ -268,21 +287,26 @@ class ProcessorAgent(Agent):
             self._loop.add_reader(processor.results, self._on_readable, number)
 
     def _reclaim(self, number: int) -> None:
+        self.take_soon(*self._reclaimed(number))
+
+    def _reclaimed(self, number: int) -> list[AgentInput]:
+        """Take what a processor has not read, and return that with what it has done."""
         processor = self._processors[number]
         unread = self._take_unread(processor)
+        found: list[AgentInput] = []
         # The page first: batches that were sent before it is read are in the socket now, so their order is known.
         try:
             unsent = processor.page.unsent()
         except ProtocolError as error:
             unsent = None
-            self.take_soon(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
+            found.append(ProcessorReported(number, ProcessorEvent.INVALID_DATAGRAM, str(error)))
         inputs = self._read(number)
         results = [(item.results, True) for item in inputs if isinstance(item, ResultsReceived)]
         if unsent is not None:
             batches = [each.batch for each, _ in results]
             results.insert(batches.index(unsent.batch) if unsent.batch in batches else len(results), (unsent, False))
-        self.take_soon(TasksReclaimed(number, unread, results, processor.page.snapshot()))
-        self.take_soon(*[item for item in inputs if not isinstance(item, ResultsReceived)])
+        found.append(TasksReclaimed(number, unread, results, processor.page.snapshot()))
+        return found + [item for item in inputs if not isinstance(item, ResultsReceived)]
 
     def _take_unread(self, processor: _Processor) -> list[bytes]:
         datagrams: list[bytes] = []

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
@@ -55,6 +56,8 @@ MAX_OUTPUT_BACKLOG_BYTES = 16 * 1024 * 1024
 """While more is on its way to the scheduler, what tasks print is dropped: results come first."""
 CLOSE_SECONDS = 2.0
 """How long an ending agent waits until the scheduler has acknowledged its last messages."""
+WELCOME_SECONDS = 1.0
+"""How long an agent that ends before it was welcomed waits for its scheduler."""
 _POLL_SECONDS = 0.005
 
 _log = logging.getLogger(__name__)
@@ -99,6 +102,10 @@ class Agent:
     async def _end_tasks(self) -> None:
         """End all tasks, and free everything."""
         raise NotImplementedError
+
+    def _last_inputs(self) -> list[AgentInput]:
+        """Return what the core must know to account for its tasks at the end. Nothing begins afterwards."""
+        return []
 
     def _session_opened(self, welcome: Welcome, *, is_restarted: bool) -> None:
         """The scheduler opened a new session: it knows no nested clients. is_restarted: it was restarted."""
@@ -155,6 +162,8 @@ class Agent:
 
     async def close(self) -> None:
         """End all tasks, let the scheduler have the last results, and close the connection."""
+        await self._welcome()
+        self._account()
         self._is_closed = True
         self._timer.cancel()
         await self._end_tasks()
@@ -171,6 +180,30 @@ class Agent:
             await asyncio.sleep(_POLL_SECONDS)
         error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
         connector.close("the worker ends" if error is None else f"the worker ends: {error}")
+
+    async def _welcome(self) -> None:
+        """Wait for a scheduler that has opened a session already: it may have sent tasks."""
+        error = self.ended.exception() if self.ended.done() and not self.ended.cancelled() else None
+        if self._connector is not None and not isinstance(error, RefusedError | UnreachableError):
+            await asyncio.wait([self._welcomed], timeout=WELCOME_SECONDS)
+
+    def _account(self) -> None:
+        """Tell the scheduler what becomes of the tasks that are here: none that has not begun is charged."""
+        if self._is_closed or not self._welcomed.done():
+            return
+        pending, self._pending = self._pending, []
+        try:
+            commands = self._core.close([*pending, *self._last_inputs()], time.monotonic())
+        except Exception:  # noqa: BLE001 (the core's state is impossible: all that is here may have begun)
+            _log.exception("cannot account for the tasks of this worker")
+            attempts = self._core.executor.queue.attempts.values()
+            commands = [
+                Returned([item.id for item in attempts], [item.attempt for item in attempts], [True] * len(attempts))
+            ]
+        for command in commands:
+            if isinstance(command, Message):
+                self._report(command)
+        self.send(Returned([], [], []))
 
     def _end(self, command: EndAgent) -> None:
         if self.ended.done():
@@ -298,7 +331,10 @@ class Agent:
         if self._pending:
             inputs = [*self._pending, *inputs]
             self._pending = []
-        if self._is_closed or self.ended.done():
+        if self.ended.done():
+            self._pending = [*inputs]  # for the account of the tasks
+            return
+        if self._is_closed:
             return
         now = time.monotonic()
         core = self._core
@@ -350,8 +386,9 @@ class StatusFile:
 
     def write(self, text: str) -> None:
         if self._descriptor is not None:
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
+            with contextlib.suppress(OSError):  # no space, or no file may grow: the log has the text, too
+                os.ftruncate(self._descriptor, 0)
+                os.pwrite(self._descriptor, text.encode("utf-8", "replace"), 0)
 
     def write_error(self, error: Exception) -> None:
         self.write(str(error) if isinstance(error, ScalerError) else f"{type(error).__name__}: {error}")

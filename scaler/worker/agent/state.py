@@ -452,6 +452,12 @@ class ExecutorBase:
         self.queue.remove(items)
         self.returned(items, started=False)
 
+    def close(self) -> None:
+        """Give back all attempts that have not begun, and report those that have: the agent ends."""
+        begun = [item for item in self.queue.attempts.values() if item.executor]
+        self.returned(self.queue.drain(), started=False)
+        self.returned(begun, started=True)
+
     def send(self, message: Message) -> None:
         self._close_done()
         self.commands.append(message)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaler.protocol.messages import Drain, ManagerStatus, Outcome, Started, Suspended, UnitState, UnitStatus
+from scaler.protocol.messages import Drain, ManagerStatus, Outcome, Returned, Started, Suspended, UnitState, UnitStatus
 from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.interruptions import MAX_AT_TIME_LIMIT, MAX_INTERRUPTED
 from tests.unit.scheduler.driver import Cluster
@@ -36,6 +36,22 @@ def test_of_tasks_that_were_lost_together_only_the_one_that_takes_workers_down_a
     assert b"attempt 3, alone: worker manager-3 (host, pid 1) was killed" in text
     others = [cluster.outcome(client, task) for task in tasks if task != culprit]
     assert others == [Outcome.SUCCESS] * 3, "its neighbours were not charged, with one retry each"
+
+
+def test_a_worker_that_accounts_for_its_tasks_is_the_fault_of_no_task_that_has_not_begun_there() -> None:
+    """Its worker cannot start processors, say. More workers end so than make a task poison."""
+    cluster = Cluster()
+    client = cluster.client()
+    once, other = [*cluster.submit(client, 1, retries=0), *cluster.submit(client, 1)]
+    for number in range(5):
+        worker = cluster.worker(f"w{number}", slots=2)
+        assert set(cluster.on(worker)) == {once, other}
+        cluster.say(worker, Returned([], [], []))
+        cluster.leave(worker, "no processor can start")
+    worker = cluster.worker("good", slots=2)
+    for task in (once, other):
+        cluster.finish(worker, task)
+        assert cluster.outcome(client, task) is Outcome.SUCCESS
 
 
 def test_what_runs_alone_has_nothing_beside_it_and_says_so() -> None:
