@@ -140,21 +140,29 @@ class GarbagePolicy:
         self._collected_ns = now_ns
         self._checked_ns = now_ns if not self._max_growth_bytes else 0  # the first task is the measure of the others
         self._trim_above = 0
-        self.is_due = False
-        """A task has run since the last check of an idle processor."""
+        self.pause_ns: int | None = None
+        """How long the processor is to be idle before `idle` is called again; None: not before the next task."""
+        self._is_checked = True
+        """Whether memory was checked since the last task."""
         self.measured_bytes = 0
         """Private memory after the last task; 0: it was not measured after that one."""
 
     def after_task(self, now_ns: int) -> None:
         """Do what is due. Cheap when nothing is."""
-        self.is_due = True
+        self.pause_ns, self._is_checked = CHECK_NS, False
         if now_ns - self._checked_ns >= CHECK_NS:
             self._check(now_ns)
 
     def idle(self, now_ns: int) -> None:
-        """Check once more after the last task."""
-        self._check(now_ns)
-        self.is_due = False
+        """Check once more after the last task; after another interval, give back all that no task needs."""
+        if not self._is_checked:
+            self._check(now_ns)
+            self.pause_ns, self._is_checked = self._interval_ns or None, True
+            return
+        self._trim()
+        self._collected_ns = now_ns
+        self.measured_bytes = private_bytes()
+        self.pause_ns = None
 
     def _check(self, now_ns: int) -> None:
         self._checked_ns = now_ns
@@ -236,7 +244,7 @@ class _Processor:
             ToProcessor.FORGET: self._functions.forget,
             ToProcessor.STORAGE: self._use_storage,
         }
-        self._garbage = GarbagePolicy(config, self._objects.clear, self._report_worn, time.monotonic_ns())
+        self._garbage = GarbagePolicy(config, self._drop_caches, self._report_worn, time.monotonic_ns())
         self._poll = select.poll()
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
@@ -259,7 +267,7 @@ class _Processor:
                     datagram, _ = receive(tasks, socket.MSG_DONTWAIT)
                 except BlockingIOError:
                     self._results.flush()
-                    if self._garbage.is_due and not self._poll.poll(CHECK_NS / 1e6):
+                    while (pause_ns := self._garbage.pause_ns) is not None and not self._poll.poll(pause_ns / 1e6):
                         self._garbage.idle(time.monotonic_ns())
                     datagram, _ = receive(tasks)
                 if not datagram:
@@ -304,6 +312,10 @@ class _Processor:
         """Take in all announcements that have come."""
         while self._read_announcement():
             pass
+
+    def _drop_caches(self) -> None:
+        self._read_all()  # what the client has released is forgotten
+        self._objects.clear()
 
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))

@@ -1,0 +1,71 @@
+"""What waits for many futures keeps none that it has given: `add` in an endless loop takes no memory."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from scaler import AsyncClient, Client, ScalerFuture
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    with Client(processes=False) as connected:
+        yield connected
+
+
+def test_as_completed_of_asyncio_keeps_no_future_that_it_has_given() -> None:
+    async def run() -> list[weakref.ref[Any]]:
+        found = []
+        async with AsyncClient(processes=False) as client:
+            completed = client.as_completed([await client.submit(bytes, 10)])
+            async for future in completed:
+                found.append(weakref.ref(future))
+                if len(found) > 3:
+                    break
+                completed.add(await client.submit(bytes, 10))
+                del future
+            gc.collect()
+            return found[:2]
+
+    assert [each() for each in asyncio.run(run())] == [None, None]
+
+
+def test_a_future_that_was_given_is_not_given_again(client: Client) -> None:
+    future = client.submit(bytes, 10)
+    completed = client.as_completed([future, future])
+    assert next(completed) is future
+    completed.add(future)
+    assert list(completed) == []
+
+
+def of_as_completed(client: Client, futures: list[ScalerFuture]) -> Any:
+    waiting = client.as_completed(futures)
+    for future in futures:
+        assert next(waiting) is future
+    return waiting
+
+
+def of_a_bar(_: Client, futures: list[ScalerFuture]) -> Any:
+    from scaler.client.map import Progress  # noqa: PLC0415 (tqdm takes a while to import)
+
+    bar = Progress("tasks", (futures,))
+    for future in futures:
+        bar.count_future(future)
+    return bar
+
+
+@pytest.mark.parametrize("keep", [of_as_completed, of_a_bar])
+def test_futures_that_were_counted_are_released(client: Client, keep: Callable[..., Any]) -> None:
+    futures = [client.submit(bytes, 10) for _ in range(3)]
+    kept = keep(client, futures)
+    found = [weakref.ref(each) for each in futures]
+    futures.clear()
+    gc.collect()
+    assert [each() for each in found] == [None] * 3
+    del kept
