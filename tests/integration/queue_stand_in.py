@@ -140,8 +140,9 @@ def main(directory: Path, command: str, arguments: list[str]) -> None:
         case "qselect":
             if "-x" in arguments and (directory / "no-history").exists():
                 sys.exit("qselect: PBS is not configured to maintain job history")
-            name = option(arguments, "-N")
-            print("\n".join(job_id for job_id, job in jobs.items() if job["name"] == name))
+            name, ended = option(arguments, "-N"), option(arguments, "-s") == "F"
+            own = [job_id for job_id, job in jobs.items() if job["name"] == name]
+            print("\n".join(job_id for job_id in own if (code_of(directory, job_id) is not None) is ended))
         case "qstat":
             for job_id in arguments[arguments.index("-f") + 1 :]:
                 sys.stdout.write(pbs_job(directory, job_id, jobs[job_id]))

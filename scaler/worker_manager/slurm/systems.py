@@ -13,6 +13,8 @@ from scaler.worker_manager.backend import ENDED
 from scaler.worker_manager.polled import MIN_REMAINING_SECONDS, SeenUnit
 from scaler.worker_manager.slurm import SlurmConfig
 
+ENDED_LISTED = 500
+"""Jobs of PBS that have ended last."""
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 _FAILURES = {
     "BOOT_FAIL": "its node did not boot",
@@ -124,10 +126,11 @@ class Slurm(BatchSystem):
         ]
 
     def submitted(self, output: str, count: int) -> list[str]:
-        found = re.findall(r"^(\d+)(?:;\S*)?\s*$", output, re.MULTILINE)
+        # A site's wrapper may print before it, or leave out --parsable.
+        found = re.findall(r"^(?:Submitted batch job )?(\d+)(?:;\S*| on cluster \S+)?\s*$", output, re.MULTILINE)
         if not found:
             raise ValueError(f"sbatch did not print the id of a job: {output[:200]!r}")
-        job_id = found[-1]  # a site's wrapper prints before it
+        job_id = found[-1]
         return [f"{job_id}_{index}" for index in range(count)] if count > 1 else [job_id]
 
     def dry_run(self, submit: Sequence[str]) -> list[str]:
@@ -240,9 +243,10 @@ class Pbs(BatchSystem):
 
     def listing(self, config: SlurmConfig, name: str) -> list[str]:
         del config
-        # A server without job_history_enable refuses -x.
-        ids = f"ids=$(qselect -x -N {name} 2>/dev/null) || {{ x=; ids=$(qselect -N {name}) || exit; }}"
-        return ["sh", "-c", f'x=-x; {ids}; [ -z "$ids" ] || exec qstat $x -f $ids']
+        # A server without job_history_enable refuses -x; one that has it keeps ended jobs for two weeks.
+        alive = f"alive=$(qselect -N {name}) || exit"
+        ended = f"ended=$(qselect -x -s F -N {name} 2>/dev/null | tail -n {ENDED_LISTED})"
+        return ["sh", "-c", f'{alive}; {ended}; [ -z "$alive$ended" ] || exec qstat ${{ended:+-x}} -f $alive $ended']
 
     def listed(self, output: str, name: str) -> Listed:
         jobs: dict[str, dict[str, str]] = {}

@@ -104,6 +104,7 @@ def test_an_answer_without_the_id_of_a_job_is_an_error(name: str) -> None:
 def test_what_a_site_prints_around_the_id_does_not_matter() -> None:
     assert SLURM.submitted("42\nunread messages\n77;main\n", 2) == ["77_0", "77_1"]
     assert SLURM.submitted("77\n", 1) == ["77"]
+    assert SLURM.submitted("Submitted batch job 77 on cluster main\n", 1) == ["77"]
     assert PBS.submitted("welcome\n77.server\n", 1) == ["77.server"]
     assert LSF.submitted("Job <77> is submitted to default queue <normal>.\n", 1) == ["77"]
 
