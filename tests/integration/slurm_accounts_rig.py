@@ -35,12 +35,16 @@ AccountingStorageHost=127.0.0.1
 AccountingStoragePort={port}
 AccountingStoragePass={directory}/munge/socket
 AccountingStorageEnforce=limits
+MaxArraySize=1
 """
 
 
 @contextmanager
 def slurm_with_accounts(directory: Path) -> Iterator[SlurmCluster]:
-    """Yield a running Slurm whose cluster, tests, keeps limits of accounts. Skips the test where there can be none."""
+    """Yield a running Slurm whose cluster, tests, allows no arrays and keeps limits of accounts.
+
+    Skips the test where there can be none.
+    """
     missing = missing_programs() or ", ".join(name for name in PROGRAMS if not shutil.which(name, path=search_path()))
     if missing:
         pytest.skip(f"THERE IS NO SLURM WITH A DATABASE HERE, so no limit of accounts is tested: {missing}")
