@@ -35,12 +35,14 @@ class Bar(NamedTuple):
     inputs: float = 0.0
     """Seconds from its start until its stored inputs were there."""
     inputs_bytes: int = 0
+    failed: float = 0.0
+    """The share of it that failed, up to 1."""
 
 
 class Block(NamedTuple):
     """Tasks that are only counted: between two times in unix seconds, and for how many seconds they ran together.
 
-    function: empty when it is not known, or when they are of several.
+    function: empty when it is not known, or when they are of several. failed: how many failed, of a chunk its share.
     """
 
     start: float
@@ -48,11 +50,17 @@ class Block(NamedTuple):
     tasks: int
     busy: float
     function: str = ""
+    failed: float = 0.0
 
     def joined(self, other: Block) -> Block:
-        end = max(self.end, other.end)
-        function = self.function if self.function == other.function else ""
-        return Block(min(self.start, other.start), end, self.tasks + other.tasks, self.busy + other.busy, function)
+        return Block(
+            min(self.start, other.start),
+            max(self.end, other.end),
+            self.tasks + other.tasks,
+            self.busy + other.busy,
+            self.function if self.function == other.function else "",
+            self.failed + other.failed,
+        )
 
 
 @dataclass(slots=True)
@@ -76,9 +84,9 @@ class Omitted:
         self._lanes: dict[LaneKey, list[Block]] = {}
         self._count = 0
 
-    def add(self, key: LaneKey, began_us: int, until_us: int, tasks: int, busy_us: int, function: str = "") -> None:
+    def add(self, key: LaneKey, block: Block) -> None:
+        """Add a block, whose times are microseconds."""
         blocks = self._lanes.setdefault(key, [])
-        block = Block(began_us, until_us, tasks, busy_us, function)
         if blocks and (joined := blocks[-1].joined(block)).end - joined.start <= FINE_US:
             blocks[-1] = joined
             return

@@ -178,7 +178,7 @@ class Model:
                 self._add(decode(TaskRow, {"reported_at": reported_at, **each}))
         for block in decode_list(BlockRow, document.get("blocks")):
             self._set_clock(block.worker, block.clock_zero)
-            self.omitted.add((block.worker, block.lane), *block[2:6])
+            self.omitted.add((block.worker, block.lane), Block(*block[2:6]))
         self._reported_at = max(self._reported_at, reported_at)
         self.has_past = self.has_past or "audit" not in document
         # After a break that was too long to go on, the scheduler tells the past again.
@@ -253,8 +253,8 @@ class Model:
         del self._tasks[oldest.id]
         if oldest.lane:
             end_us = oldest.began_us + oldest.duration_us
-            key, us = (oldest.worker, oldest.lane), oldest.duration_us
-            self.omitted.add(key, oldest.began_us, end_us, 1, us, oldest.function)
+            block = Block(oldest.began_us, end_us, 1, oldest.duration_us, oldest.function, oldest.failed_share)
+            self.omitted.add((oldest.worker, oldest.lane), block)
 
     def _placed(self, task: TaskRow) -> TaskRow:
         """Return a task with its times by the present estimate of its worker's clock."""
@@ -334,7 +334,7 @@ class Model:
     def lanes(self, since: float = -inf, until: float = inf, resolution: float = 0.0) -> dict[LaneKey, Lane]:
         """Return what ran on each lane between these times (unix seconds).
 
-        resolution: tasks that took fewer seconds, unless they failed, are in blocks of at most this many seconds.
+        resolution: tasks that took fewer seconds are in blocks of at most this many seconds.
         """
         now = self.now
         lanes = {(worker.name, lane): Lane() for worker in self.status.workers for lane in range(1, worker.slots + 1)}
@@ -345,11 +345,11 @@ class Model:
             end = now if task.ended_at is None else min(task.ended_at, now)
             if end >= since and start <= until:
                 lane = lanes.setdefault((task.worker, task.lane), Lane())
-                if end - start < resolution and not task.failed:
-                    lane.blocks.append(Block(start, end, 1, end - start, task.function))
+                if end - start < resolution:
+                    lane.blocks.append(Block(start, end, 1, end - start, task.function, task.failed_share))
                 else:
                     inputs = min(task.inputs_us / 1e6, end - start), task.inputs_bytes
-                    lane.bars.append(Bar(start, end, task.id, task.function, task.state, *inputs))
+                    lane.bars.append(Bar(start, end, task.id, task.function, task.state, *inputs, task.failed_share))
         for key, blocks in self.omitted.blocks(self._clocks):
             found = [block for block in blocks if block.end >= since and block.start <= until]
             if found:

@@ -57,6 +57,8 @@ class TaskRow(NamedTuple):
     failures: Annotated[int, Column(help="Earlier attempts that raised an exception of its retry_on")] = 0
     losses: Annotated[int, Column(help="Earlier attempts that ended with their process or worker")] = 0
     tags: Annotated[str, Column(help="Its tags, with commas between them")] = ""
+    calls: Annotated[int, Column(help="Calls that ended in a chunk that failed; 0: not known, or a single call")] = 0
+    failed_calls: Annotated[int, Column(help="Calls of these that failed")] = 0
     began_us: Annotated[int, INTERNAL] = 0
     """When it began, by the monotonic clock of its worker; 0 without a lane."""
     clock_zero: Annotated[float, INTERNAL] = 0.0
@@ -73,6 +75,13 @@ class TaskRow(NamedTuple):
     @property
     def failed(self) -> Annotated[bool, Column()]:
         return self.state not in NO_FAILURE
+
+    @property
+    def failed_share(self) -> float:
+        """How much of the task failed: of a chunk, the share of its calls."""
+        if not self.failed:
+            return 0.0
+        return min(1.0, self.failed_calls / self.calls) if self.calls else 1.0
 
     def has_tag(self, tag: str) -> bool:
         return f"{TAGS_BETWEEN}{tag}{TAGS_BETWEEN}" in f"{TAGS_BETWEEN}{self.tags}{TAGS_BETWEEN}"

@@ -29,6 +29,7 @@ from scaler.protocol.monitor_rows import (
     IncidentRow,
     TaskRow,
 )
+from scaler.scheduler.core.attempt_texts import together
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
@@ -296,7 +297,7 @@ class Events:
 def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
     outcome = ended.outcomes[index]
     (group, worker), record = ended.run_of(index), ended.record_of(index)
-    text, traceback = "; ".join(record.texts), ""
+    text, traceback = together(record.texts), ""
     if record.failed_input is not None or outcome not in (Outcome.SUCCESS, Outcome.CANCELLED):
         failure = ended.failure(index)
         text, traceback = failure.text, failure.traceback
@@ -318,6 +319,8 @@ def ended_row(ended: TasksEnded, index: int, at: float) -> TaskRow:
         failures=max(0, record.attempt - 1 - record.losses - record.uncharged),
         losses=record.losses,
         tags=_tags_of(group.spec),
+        calls=record.called[0],
+        failed_calls=record.called[1],
     )
 
 

@@ -83,7 +83,8 @@ class HistoryRecorder:
                 case TasksEnded():
                     for index in fact.failure_records:
                         if fact.outcomes[index] in _FAILED:
-                            self._minutes.failure(fact.run_of(index)[0].function.name, fact.failure(index).text)
+                            line = fact.failure(index).text.partition("\n")[0]
+                            self._minutes.failure(fact.run_of(index)[0].function.name, line)
                 case _:
                     pass
 

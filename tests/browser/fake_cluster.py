@@ -313,7 +313,10 @@ class FakeCluster:
         }
 
     def _heats(self, worker: int) -> Document:
-        """Every tenth worker is slow, on one rack the disk fills up, and one worker is alone with its function."""
+        """Every tenth worker is slow, on one rack the disk fills up, and one worker is alone with its function.
+
+        With fewer than four workers, their tasks are not compared.
+        """
         slow, full = worker % 10 == 9, worker // 4 == 2
         heats = {
             "failures": 0,
@@ -323,7 +326,7 @@ class FakeCluster:
             "cpu": None,
             "disk": 43 if full else 0,
         }
-        if worker == 5:
+        if worker == 5 or self.workers < 4:
             heats |= {"failures": None, "slowness": None}
         fault = "0.6 GiB of 10 GiB are free on the disk of its temporary files" if full else ""
         if slow:

@@ -369,7 +369,8 @@ def test_functions_show_how_far_they_are_and_when_they_will_have_ended(told: Tol
     assert row.progress_percent is not None
     assert progress.inner_text() == f"{int(row.progress_percent)} %"
     assert re.fullmatch(
-        rf"[\d,]+ done, {row.job_failed} failed, 2 running, 40 queued", progress.get_attribute("title") or ""
+        rf"[\d,]+ done, {row.job_failed} failed, 0 cancelled, 2 running, 40 queued",
+        progress.get_attribute("title") or "",
     )
     done = 100 * (row.job_ended - row.job_failed) / (row.job_ended + row.live)
     shown = float(progress.evaluate("cell => parseFloat(cell.style.getPropertyValue('--to-good'))"))
@@ -518,6 +519,14 @@ def test_tasks_that_are_not_listed_are_drawn_and_counted(server: WebServer, wind
     page.mouse.move(box["x"] + 200 + 145 / 300 * (width - 206), box["y"] + 34)
     page.locator(".tip", has_text="9,876 tasks, counted in 10.0 s").wait_for()
     assert "80 % of the time" in page.locator(".tip").inner_text()
+
+
+def test_the_map_of_workers_says_when_it_does_not_know(server: WebServer, windows: Windows) -> None:
+    cluster = FakeCluster(workers=1, tasks_per_second=0, at=time.time())
+    server.tell(cluster.status(), cluster.events(0.0))
+    page = windows.open(server.url + "/#/workers")
+    page.get_by_role("heading", name="Not known with fewer than 4 workers").wait_for()
+    assert "worse than the others" not in page.locator("main").inner_text()
 
 
 @pytest.mark.parametrize("width", [390, 700, 740, 960, 1000, 1120, 1160, 1280])

@@ -295,8 +295,8 @@ _LANE = {
     "lane": int,
     "manager": str,
     "gone": bool,
-    "bars": [(float, float, str, int, int, float, int)],
-    "blocks": [(float, float, int, float, int)],
+    "bars": [(float, float, str, int, int, float, int, float)],
+    "blocks": [(float, float, int, float, int, float)],
 }
 _TIMELINE = {
     "at": float,

@@ -37,13 +37,13 @@ def timeline_view(model: Model, seconds: float, since: float, until: float, reso
         return functions.setdefault(function, len(functions))
 
     def bar(of: Bar) -> list[object]:
-        start, end, task, function, state, inputs, size = of
+        start, end, task, function, state, inputs, size, failed = of
         names = task, place(function), states.setdefault(state, len(states))
-        return [round(start, 6), round(end, 6), *names, round(inputs, 6), size]
+        return [round(start, 6), round(end, 6), *names, round(inputs, 6), size, round(failed, 6)]
 
     def block(of: Block) -> list[object]:
-        start, end, tasks, busy, function = of
-        return [round(start, 6), round(end, 6), tasks, round(busy, 6), place(function)]
+        start, end, tasks, busy, function, failed = of
+        return [round(start, 6), round(end, 6), tasks, round(busy, 6), place(function), round(failed, 6)]
 
     lanes = [
         {

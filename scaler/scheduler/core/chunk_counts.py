@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Final
-
 from scaler.protocol.messages import Done, Outcome
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Task
 
-Called = Mapping[bytes, tuple[int, int]]
-NO_CALLS: Final[Called] = MappingProxyType({})
 _SENT_AGAIN = (
     Outcome.EXCEPTION,
     Outcome.PROCESSOR_DIED,
@@ -22,23 +16,23 @@ _SENT_AGAIN = (
 """A map whose chunk ends like this, before its worker could say how the calls ended, sends each call by itself."""
 
 
-def calls_of(message: Done) -> Called:
+def calls_of(message: Done) -> dict[bytes, tuple[int, int]]:
     """Return how many calls ended in each chunk and how many of these failed, by task."""
     failed = message.failed_calls or [0] * len(message.calls)
     return {task: (ended, bad) for task, ended, bad in zip(message.ids, message.calls, failed, strict=True) if ended}
 
 
-def recount(state: ClusterState, task: Task, outcome: int, called: tuple[int, int] | None, duration_us: int) -> None:
+def recount(state: ClusterState, task: Task, outcome: int, duration_us: int) -> None:
     """Replace the one call, as which an ended task was counted, by the calls that ended in it.
 
-    called: how many calls ended and how many of these failed, by the worker; None: it did not say. Calls that did not
-    end there are no longer counted: their client submits them again.
+    Calls that did not end there are no longer counted: their client submits them again.
     """
     group, function = task.group, task.group.function
     submitted = group.calls.pop(task.id, 1)
     group.more -= submitted - 1
     state.more -= submitted - 1
     done = failed = cancelled = 0
+    called = state.called.get(task.id)
     if called is not None:
         ended, failed = called
         done = max(0, ended - failed)

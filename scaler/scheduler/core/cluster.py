@@ -86,6 +86,8 @@ class ClusterState:
         """Tasks in state Waiting or Delayed."""
         self.more = 0
         """Calls beyond one per living task: a chunk has several."""
+        self.called: dict[bytes, tuple[int, int]] = {}
+        """Of the chunks whose results are taken in: how many calls ended, and how many of those failed."""
         self.held: dict[Task, None] = {}
         """Waiting tasks that were submitted again and that workers may have: see `recovery`."""
         self.ended: dict[int, int] = dict.fromkeys(Outcome, 0)

@@ -228,7 +228,7 @@ def _ended(ended: TasksEnded, index: int, now: float) -> str:
             earlier = f"; before that, {'; '.join(before)}" if before else ""
             return f"it raised {' '.join(failure.split())}, {when}, in {attempt}{earlier}"
         case _:
-            return f"it failed {when}: {failure}"
+            return f"it failed {when}: {_line(failure)}"
 
 
 def _seconds(seconds: float) -> str:

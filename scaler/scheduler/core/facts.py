@@ -29,6 +29,10 @@ _ENTRY_BYTES = 512
 """Memory of a task's entry in the logs beside its text."""
 
 
+NO_CALLS = (0, 0)
+"""Of a task that is no chunk."""
+
+
 @dataclass(slots=True, eq=False)
 class FailureRecord:
     """What the history has of a task that did not succeed at its first attempt.
@@ -45,14 +49,16 @@ class FailureRecord:
     uncharged: int = 0
     """How many attempts count neither as losses nor as retries."""
     failed_input: tuple[str, bytes] | None = None
+    called: tuple[int, int] = NO_CALLS
+    """Of a chunk: how many calls ended, and how many of those failed."""
 
     @classmethod
-    def of(cls, task: Task, payload: bytes) -> FailureRecord:
+    def of(cls, task: Task, payload: bytes, called: tuple[int, int]) -> FailureRecord:
         """Return the record of a task in its last state."""
         attempt, errors = task.number if task.state is not TERMINATED else task.number - 1, task.errors
         if errors is None:
-            return cls(attempt, payload, [])
-        return cls(attempt, payload, errors.texts, errors.losses, errors.uncharged, errors.failed_input)
+            return cls(attempt, payload, [], called=called)
+        return cls(attempt, payload, errors.texts, errors.losses, errors.uncharged, errors.failed_input, called)
 
 
 _FIRST_ATTEMPT = FailureRecord(1, b"", [])

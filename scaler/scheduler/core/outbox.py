@@ -35,7 +35,7 @@ from scaler.scheduler.core.commands import (
     WriteJournal,
 )
 from scaler.scheduler.core.data.links import link
-from scaler.scheduler.core.facts import Fact, FailureRecord, TasksEnded
+from scaler.scheduler.core.facts import NO_CALLS, Fact, FailureRecord, TasksEnded
 from scaler.scheduler.core.followers import Follower
 from scaler.scheduler.core.state import ClientRecord, Group, Task, Worker
 
@@ -87,7 +87,9 @@ class Outbox:
         if group is not ended.group or task.state is not ended.state:
             ended.begin_run(group, task.state)
         if outcome or task.errors is not None:
-            ended.failure_records[len(message.ids)] = FailureRecord.of(task, payload if outcome else b"")
+            ended.failure_records[len(message.ids)] = FailureRecord.of(
+                task, payload if outcome else b"", self._state.called.get(task.id, NO_CALLS)
+            )
         message.ids.append(task.id)
         message.outcomes.append(outcome)
         message.payloads.append(payload)

@@ -40,11 +40,20 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.scheduler.core.accounts import ENTRY_BYTES, REFERENCE_BYTES
+from scaler.scheduler.core.attempt_texts import at_limit, together
 from scaler.scheduler.core.changes import Changes, Dispatched, FailedInput, GivenBack, Recovered, ValueRetained
-from scaler.scheduler.core.chunk_counts import NO_CALLS, calls_of, recount
+from scaler.scheduler.core.chunk_counts import calls_of, recount
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.durations import Timing
-from scaler.scheduler.core.facts import FailureRecord, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
+from scaler.scheduler.core.facts import (
+    NO_CALLS,
+    FailureRecord,
+    Incident,
+    SlotsWorked,
+    TaskRetried,
+    TasksEnded,
+    TasksStarted,
+)
 from scaler.scheduler.core.followers import MAX_FOLLOWERS, followers_of
 from scaler.scheduler.core.interruptions import interrupt, time_limit_text
 from scaler.scheduler.core.outbox import Outbox
@@ -123,8 +132,6 @@ class Tasks:
         self._outbox = outbox
         self._batch = NO_BATCH
         """The Done that is taken in."""
-        self._called = NO_CALLS
-        """By task of this Done: how many calls of a chunk ended, and how many of those failed."""
         self._delayed: list[tuple[float, int, Task]] = []
         self._sequence = 0
         self._cancels: deque[tuple[ClientRecord, Iterator[bytes]]] = deque()
@@ -338,7 +345,7 @@ class Tasks:
         self._batch = batch
         worker_tasks = worker.tasks
         cpu_us, peak_bytes, inputs_us = message.cpu_us, message.peak_bytes, message.inputs_us
-        self._called = calls_of(message) if message.calls else NO_CALLS
+        self._state.called = calls_of(message) if message.calls else {}
         healthy = False
         measured: dict[Timing, None] = {}
         ran = worker.note_done(message, self._state.now)
@@ -389,7 +396,7 @@ class Tasks:
                 self._ended_without_result(worker, task, Outcome(outcome), payload, costs, now)
         for timing in measured:
             timing.refresh(worker.paces)
-        self._batch, self._called = NO_BATCH, NO_CALLS
+        self._batch, self._state.called = NO_BATCH, {}
         self.settle(batch)
         worker.note_progress(now, healthy)
 
@@ -451,11 +458,11 @@ class Tasks:
                 raised = failure_texts(outcome, payload).text[:MAX_ATTEMPT_ERROR_TEXT]
                 self._retry(worker, task, Outcome.EXCEPTION, payload, f" on {worker.title}: it raised {raised}", now)
             case Outcome.PROCESSOR_DIED | Outcome.WORKER_LOST | Outcome.CANCELLED | Outcome.OUT_OF_MEMORY:
-                at_limit = _AT_LIMIT.get(outcome, Outcome.WORKER_LOST)
+                at_last = _AT_LIMIT.get(outcome, Outcome.WORKER_LOST)
                 if outcome == Outcome.PROCESSOR_DIED:
                     worker.note_failure()
                 why = failure_texts(outcome, payload).text
-                self._retry(worker, task, at_limit, payload, f" on {worker.title}: {why}", now)
+                self._retry(worker, task, at_last, payload, f" on {worker.title}: {why}", now)
             case Outcome.REJECTED | Outcome.POISON | Outcome.TIMED_OUT | Outcome.OBJECT_LOST | Outcome.MEMORY_LIMIT:
                 self.end(task, outcome, payload, *costs)
             case Outcome.SUCCESS | Outcome.EXCEPTION:
@@ -523,7 +530,7 @@ class Tasks:
         lost = self._isolate(task, worker)
         if was_alone and lost >= POISON_WORKERS:
             errors.texts.append(f"attempt {task.number}, alone: {text}")
-            why = f"the task was running on {counted(lost, 'worker')} that were lost: " + "; ".join(errors.texts)
+            why = f"the task was running on {counted(lost, 'worker')} that were lost\n{together(errors.texts)}"
             self.end(task, Outcome.POISON, why.encode())
         else:
             self._retry(worker, task, Outcome.WORKER_LOST, b"", f": {text}", now)
@@ -615,7 +622,7 @@ class Tasks:
 
     # -- once more
 
-    def _retry(self, worker: Worker, task: Task, at_limit: Outcome, payload: bytes, why: str, now: float) -> None:
+    def _retry(self, worker: Worker, task: Task, outcome: Outcome, payload: bytes, why: str, now: float) -> None:
         """Charge a task for a failure; run it again, on another worker if there is one, or end it at its limit.
 
         Its own exceptions count against `retries`, losses of its process or worker against `losses`. why: follows the
@@ -628,9 +635,9 @@ class Tasks:
         if len(errors.texts) < MAX_ATTEMPT_ERRORS:
             errors.texts.append(error)
         spec = task.group.spec
-        if at_limit is Outcome.EXCEPTION:
+        if outcome is Outcome.EXCEPTION:
             if errors.failures >= spec.retries:
-                self.end(task, at_limit, payload)
+                self.end(task, outcome, payload)
                 return
             errors.failures += 1
             self.drop_late(payload)
@@ -639,13 +646,12 @@ class Tasks:
             limit = spec.max_losses
             if errors.losses >= limit:
                 option = "losses" if spec.losses and spec.retries else "retries"
-                tried = f"tried {counted(number, 'time')}, {option}={limit}"
-                doubt = "; it may have run" if limit == 0 else ""
-                self.end(task, at_limit, f"{tried}{doubt}: {'; '.join(errors.texts)}".encode())
+                self.end(task, outcome, at_limit(errors.texts, number, option, limit).encode())
                 return
             errors.losses += 1
             delay = RETRY_BACKOFF.seconds(errors.losses)
-        self._outbox.publish(Incident("retried", f"task {task.id.hex()}", error, {"task": task.id.hex()}))
+        line = error.partition("\n")[0]
+        self._outbox.publish(Incident("retried", f"task {task.id.hex()}", line, {"task": task.id.hex()}))
         if self._outbox.is_watched:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         errors.avoid_until = now + delay + AVOID_SECONDS
@@ -800,8 +806,8 @@ class Tasks:
             if size_bytes == STORED_REFERENCE_BYTES and is_stored(payload):
                 self._objects.use(payload[1:17], pinned=deliver)
             self._outbox.finish(task, outcome, payload if deliver else b"", duration_us, cpu_us, peak_bytes)
-        if group.calls or self._called:
-            recount(self._state, task, outcome, self._called.get(task.id), duration_us)
+        if group.calls or self._state.called:
+            recount(self._state, task, outcome, duration_us)
         if not group.live:
             self.drop_group(group)
 
@@ -838,7 +844,7 @@ class Tasks:
             counts.failed += 1
         if not is_kept or (task.errors is not None and task.errors.failed_input is not None):
             return
-        record = FailureRecord.of(task, payload)
+        record = FailureRecord.of(task, payload, self._state.called.get(task.id, NO_CALLS))
         state, group = self._state, task.group
         profile = [duration_us], [cpu_us], [peak_bytes]
         where = task.state.alone(task.id) if type(task.state) is Terminated else task.state

@@ -23,6 +23,7 @@ from scaler.ids import PEER_ID_BYTES
 from scaler.processes import describe_exit
 from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
 from scaler.texts import escaped
+from scaler.worker.agent.crash_text import with_crash
 from scaler.worker.agent.events import (
     AgentInput,
     DispatchTasks,
@@ -364,8 +365,7 @@ class ProcessorAgent(Agent):
                 if evidence := self._kernel_kills.evidence():
                     event, text = ProcessorEvent.OUT_OF_MEMORY, f"{text}: {evidence}"
             crash = os.pread(processor.crash_text, CRASH_TEXT_BYTES, 0).decode("utf-8", "replace").strip()
-            text = f"{text}\n{crash}" if crash else text
-            self.take_soon(ProcessorReported(number, event, text))
+            self.take_soon(ProcessorReported(number, event, with_crash(text, crash)))
 
     def _on_readable(self, number: int) -> None:
         self.take_soon(*self._read(number, MAX_READ_PER_WAKEUP))

@@ -9,6 +9,7 @@ import pytest
 from scaler.monitor.lanes import MAX_BLOCKS, Bar, Block, Lane, Omitted
 from scaler.monitor.model import COARSE_SECONDS, FINE_SECONDS, MAX_TASKS, Model
 from scaler.monitor.trace import trace
+from scaler.protocol.monitor_rows import TaskRow
 
 COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at", "duration_us", "text"]
 COLUMNS += ["lane", "began_us", "clock_zero"]
@@ -157,7 +158,7 @@ def test_a_task_whose_worker_was_lost_ends_on_its_lane() -> None:
     lost = done("a", 99.5, "worker_lost")
     lost[-3:] = [0, 0, 0.0]
     model.apply_events(events(101.0, lost))
-    assert model.lanes()["w", 2].bars == [Bar(98.0, 99.5, "a", "work", "worker_lost")]
+    assert model.lanes()["w", 2].bars == [Bar(98.0, 99.5, "a", "work", "worker_lost", failed=1.0)]
 
 
 def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> None:
@@ -190,7 +191,7 @@ def test_a_running_task_is_not_forgotten_before_its_end() -> None:
 def test_blocks_of_a_long_time_are_joined_and_none_is_lost() -> None:
     omitted = Omitted()
     for number in range(3 * MAX_BLOCKS):
-        omitted.add(("w", 1), number * 500_000, number * 500_000 + 250_000, 10, 100_000)
+        omitted.add(("w", 1), Block(number * 500_000, number * 500_000 + 250_000, 10, 100_000))
     ((_, blocks),) = omitted.blocks({"w": 0.0})
     assert len(blocks) <= MAX_BLOCKS
     assert sum(block.tasks for block in blocks) == 30 * MAX_BLOCKS
@@ -245,3 +246,22 @@ def test_a_past_that_is_told_again_after_a_break_adds_no_second_decision_or_inci
     model.apply_events({"at": 5.0, "decisions": [decision, later], "incidents": [incident]})
     assert [row.at for row in model.decisions] == [1.0, 4.0]
     assert [row.at for row in model.incidents] == [2.0]
+
+
+def test_a_lane_is_red_by_the_share_that_failed() -> None:
+    model = Model()
+    ends = [ZERO + 0.001 * number for number in range(1, 1001)]
+    states = ["exception" if number % 500 == 7 else "done" for number in range(1000)]
+    rows = [done(f"{place:032x}", end, state) for place, (end, state) in enumerate(zip(ends, states, strict=True))]
+    model.apply_events(events(1e6, *rows))
+    lane = model.lanes(resolution=60.0)["w", 1]
+    assert not lane.bars
+    assert sum(block.failed for block in lane.blocks) == 2
+    assert sum(block.tasks for block in lane.blocks) == 1000
+
+
+def test_a_chunk_of_a_map_is_red_by_the_share_of_its_items_that_failed() -> None:
+    row = TaskRow(id="a", state="exception", calls=40, failed_calls=1)
+    assert row.failed_share == 1 / 40
+    assert row._replace(calls=0, failed_calls=0).failed_share == 1.0
+    assert row._replace(state="done").failed_share == 0.0

@@ -153,7 +153,8 @@ def test_a_part_of_the_timeline_has_what_ran_in_it_and_counts_what_is_too_short_
     (lane, _) = asked("/api/timeline?resolution=2", monitor)["lanes"]
     assert lane["bars"] == []
     assert [block[2] for block in lane["blocks"]] == [2, 2, 2, 2, 1]
-    assert lane["blocks"][0] == [0.5, 2.0, 2, 1.0, 0]
+    assert {block[5] for block in lane["blocks"]} == {0.0}
+    assert lane["blocks"][0] == [0.5, 2.0, 2, 1.0, 0, 0.0]
 
 
 def test_a_trace_is_a_download() -> None:

@@ -61,7 +61,8 @@ def test_a_task_that_failed_at_each_attempt_counts_them_all() -> None:
         watched.cluster.wait(0.25)
     (row,) = rows(watched.report())
     assert (row["attempt"], row["max_attempts"]) == (2, 2)
-    assert row["text"].startswith("tried 2 times, retries=1: attempt 1 on ")
+    worker = "manager-1 (host, pid 1)"
+    assert row["text"] == f"killed, 2 attempts, retries=1\nattempts 1 and 2 on {worker}: killed"
 
 
 def test_a_task_that_was_cancelled_before_it_was_sent_never_started() -> None:

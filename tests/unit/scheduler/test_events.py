@@ -108,6 +108,8 @@ def test_a_task_that_ended_has_a_row_with_all_that_is_known_of_it() -> None:
             "failures": 0,
             "losses": 0,
             "tags": "",
+            "calls": 0,
+            "failed_calls": 0,
             "began_us": 0,
             "clock_zero": 0.0,
         }

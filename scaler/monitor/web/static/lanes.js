@@ -16,8 +16,8 @@ export function laidOut(timeline) {
   return {
     lanes: lanes.map(({ worker, lane, gone, bars, blocks }, place) => ({
       worker, lane, gone, height, top: place * height,
-      bars: bars.map(([start, end, task, name, state, inputs, size]) => ({ start, end, task, function: functions[name], state: states[state], inputs, size })),
-      blocks: blocks.map(([start, end, tasks, busy, name]) => ({ start, end, tasks, busy: Math.min(1, busy / (end - start || 1)), function: functions[name] })),
+      bars: bars.map(([start, end, task, name, state, inputs, size, failed]) => ({ start, end, task, function: functions[name], state: states[state], inputs, size, failed })),
+      blocks: blocks.map(([start, end, tasks, busy, name, failed]) => ({ start, end, tasks, failed, busy: Math.min(1, busy / (end - start || 1)), function: functions[name] })),
     })),
     height: lanes.length * height,
   };

@@ -38,3 +38,6 @@ export function again(store, id) {
 }
 
 export const nothing = (title, text) => [h("h3", {}, title), h("p", {}, text)];
+
+/** A finding: what is wrong, what to change, and where that is described. */
+export const advice = (each) => h("li", { class: "finding" }, h("span", {}, each.text), h("span", {}, h("b", {}, each.advice)), h("span", { class: "reason" }, `See ${each.page}`));

@@ -4,7 +4,7 @@ import { calls } from "./calls.js";
 import { chart } from "./charts.js";
 import { ask, choice, fill, h, href, panel, setText } from "./dom.js";
 import { age, bytes, clock, count, counted, glyph, percent, short, span, stateClass, stateName } from "./format.js";
-import { noTasks, noWorkers, nothing } from "./notices.js";
+import { advice as finding, noTasks, noWorkers, nothing } from "./notices.js";
 
 const NOW = ["running", "ready", "waiting", "suspended", "assigned"];
 const NOTES = 12;
@@ -148,7 +148,7 @@ export function overview(store) {
     try {
       const { findings } = await ask("api/findings", asking.signal);
       advicePanel.hidden = findings.length === 0;
-      fill(advice, findings.map((each) => h("li", { class: "finding" }, h("span", {}, each.text), h("span", {}, h("b", {}, each.advice)), h("span", { class: "reason" }, `See ${each.page}`))));
+      fill(advice, findings.map(finding));
     } catch {
       // the state of the connection is shown already; it is asked again
     }

@@ -223,10 +223,13 @@ export function task(store, place) {
       ["Id", h("code", {}, row.id)],
     ].filter(Boolean).map(([name, value]) => h("div", { class: name === "Id" ? "long" : null }, h("dt", {}, name), h("dd", {}, value))));
     if (row.failed && row.attempt > 0 && !how.firstChild) fill(how, again(store, row.id));
+    // What follows the first line are attempts and frames, a line each.
+    const [first, ...more] = row.text.split("\n");
+    const lines = [...more, row.traceback].filter(Boolean).join("\n");
     errors.hidden = !row.text && !row.traceback;
-    setText(errorText, row.text);
-    setText(traceback, row.traceback);
-    traceback.hidden = !row.traceback;
+    setText(errorText, first);
+    setText(traceback, lines);
+    traceback.hidden = !lines;
   }
 
   return { title: `Task ${shortId(id)}`, element, update, close() { asking.abort(); } };

@@ -2,7 +2,7 @@
 
 import { colour, onTheme } from "./charts.js";
 import { ask, choice, fill, h, href, setText } from "./dom.js";
-import { bytes, clock, count, counted, glyph, middle, precise, shortId, span, stateName } from "./format.js";
+import { bytes, clock, count, counted, glyph, middle, percent, precise, short, shortId, span, stateName } from "./format.js";
 import { AXIS, GAP, bounded, laidOut, laneAt, placeAt, ticks, zoomed } from "./lanes.js";
 import { noTasks, noWorkers, nothing } from "./notices.js";
 
@@ -219,7 +219,7 @@ export function timeline(store) {
     to.restore();
   }
 
-  /** As high as the lane was busy with these tasks, and their number where it fits. */
+  /** As high as the lane was busy with these tasks, red by the share that failed, and their number where it fits. */
   function drawBlock(to, lane, block) {
     const x = xOf(block.start);
     const width = Math.max(1, xOf(block.end) - x);
@@ -229,6 +229,11 @@ export function timeline(store) {
     to.fillStyle = theme.colours[block.function ? places.get(block.function) ?? COLOURS : COLOURS];
     to.fillRect(x, lane.top + GAP / 2 + most - height, width, height);
     to.globalAlpha = 1;
+    if (block.failed) {
+      const share = height * block.failed / block.tasks;
+      to.fillStyle = theme.bad;
+      to.fillRect(x, lane.top + GAP / 2 + most - share, width, share);
+    }
     const left = Math.max(x, labels());
     const text = counted(block.tasks, "task");
     if (x + width - left < 30 || x + width - left < to.measureText(text).width + 8) return;
@@ -261,7 +266,7 @@ export function timeline(store) {
       to.fillRect(x, y + height / 2 - 0.5, width, 1);
     } else {
       to.fillRect(x, y, width, height);
-      if (bar.state !== "done") drawFailure(to, x, y, width, height);
+      if (bar.failed) drawFailure(to, x, y + height * (1 - bar.failed), width, height * bar.failed);
     }
     if (bar.task === chosen) {
       to.globalAlpha = 1;
@@ -273,16 +278,11 @@ export function timeline(store) {
     to.globalAlpha = 1;
   }
 
-  /** A frame and stripes, or a pin where those do not fit. */
+  /** A frame and stripes, or red where those do not fit. */
   function drawFailure(to, x, y, width, height) {
     to.strokeStyle = to.fillStyle = theme.bad;
-    if (width < 6) {
-      to.fillRect(x, y - 1, Math.max(2, width), height + 2);
-      to.beginPath();
-      to.moveTo(x - 3, y - 3);
-      to.lineTo(x + width + 3, y - 3);
-      to.lineTo(x + width / 2, y + 3);
-      to.fill();
+    if (width < 6 || height < 6) {
+      to.fillRect(x, y, width, height);
       return;
     }
     to.save();
@@ -318,8 +318,8 @@ export function timeline(store) {
   }
 
   const facts = ({ lane, bar, block }) => (block
-    ? [block.function || counted(block.tasks, "task"), `${counted(block.tasks, "task")}, counted in ${span(block.end - block.start)}`, `${Math.round(block.busy * 100)} % of the time`, `${precise(block.start)} on ${lane.worker}, lane ${lane.lane}`]
-    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, span(bar.end - bar.start), ...(bar.inputs > 0 ? [`inputs: ${bytes(bar.size)} in ${span(bar.inputs)}`] : []), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
+    ? [block.function || counted(block.tasks, "task"), `${counted(block.tasks, "task")}${block.failed ? `, ✕ ${short(block.failed)} failed` : ""}, counted in ${span(block.end - block.start)}`, `${Math.round(block.busy * 100)} % of the time`, `${precise(block.start)} on ${lane.worker}, lane ${lane.lane}`]
+    : [`${bar.function || "unnamed"}`, `${glyph(bar.state)} ${stateName(bar.state)}`, ...(bar.failed && bar.failed < 1 ? [`${percent(100 * bar.failed)} of its items failed`] : []), span(bar.end - bar.start), ...(bar.inputs > 0 ? [`inputs: ${bytes(bar.size)} in ${span(bar.inputs)}`] : []), `${precise(bar.start)} on ${lane.worker}, lane ${lane.lane}`, `task ${shortId(bar.task)}`]);
 
   function hover(event) {
     const found = find(event);

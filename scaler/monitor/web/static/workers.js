@@ -1,8 +1,8 @@
 // Workers and worker managers.
 
 import { ask, fill, h, href, panel, setText } from "./dom.js";
-import { NONE, bytes, count, money, percent, shortId, span } from "./format.js";
-import { noManagers, noWorkers, nothing } from "./notices.js";
+import { NONE, bytes, count, counted, money, percent, shortId, span } from "./format.js";
+import { advice, noManagers, noWorkers, nothing } from "./notices.js";
 import { logs } from "./logs.js";
 import { profileOf } from "./profile.js";
 import { columns, table } from "./table.js";
@@ -63,6 +63,17 @@ const MAP = columns("workers", {
 const LISTED = WORKERS.filter((column) => column.name === "name" || !IN_MAP.has(column.name));
 const MAX_BAD = 20;
 
+const PEERS = 4;  // workers among which tasks are compared
+
+/** What the map says while it is empty: that no worker is bad, only where that is known. */
+function verdict(rows) {
+  const unknown = rows.filter((row) => row.failures_heat === null || row.slowness_heat === null).length;
+  if (rows.length > 0 && unknown === 0) return nothing("No worker is worse than the others", "Their tasks of the same functions fail as seldom and take as long as those of others; memory, CPU and disk have room.");
+  const how = "Tasks are compared where four workers have run five of the same function each; memory, CPU and disk by themselves.";
+  if (rows.length < PEERS) return nothing(`Not known with fewer than ${PEERS} workers`, how);
+  return nothing(`Not known of ${unknown === rows.length ? "any worker yet" : `${count(unknown)} of ${counted(rows.length, "worker")}`}`, how);
+}
+
 /** What units have cost, with the limits; empty while nothing costs anything. */
 function spent(row) {
   const limit = (period) => row[`${period}_limit`];
@@ -75,20 +86,37 @@ function spent(row) {
 export function workers(store) {
   const noManager = h("div");
   const noWorker = h("div");
+  const unjudged = h("div");
+  const failing = h("ul", { class: "notes", hidden: true });
+  const asking = new AbortController();
+  let askedAt = -Infinity;
   const managers = table("Worker managers", MANAGERS, (row) => row.id, { sort: [0, 1], empty: noManager });
   const list = table("Workers", LISTED, (row) => row.id, { sort: [0, 1], empty: noWorker });
-  const map = table("Bad workers", MAP, (row) => row.id, { limit: MAX_BAD, empty: nothing("No worker is worse than the others", "Tasks are compared where four workers have run five of the same function each; memory, CPU and disk by themselves.") });
+  const map = table("Bad workers", MAP, (row) => row.id, { limit: MAX_BAD, empty: unjudged });
   const filter = h("input", { type: "search", placeholder: "Name, host, manager, function …", "aria-label": "Filter workers", class: "filter", "aria-keyshortcuts": "/", on: { input: () => update(["workers"]) } });
   const reasons = h("ol", { class: "notes narrow-only" });  // where the table has no room for them
   const faults = h("ol", { class: "notes narrow-only" });
-  const counted = h("span", { class: "muted" });
+  const listed = h("span", { class: "muted" });
   const spending = h("span", { class: "muted" });
   const log = logs();
   const element = h("div", { class: "page" },
     h("div", { class: "page-head" }, h("h1", { tabindex: "-1" }, "Workers")),
     panel("Worker managers", { extra: spending }, managers.element, reasons),
-    panel("Which worker is bad", {}, map.element, faults),
-    panel("Workers", { extra: h("div", { class: "tools" }, counted, filter) }, list.element), log.element);
+    panel("Which worker is bad", {}, failing, map.element, faults),
+    panel("Workers", { extra: h("div", { class: "tools" }, listed, filter) }, list.element), log.element);
+
+  /** Findings know a failing worker among three already. */
+  async function drawFailing() {
+    if (performance.now() - askedAt < AGAIN_MS) return;
+    askedAt = performance.now();
+    try {
+      const found = (await ask("api/findings", asking.signal)).findings.filter((each) => each.kind === "failing_worker");
+      failing.hidden = found.length === 0;
+      fill(failing, found.map(advice));
+    } catch {
+      // the state of the connection is shown already; it is asked again
+    }
+  }
 
   function update(what) {
     const has = (name) => what.includes("all") || what.includes(name);
@@ -110,14 +138,16 @@ export function workers(store) {
       const found = wanted ? rows.filter((row) => [row.name, row.host, row.manager, row.capabilities, condition(row).text, runs(row)].join("\n").toLowerCase().includes(wanted)) : rows;
       if (found.length === 0) fill(noWorker, rows.length === 0 ? noWorkers(store) : nothing("No worker fits", "Change or clear the filter."));
       list.update(found);
+      fill(unjudged, verdict(rows));
+      void drawFailing();
       const bad = found.filter((row) => row.heat > 0).sort((one, other) => other.heat - one.heat);
       map.update(bad);
       fill(faults, bad.slice(0, MAX_BAD).map((row) => h("li", {}, h("b", {}, row.name), h("span", { class: "muted" }, row.fault))));
       const total = store.status?.totals.workers ?? 0;
-      setText(counted, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
+      setText(listed, total > rows.length ? `${count(rows.length)} of ${count(total)} listed: those in trouble and the busiest` : wanted ? `${count(found.length)} of ${count(rows.length)}` : "");
     }
   }
-  return { title: "Workers", element, update, filter, close: log.close };
+  return { title: "Workers", element, update, filter, close() { asking.abort(); log.close(); } };
 }
 
 const PROCESSORS = columns("processors", {

@@ -1,0 +1,31 @@
+"""A failed task says its cause in one line, then its attempts, equal ones once."""
+
+from __future__ import annotations
+
+from scaler.scheduler.core.attempt_texts import at_limit, together
+
+CRASH = 'the processor that ran the task died: SIGSEGV in segv (work.py:17)\n  File "/home/me/work.py", line 17 in segv'
+
+
+def test_equal_attempts_are_told_once() -> None:
+    texts = [f"attempt {number} on w-1 (box, pid 7): {CRASH}" for number in range(1, 5)]
+    assert at_limit(texts, 4, "retries", 3).splitlines() == [
+        "SIGSEGV in segv (work.py:17), 4 attempts, retries=3",
+        "attempts 1 to 4 on w-1 (box, pid 7): the processor that ran the task died: SIGSEGV in segv (work.py:17)",
+        '  File "/home/me/work.py", line 17 in segv',
+    ]
+
+
+def test_attempts_on_several_workers_are_told_together_and_different_ones_apart() -> None:
+    texts = [f"attempt 1 on a: {CRASH}", "attempt 2: worker b was gone for 3.1 s", f"attempt 3 on c: {CRASH}"]
+    assert together(texts).splitlines() == [
+        "attempt 1 on a, attempt 3 on c: the processor that ran the task died: SIGSEGV in segv (work.py:17)",
+        '  File "/home/me/work.py", line 17 in segv',
+        "attempt 2: worker b was gone for 3.1 s",
+    ]
+
+
+def test_a_task_that_may_run_once_says_that_it_may_have_run() -> None:
+    assert at_limit(["attempt 1 on a: killed"], 1, "retries", 0).startswith(
+        "killed, 1 attempt, retries=0; it may have run\n"
+    )

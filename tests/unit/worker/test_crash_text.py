@@ -1,0 +1,43 @@
+"""What a crash leaves behind becomes one line with the place in the user's code, and the user's frames."""
+
+from __future__ import annotations
+
+import sysconfig
+from pathlib import Path
+
+import scaler
+from scaler.worker.agent.crash_text import with_crash
+
+SEGV = "killed by signal 11 (SIGSEGV)"
+OWN = Path(scaler.__file__).parent
+STDLIB = sysconfig.get_path("stdlib")
+
+
+def crash(*frames: str) -> str:
+    return "\n".join(["Fatal Python error: Segmentation fault", "", "Stack (most recent call first):", *frames])
+
+
+def test_the_first_line_names_the_innermost_frame_of_the_users_code() -> None:
+    text = crash(
+        f'  File "{STDLIB}/ctypes/__init__.py", line 519 in string_at',
+        '  File "/home/me/work.py", line 17 in segv',
+        '  File "/home/me/work.py", line 30 in main',
+        f'  File "{OWN}/worker/processor/main.py", line 414 in _call',
+        '  File "<frozen runpy>", line 198 in _run_module_as_main',
+    )
+    assert with_crash(SEGV, text).splitlines() == [
+        "SIGSEGV in segv (work.py:17)",
+        f'  File "{STDLIB}/ctypes/__init__.py", line 519 in string_at',
+        '  File "/home/me/work.py", line 17 in segv',
+        '  File "/home/me/work.py", line 30 in main',
+    ]
+
+
+def test_a_crash_without_frames_of_the_user_keeps_its_text() -> None:
+    assert with_crash(SEGV, "") == SEGV
+    assert with_crash(SEGV, crash("  <no Python frame>")) == f"{SEGV}\n{crash('  <no Python frame>')}"
+
+
+def test_another_end_keeps_its_words() -> None:
+    found = with_crash("exit code 134", crash('  File "/home/me/work.py", line 3 in f'))
+    assert found.startswith("exit code 134 in f (work.py:3)\n")
