@@ -7,11 +7,9 @@ import sysconfig
 from pathlib import Path
 from typing import NamedTuple
 
-import scaler
-
 _FRAME = re.compile(r'^ +File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)$', re.MULTILINE)
 _SIGNAL = re.compile(r"killed by signal \d+ \((SIG\w+)\)")
-_OWN = str(Path(scaler.__file__).parent)
+_OWN = str(Path(__file__).parents[2])
 _LIBRARIES = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
 
