@@ -12,7 +12,7 @@ import contextlib
 import functools
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
@@ -83,6 +83,7 @@ class _Walk:
         yield from self._code(value.__code__)
         for carried in (value.__defaults__, value.__kwdefaults__):
             yield from self._pickled(carried)
+        yield from self._members(vars(value))
         for cell in value.__closure__ or ():
             with contextlib.suppress(ValueError):  # nothing was assigned to the variable
                 yield from self.parts(cell.cell_contents)
@@ -102,14 +103,29 @@ class _Walk:
             else:
                 yield repr(constant).encode()
 
-    @staticmethod
-    def _pickled(value: object) -> Iterator[bytes]:
+    def _pickled(self, value: object) -> Iterator[bytes]:
         try:
             parts = dump(value)
         except Exception:  # noqa: BLE001 (a user's pickling may raise anything)
-            yield type(value).__qualname__.encode()  # a lock, say: it has no value that a result could depend on
+            # Its members may be what a result depends on; a lock has none.
+            yield type(value).__qualname__.encode()
+            if id(value) in self._seen:
+                return
+            self._seen.add(id(value))
+            if isinstance(value, dict):
+                yield from self._members({repr(key): each for key, each in value.items()})
+            elif isinstance(value, list | tuple | set | frozenset):
+                for each in value:
+                    yield from self.parts(each)
+            else:
+                yield from self._members(getattr(value, "__dict__", {}))
         else:
             yield from map(bytes, parts)
+
+    def _members(self, members: Mapping[str, Any]) -> Iterator[bytes]:
+        for name in sorted(members):
+            yield name.encode()
+            yield from self.parts(members[name])
 
 
 def _names(code: CodeType) -> Iterator[str]:

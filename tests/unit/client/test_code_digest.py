@@ -63,6 +63,12 @@ def compiled(source: str, **others: object) -> Callable[..., Any]:
                 "class A:\n def __call__(self, x): return x + 1\nf = A()",
                 "class A:\n def g(self): return 1 + 1\na = A()\ndef f(x): return a.g()",
                 "def g(x): return x + 1\nd = {'g': g}\ndef f(x): return d['g'](x)",
+                "def f(x): return f.step\nf.step = 1 + 1",
+                "import _thread\nd = {'lock': _thread.allocate_lock(), 'n': 1 + 1}\ndef f(x): return d['n']",
+                (
+                    "import _thread\nclass A:\n def __init__(self): self.l, self.n = _thread.allocate_lock(), 1 + 1\n"
+                    "a = A()\ndef f(x): return a.n"
+                ),
             )
         ),
         (
