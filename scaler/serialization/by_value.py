@@ -20,7 +20,7 @@ from functools import _lru_cache_wrapper, lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from pickle import PickleBuffer
-from types import CodeType
+from types import CodeType, MemberDescriptorType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -130,6 +130,16 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
     return cls
 
 
+def _with_slots(
+    cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]
+) -> tuple[tuple[Any, ...], tuple[dict[str, Any], Any]]:
+    """Have an unpickled class made with its slots: cloudpickle sets `__slots__` later, when that has no effect."""
+    maker, name, bases, keywords, *rest = arguments
+    members = {each: value for each, value in state[0].items() if type(value) is not MemberDescriptorType}
+    del members["__slots__"]
+    return (maker, name, bases, {**keywords, "__slots__": cls.__dict__["__slots__"]}, *rest), (members, state[1])
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached}
@@ -139,5 +149,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)
-            return (*reduced[:-1], _set_class)
+            maker, arguments, state, *rest = reduced
+            if "__slots__" in obj.__dict__:
+                arguments, state = _with_slots(obj, arguments, state)
+            return (maker, arguments, state, *rest[:-1], _set_class)
         return reduced

@@ -406,3 +406,37 @@ def use(x):
     )
     assert len(set(client.map(names["use"], range(20), chunk_size=3))) == 1
     assert client.submit(names["use"], 1).result() == client.submit(names["use"], 2).result()
+
+
+def test_classes_with_slots_travel(client: Client) -> None:
+    names = program()
+    exec(
+        """
+import dataclasses
+class Slotted:
+    __slots__ = ("a", "__b", "__weakref__")
+    def __init__(self, a):
+        self.a, self.__b = a, 2
+    def values(self):
+        return self.a, self.__b
+@dataclasses.dataclass(slots=True)
+class Data:
+    x: int
+    y: int = 3
+class One:
+    __slots__ = "value"
+def use(slotted, data, one):
+    try:
+        slotted.other = 1
+    except AttributeError:
+        return slotted.values(), data.x + data.y, one.value
+one = One()
+one.value = 7
+""",
+        names,
+    )
+    slotted = client.submit(names["Slotted"], 1).result()
+    assert type(slotted) is names["Slotted"]
+    assert slotted.values() == (1, 2)
+    assert client.submit(names["Data"], 4).result() == names["Data"](4)
+    assert client.submit(names["use"], slotted, names["Data"](4), names["one"]).result() == ((1, 2), 7, 7)
