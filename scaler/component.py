@@ -84,6 +84,8 @@ class Component:
 
 
 Main = Callable[[Component], Awaitable[int]]
+_SERVERS = ("scheduler", "object_storage_server")
+"""Components whose loop no log file may hold up."""
 
 
 def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str = "builtin") -> int:
@@ -97,7 +99,7 @@ def run_component(name: str, config: LoggingConfig, main: Main, event_loop: str 
             from scaler.process_state import begin_afresh  # noqa: PLC0415 (Windows has no such signals)
 
             begin_afresh()
-        logs.set_up(name, config)
+        logs.set_up(name, config, in_thread=name in _SERVERS)
         raise_open_files_limit()
         with OutputRelay(), asyncio.Runner(debug=False, loop_factory=_loop_factory(event_loop)) as runner:
             return runner.run(_run(name, main))

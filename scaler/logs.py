@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 import logging
+import queue
 import sys
+import threading
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
     from scaler.config.setting import LoggingConfig  # clients use this module and no settings
 
+MAX_WAITING_RECORDS = 10_000
+"""Records that wait for a disk, in a server."""
+CLOSE_SECONDS = 1.0
+"""How long the end of a server waits for the disk of its log."""
 REPEAT_SECONDS = 60.0
 """After a line was logged, a `RateLimitedLog` logs the next one no earlier; those between are counted."""
 
@@ -27,9 +34,10 @@ _identity: dict[str, str] = {}
 _STREAMS = {"/dev/stdout": "stdout", "/dev/stderr": "stderr"}
 
 
-def set_up(component: str, config: LoggingConfig) -> None:
+def set_up(component: str, config: LoggingConfig, *, in_thread: bool = False) -> None:
     """Direct the process's log to the configured paths, in place of the earlier ones.
 
+    in_thread: write files in a thread, so that a hung disk delays nothing else.
     Raises UsageError when a path cannot be opened or the logging configuration file cannot be read.
     """
     if config.logging_config_file is not None:
@@ -37,8 +45,10 @@ def set_up(component: str, config: LoggingConfig) -> None:
         return
     formatter = JsonLines(component) if config.logging_format == "json" else TextLines(component)
     handlers = [_open(path) for path in config.logging_paths]
-    for handler in handlers:
+    for number, handler in enumerate(handlers):
         handler.setFormatter(formatter)
+        if in_thread and isinstance(handler, logging.FileHandler):
+            handlers[number] = InThread(handler)
     logging.basicConfig(level=config.logging_level, handlers=handlers, force=True)
 
 
@@ -100,6 +110,43 @@ class JsonLines(logging.Formatter):
         if traceback:
             entry["traceback"] = "\n".join(map(shortened, traceback))
         return json.dumps(entry)
+
+
+class InThread(logging.Handler):
+    """Passes records to another handler in a thread. What a hung disk leaves no room for is dropped, and counted."""
+
+    def __init__(self, handler: logging.Handler) -> None:
+        super().__init__()
+        self._handler = handler
+        self._dropped = 0
+        self._waiting: queue.SimpleQueue[logging.LogRecord | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="log files", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self._waiting.qsize() >= MAX_WAITING_RECORDS:
+            self._dropped += 1
+            return
+        if self._dropped:
+            text = f"the disk took no log records for a while: {self._dropped} were dropped"
+            self._waiting.put(logging.LogRecord(__name__, logging.WARNING, __file__, 0, text, None, None))
+            self._dropped = 0
+        # Its arguments may change before the thread reads them.
+        record = copy.copy(record)
+        record.msg, record.args = record.getMessage(), None
+        self._waiting.put(record)
+
+    def close(self) -> None:
+        """Wait until everything is written, for `CLOSE_SECONDS` at most."""
+        super().close()
+        self._waiting.put(None)
+        self._thread.join(CLOSE_SECONDS)
+        if not self._thread.is_alive():
+            self._handler.close()
+
+    def _run(self) -> None:
+        while (record := self._waiting.get()) is not None:
+            self._handler.handle(record)
 
 
 class RateLimitedLog:

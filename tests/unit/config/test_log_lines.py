@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -41,6 +44,35 @@ def test_lines_go_to_every_path_from_the_level_on(tmp_path: Path) -> None:
         (line,) = Path(path).read_text().splitlines()
         assert " WARNING scheduler[" in line
         assert line.endswith("] x: loud")
+
+
+def test_a_log_file_that_hangs_delays_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO that nobody reads takes 64 KiB, and then hangs, as a disk does."""
+    monkeypatch.setattr(logs, "MAX_WAITING_RECORDS", 100)
+    path = tmp_path / "scheduler.log"
+    os.mkfifo(path)
+    reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    logging.getLogger().handlers[:] = []
+    logs.set_up("scheduler", LoggingConfig(logging_paths=(str(path),)), in_thread=True)
+    written = b""
+
+    def read_until(text: bytes) -> None:
+        nonlocal written
+        while text not in written:
+            with contextlib.suppress(BlockingIOError):
+                written += os.read(reader, 65536)
+
+    for number in range(1_000):
+        logging.getLogger("x").warning("line %d %s", number, "-" * 1_000)
+    read_until(b"x: line 99 ")
+    logging.getLogger("x").warning("the last line")
+    read_until(b"the last line")
+    os.close(reader)
+    shown = [int(number) for number in re.findall(rb"x: line (\d+)", written)]
+    dropped = [int(count) for count in re.findall(rb"took no log records for a while: (\d+) were dropped", written)]
+    assert shown == sorted(set(shown))
+    assert dropped
+    assert len(shown) + sum(dropped) == 1_000
 
 
 def record(message: str, *, error: bool = False) -> logging.LogRecord:
