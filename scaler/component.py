@@ -140,7 +140,8 @@ async def _run(name: str, main: Main) -> int:
     component = Component(name)
 
     def interrupt(number: int, count: int) -> None:
-        if count > 1:
+        # A service manager signals all processes of a service, and then the parent signals this one: it kills in time.
+        if count > 1 and not component.has_parent:
             os._exit(128 + number)
         loop.call_soon_threadsafe(component.stop.set)
 

@@ -72,6 +72,20 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
+_stop_sign = -1
+
+
+def stop_sign() -> int:
+    """Return a descriptor that becomes readable, also in forked children, once a signal asks this process to end.
+
+    That is when `handling_signals` handles one.
+    """
+    global _stop_sign  # noqa: PLW0603 (signals are for the whole process)
+    if _stop_sign < 0:
+        _stop_sign = os.eventfd(0)
+    return _stop_sign
+
+
 @contextlib.contextmanager
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
     """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread.
@@ -79,8 +93,14 @@ def handling_signals(numbers: Collection[int], handler: Callable[[int, int], Non
     SIGHUP stays ignored where `nohup` has asked for it.
     """
     count = itertools.count(1)
+
+    def handle(number: int, _: object) -> None:
+        if _stop_sign >= 0:
+            os.eventfd_write(_stop_sign, 1)
+        handler(number, next(count))
+
     before = {
-        each: signal.signal(each, lambda number, _: handler(number, next(count)))
+        each: signal.signal(each, handle)
         for each in numbers
         if not (each == getattr(signal, "SIGHUP", None) and signal.getsignal(each) is signal.SIG_IGN)
     }

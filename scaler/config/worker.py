@@ -143,8 +143,6 @@ class WorkerConfig(WorkerSettings):
     """Running tasks have this long to end when the worker is asked to stop."""
     hash_seed: str = HASH_SEED
     """PYTHONHASHSEED of its processors, unless the environment on its host has one."""
-    signals_reach_all: bool = False
-    """The service signals all processes of a unit: processors leave SIGTERM and SIGINT to their agent."""
 
     @property
     def unit_id_variable(self) -> str:

@@ -27,6 +27,7 @@ import sys
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from scaler.config.worker import WorkerConfig
@@ -38,12 +39,15 @@ from scaler.processes import (
     end_descendants,
     end_others_born_with,
     end_with_parent,
+    stop_sign,
 )
 from scaler.worker.frames import Descriptors
 
 _REQUEST = struct.Struct("<I")
 _REPORT = struct.Struct("<IiQ")
 _MAX_SIGNS = 4096
+AGENT_SECONDS = 2.0
+"""How long a processor that gets a signal waits for the agent to get one, too: the order is not defined."""
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _NESTED_MODULE = "scaler.client.nested"
@@ -121,7 +125,7 @@ class ForkServer:
 def start_fork_server(config: WorkerConfig) -> ForkServer:
     """Fork the fork server. Call it from the main thread, before there is any other thread."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    agent_pid = os.getpid()
+    agent_pid, agent_stops = os.getpid(), stop_sign()
     pid = os.fork()
     if pid:
         theirs.close()
@@ -135,7 +139,7 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
         end_with_parent(signal.SIGCONT, agent_pid)  # so that a stopped fork server sees the end of its agent, too
         # Streams of its own: the agent's may lead elsewhere, and hold what it has not written yet.
         sys.stdout, sys.stderr = lossy_stream(1), lossy_stream(2)
-        code = _serve(theirs, config)
+        code = _serve(theirs, config, agent_stops)
     except BaseException:  # noqa: BLE001 (this process ends here and now, and must say why)
         sys.excepthook(*sys.exc_info())
     finally:
@@ -145,10 +149,10 @@ def start_fork_server(config: WorkerConfig) -> ForkServer:
         os._exit(code)
 
 
-def _serve(requests: socket.socket, config: WorkerConfig) -> int:
+def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> int:
     """Run the fork server until the agent closes its socket. In a new processor: run that; return its exit code."""
     usual = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    _close_all_but(requests.fileno())
+    _close_all_but(requests.fileno(), agent_stops)
     _import(["scaler.worker.processor.main", "encodings.ascii"])  # here, so that the agent need not
     importlib.import_module("scaler.worker.processor.calling").import_from_working_directory()
     adopt_orphans()  # what the tasks leave behind ends with the worker, and is reaped here
@@ -190,9 +194,8 @@ def _serve(requests: socket.socket, config: WorkerConfig) -> int:
                 requests.close()
                 if client_sign >= 0:
                     sys.meta_path.insert(0, _ClientImportHook(client_sign))
-                _detach(usual, ended, ended_sign)
-                if config.signals_reach_all:
-                    _leave_signals_to_agent()
+                _detach(ended, ended_sign)
+                _share_signals(usual, agent_stops)
                 from scaler.worker.processor.main import run_processor  # noqa: PLC0415
 
                 return run_processor(Descriptors(*descriptors), config)
@@ -280,46 +283,59 @@ def _notice_ends() -> tuple[int, int]:
     return ended, ended_sign
 
 
-def _detach(usual: Mapping[signal.Signals, Any], *descriptors: int) -> None:
-    """Have a new processor lead a group of its own, with usual signals and no input, and end with the fork server."""
+def _detach(*descriptors: int) -> None:
+    """Have a new processor lead a group of its own, with no input, and end with the fork server."""
     end_with_parent(signal.SIGKILL, os.getppid())
     os.setsid()
     signal.set_wakeup_fd(-1)
     for descriptor in descriptors:
         os.close(descriptor)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    for number, action in usual.items():
-        signal.signal(number, action)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)
 
 
-def _leave_signals_to_agent() -> None:
-    """Let a new processor outlast the signals by which a batch system ends all processes of a job.
+def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> None:
+    """Let a new processor outlast the signals by which a service manager or batch system ends all processes of a unit.
 
     The agent gets them as well, and ends the processors when their tasks have had the time to end; a death by such a
-    signal would count as their tasks' fault. Programs and forks of tasks have the usual signals.
+    signal would count as their tasks' fault. A signal for this process alone has its usual effect, after AGENT_SECONDS.
+    Programs and forks of tasks have the usual signals.
     """
 
     def take_back() -> None:
-        for number, handler in usual.items():
-            if signal.getsignal(number) is ignore:
-                signal.signal(number, handler)
+        for number, action in usual.items():
+            if signal.getsignal(number) is share:
+                signal.signal(number, action)
 
-    def ignore(_number: int, _frame: object) -> None:
-        """Do nothing. Not SIG_IGN, which programs would inherit."""
+    def share(number: int, frame: FrameType | None) -> None:
+        """Not SIG_IGN, which programs would inherit."""
+        if _is_readable(agent_stops, AGENT_SECONDS):
+            return
+        action = usual[signal.Signals(number)]
+        if callable(action):
+            action(number, frame)
+        else:
+            signal.signal(number, action)
+            signal.raise_signal(number)
 
-    usual = {number: signal.signal(number, ignore) for number in (signal.SIGTERM, signal.SIGINT)}
-    for number in usual:
+    for number, action in usual.items():
+        signal.signal(number, action if action is signal.SIG_IGN else share)
         signal.siginterrupt(number, False)
     os.register_at_fork(after_in_child=take_back)
 
 
-def _close_all_but(kept: int) -> None:
+def _is_readable(descriptor: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(seconds * 1000))
+
+
+def _close_all_but(*kept: int) -> None:
     """Close what the agent had open, so that this process holds back no end of file."""
     for name in [entry.name for entry in Path("/proc/self/fd").iterdir()]:
         descriptor = int(name)
-        if descriptor > 2 and descriptor != kept:
+        if descriptor > 2 and descriptor not in kept:
             with contextlib.suppress(OSError):
                 os.close(descriptor)

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import configparser
 import os
 import shlex
 import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
+from scaler import Client
 from scaler.cluster.ports import ReservedPorts
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
 from tests.examples.blocks import SCRIPTS, STOP_SECONDS, Services, blocks_of
+from tests.waiting import until
 
 BLOCKS = blocks_of("docs/deployment.md")
 UNITS = {Path(block.text.splitlines()[0]).name: block.text for block in BLOCKS if block.language == "ini"}
@@ -73,6 +79,48 @@ def test_the_commands_start_and_end_in_time(commands: list[str], tmp_path: Path)
         with Services(tmp_path) as services:
             for command in commands:
                 services.start(shlex.split(with_keys(on_this_machine(command, ports), tmp_path, keys)))
+    finally:
+        ports.release()
+
+
+class Unit:
+    """A unit as systemd runs it: its command, and the stop of all processes of its control group."""
+
+    def __init__(self, text: str) -> None:
+        section = configparser.ConfigParser(interpolation=None, strict=False)
+        section.optionxform = str  # type: ignore[assignment,method-assign]
+        section.read_string(text)
+        self._keys = section["Service"]
+        self.command = self._keys["ExecStart"].removeprefix(INSTALLED).replace("%l", "rack7")
+
+    def stop(self, main: subprocess.Popen[bytes]) -> int:
+        """Stop it as `systemctl stop` does; return the exit code of its main process. The rest must have ended."""
+        assert self._keys.get("KillMode", "control-group") == "control-group"
+        process = psutil.Process(main.pid)
+        group = [process, *process.children(recursive=True)]
+        for process in reversed(group):  # systemd keeps no order: the last children may get it first
+            process.send_signal(signal.SIGTERM)
+        code = main.wait(float(self._keys["TimeoutStopSec"]))
+        assert not psutil.wait_procs(group, STOP_SECONDS)[1]
+        return code
+
+
+def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promises(tmp_path: Path) -> None:
+    ports = ReservedPorts(4)
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    scheduler, workers = (Unit(UNITS[f"scaler-{name}.service"]) for name in ("scheduler", "workers"))
+    me = tmp_path / "me.credentials"
+    write_private(me, keys.add("me", "client").to_text())
+    try:
+        with Services(tmp_path) as services:
+            services.start(shlex.split(with_keys(on_this_machine(scheduler.command, ports), tmp_path, keys)))
+            command = shlex.split(with_keys(on_this_machine(workers.command, ports), tmp_path, keys))
+            unit = subprocess.Popen([SCRIPTS / command[0], *command[1:]], cwd=tmp_path, start_new_session=True)
+            with Client(ports.address(), credentials=str(me)) as client:
+                task = client.options(retries=0).submit(time.sleep, 1.5)
+                until(task.running)
+                assert workers.stop(unit) == 0
+                assert task.exception() is None
     finally:
         ports.release()
 

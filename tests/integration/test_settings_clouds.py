@@ -50,7 +50,7 @@ from tests.waiting import within
 KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony")
 """worker and offload are the modes of aws_hpc."""
 WAIT_SECONDS = 15.0
-OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds", "signals_reach_all"}
+OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
 ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
 """Their units are on other machines, with processors of their own."""
 MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}

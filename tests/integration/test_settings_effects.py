@@ -411,7 +411,6 @@ EFFECTS: dict[type, dict[str, str]] = {
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
         "gpus": "integration/test_task_resources.py::"
         "test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice",
-        "signals_reach_all": SLURM + "test_a_job_that_is_cancelled_ends_its_tasks_in_order_and_says_so",
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
     },
     LauncherConfig: {

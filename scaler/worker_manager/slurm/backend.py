@@ -192,7 +192,7 @@ class SlurmBackend(PolledBackend):
             stop_grace_seconds=self._system.stop_grace_seconds,
         )
         # The output of a job is its log: files of this machine are none of a node's.
-        config = replace(config, logging_paths=("/dev/stdout",), logging_config_file=None, signals_reach_all=True)
+        config = replace(config, logging_paths=("/dev/stdout",), logging_config_file=None)
         document = config.to_json()
         file = f"{directory}/{self._credential_name}" if credential else ""
         self._script = job_script(self._config, self._system, document, file, [*working_directory(), directory])
