@@ -1,18 +1,21 @@
 """Output of this process that never waits long for its reader: a pager, a stopped terminal, a full disk.
 
 A thread per stream writes. What it cannot write in time is dropped, and one line says how much that was. The launcher
-writes what its components print; a component that is started by itself has an `OutputRelay`.
+writes what its components print, a client what tasks with `stream_output` do; a component that is started by itself has
+an `OutputRelay`.
 """
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import os
 import select
 import stat
+import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from scaler.processes import PARENT_PID_VARIABLE
 
@@ -25,18 +28,31 @@ FLUSH_SECONDS = 1.0
 STDOUT, STDERR = 1, 2
 NAMES = {STDOUT: "stdout", STDERR: "stderr"}
 _READ_BYTES = 64 * 1024
+PIECE_BYTES = 4096
+"""Written at a time, so that a slow reader does not look like a stalled one. A pipe that polls as writable takes it."""
+
+WriteSome = Callable[[memoryview], int]
+"""Writes the beginning of some bytes, however long that takes. Returns how many; raises OSError without a reader."""
 
 
 class OutputStreams:
     """Stdout and stderr of this process, for any thread. After `close`, nothing is written."""
 
-    def __init__(self, names: Mapping[int, str] = NAMES) -> None:
-        """names: of the streams, by descriptor."""
-        self._streams = {descriptor: _Stream(descriptor, name) for descriptor, name in names.items()}
+    def __init__(self, names: Mapping[int, str] = NAMES, *, as_text: bool = False) -> None:
+        """names: of the streams, by descriptor. as_text: write to `sys.stdout` and `sys.stderr`, whatever these are."""
+        self._streams = {
+            descriptor: _Stream(name, _text_writer(name) if as_text else _writer(descriptor))
+            for descriptor, name in names.items()
+        }
 
     def write(self, descriptor: int, data: bytes) -> None:
         """Write to a stream, or drop the data when the stream's reader has stalled."""
         self._streams[descriptor].write(data)
+
+    def flush(self) -> None:
+        """Wait until everything is written, unless a reader has stalled."""
+        for stream in self._streams.values():
+            stream.flush()
 
     def close(self) -> None:
         """Write what waits, for FLUSH_SECONDS at most for each stream. Again: does nothing."""
@@ -45,8 +61,9 @@ class OutputStreams:
 
 
 class _Stream:
-    def __init__(self, descriptor: int, name: str) -> None:
-        self._descriptor = descriptor
+    def __init__(self, name: str, write_some: WriteSome | None) -> None:
+        """write_some: None for a stream that is not open."""
+        self._write_some = write_some
         self._name = name
         self._changed = threading.Condition()
         self._pending: deque[bytes] = deque()
@@ -56,7 +73,7 @@ class _Stream:
         """Since the last line about it. While there are any, nothing new is taken."""
         self._ends_a_line = True
         self._is_stalled = False
-        self._is_closed = not _is_open(descriptor)
+        self._is_closed = write_some is None
         self._thread: threading.Thread | None = None
 
     def write(self, data: bytes) -> None:
@@ -74,6 +91,11 @@ class _Stream:
                 self._thread = threading.Thread(target=self._run, name="output", daemon=True)
                 self._thread.start()
             self._changed.notify_all()
+
+    def flush(self) -> None:
+        with self._changed:
+            if self._pending_bytes and not self._is_stalled:
+                self._is_stalled = not self._changed.wait_for(lambda: not self._pending_bytes, STALLED_SECONDS)
 
     def close(self) -> None:
         with self._changed:
@@ -113,16 +135,11 @@ class _Stream:
 
     def _put(self, data: bytes) -> bool:
         """Write all of it, however long that takes. Return False when there is no reader."""
+        assert self._write_some is not None
         view = memoryview(data)
         while view:
             try:
-                # Small pieces, so that a slow reader does not look like one that has stalled.
-                count = os.write(self._descriptor, view[: select.PIPE_BUF])
-            except BlockingIOError:  # another process has made the open file of both non-blocking
-                waiting = select.poll()
-                waiting.register(self._descriptor, select.POLLOUT)
-                waiting.poll()
-                continue
+                count = self._write_some(view)
             except OSError:
                 return False
             view = view[count:]
@@ -192,11 +209,48 @@ class OutputRelay:
         output.close()
 
 
-def _is_open(descriptor: int) -> bool:
-    with contextlib.suppress(OSError):
+def _writer(descriptor: int) -> WriteSome | None:
+    """Return what writes to a descriptor; None when it is closed."""
+    try:
         os.fstat(descriptor)
-        return True
-    return False
+    except OSError:
+        return None
+
+    def write_some(view: memoryview) -> int:
+        while True:
+            try:
+                return os.write(descriptor, view[:PIECE_BYTES])
+            except BlockingIOError:  # another process has made the open file of both non-blocking
+                _wait_until_writable(descriptor)
+
+    return write_some
+
+
+def _text_writer(name: str) -> WriteSome:
+    """Return what writes UTF-8 to the text stream that `sys` has under this name at the time. It raises nothing.
+
+    It waits without a lock of the stream: while that is held, the program could not print, nor end.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def write_some(view: memoryview) -> int:
+        text = decoder.decode(view[: PIECE_BYTES // 2])  # less than a pipe takes, with a character of the piece before
+        stream = getattr(sys, name)
+        # Not there, closed, on a full disk, or of any class: as print at the end of a program.
+        with contextlib.suppress(Exception):
+            with contextlib.suppress(OSError, AttributeError):
+                _wait_until_writable(stream.fileno())
+            stream.write(text)
+            stream.flush()
+        return min(len(view), PIECE_BYTES // 2)
+
+    return write_some
+
+
+def _wait_until_writable(descriptor: int) -> None:
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    waiting.poll()
 
 
 def _may_stall(descriptor: int) -> bool:

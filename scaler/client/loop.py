@@ -54,6 +54,7 @@ from scaler.grammar import counted
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
 from scaler.net.questions import Answer, Question, Questions
+from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
     CallsReported,
@@ -172,6 +173,8 @@ class ClientLoop:
         """Since when there is no connection; None while there is one."""
         self._maintained_at = self._contact_at = self._loop.time()
         """When `_maintain` was called last, and found a connection that was no relic of before a stall."""
+        self._output = OutputStreams(as_text=True)
+        """What tasks with `stream_output` write. The thread of this loop never waits for a reader."""
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -304,6 +307,7 @@ class ClientLoop:
         else:
             self._thread.join(JOIN_SECONDS)
             self._ended()
+        self._output.close()
 
     def _hand_over(self) -> None:
         """Wait until the scheduler has all unfinished tasks, which outlive this client."""
@@ -422,6 +426,7 @@ class ClientLoop:
                     inputs.append(message)
                 case Received(message=Finished() as message):
                     inputs.append(message)
+                    self._output.flush()  # what a task has printed comes before its result
                     resolved += self._load(message)
                 case Received(message=message):
                     self._received(message)
@@ -555,11 +560,7 @@ class ClientLoop:
             case Started(ids):
                 self.futures.started(ids)
             case Output(is_stderr=is_stderr, text=text):
-                stream = sys.stderr if is_stderr else sys.stdout
-                if stream is not None:
-                    with contextlib.suppress(OSError, ValueError):  # closed, or without a reader: as print at the end
-                        stream.write(text.decode("utf-8", "replace"))
-                        stream.flush()
+                self._output.write(STDERR if is_stderr else STDOUT, text)
             case ObjectsMissing(ids):
                 self._restoring.ask(ids)
             case Notice(text):
