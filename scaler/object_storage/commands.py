@@ -45,10 +45,10 @@ class MeasureOutbox:
 
 @dataclass(frozen=True, slots=True)
 class ExpirePeer:
-    """Command: end the session of a peer that has been silent for longer than its lease."""
+    """Command: end the session of a peer. text: why; empty for a processor of this host that has ended."""
 
     peer: bytes
-    text: str
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

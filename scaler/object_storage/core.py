@@ -14,6 +14,7 @@ from typing import assert_never
 
 from scaler.ids import SHARED_OWNER, cache_owner, is_cached, is_result, owner_of
 from scaler.net.connection import Broken, Closed, Opened, Received, Resumed
+from scaler.net.identity import LOCAL
 from scaler.object_storage.body import Body, PartialObject
 from scaler.object_storage.cache import ResultCache
 from scaler.object_storage.commands import (
@@ -57,6 +58,9 @@ from scaler.protocol.messages import (
     StorageStatus,
 )
 
+ENDED_PROCESSOR_SECONDS = 1.0
+"""A processor of this host whose connection is broken for this long has ended: a living one connects again at once.
+Its session would keep the memory of objects on their way to it."""
 MAX_GETS_PER_PEER = 20_000
 """Gets of one peer that wait for their object or until earlier ones are sent."""
 UPLOAD_SECONDS = 60.0
@@ -115,6 +119,8 @@ class StorageCore:
         self._waiting_puts: dict[tuple[StoragePeer, bytes], WaitingPut] = {}  # in the order of their arrival
         self._waiting_put_bytes = 0
         self._peers: OrderedDict[bytes, StoragePeer] = OrderedDict()  # the longest silent one first
+        self._broken: dict[bytes, float] = {}
+        """Processors of this host without a connection, with the time of the break. The oldest comes first."""
         self._sender = BodySender()
         self._owner_keys: dict[bytes, str] = {}  # names of the keys of clients that are here or have objects
         self._last_step = -math.inf
@@ -199,6 +205,7 @@ class StorageCore:
             now + self._tick_seconds if self._peers else math.inf,
             now + self._poll_seconds if self._sender else math.inf,
             now + PUT_POLL_SECONDS if self._waiting_puts else math.inf,
+            now + ENDED_PROCESSOR_SECONDS if self._broken else math.inf,
         )
         return commands
 
@@ -217,6 +224,9 @@ class StorageCore:
                 peer = self._seen(name, clock)
                 if peer is not None:
                     peer.is_connected = isinstance(item, Resumed)
+                    self._broken.pop(name, None)
+                    if not peer.is_connected and peer.role is Role.WORKER and peer.identity == LOCAL:
+                        self._broken[name] = clock
             case Closed(name):
                 self._drop_peer(name)
             case OutboxMeasured(name, size_bytes):
@@ -471,6 +481,11 @@ class StorageCore:
         return peer
 
     def _expire_peers(self, clock: float) -> None:
+        for name, broken_at in list(self._broken.items()):
+            if clock - broken_at < ENDED_PROCESSOR_SECONDS:
+                break
+            self._drop_peer(name)
+            self._commands.append(ExpirePeer(name))
         while self._peers:
             name, peer = next(iter(self._peers.items()))
             silent_seconds = clock - peer.last_seen
@@ -480,6 +495,7 @@ class StorageCore:
             self._commands.append(ExpirePeer(name, f"nothing came from it for {silent_seconds:.0f} s"))
 
     def _drop_peer(self, name: bytes) -> None:
+        self._broken.pop(name, None)
         peer = self._peers.pop(name, None)
         if peer is not None:
             for key in [key for key in self._waiting_puts if key[0] is peer]:

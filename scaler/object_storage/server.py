@@ -304,7 +304,8 @@ class StorageServer:
             case ForgetPersisted() if self._durable is not None:
                 self._durable.forget(command)
             case ExpirePeer(peer, text):
-                _log.warning("peer %s: %s", peer.hex(), text)
+                if text:
+                    _log.warning("peer %s: %s", peer.hex(), text)
                 self._listener.forget(peer, Refused(RefusalReason.EXPIRED, text))
             case SpillBodies():
                 self._spill(command)

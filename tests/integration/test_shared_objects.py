@@ -10,14 +10,17 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
+from scaler import Client, SchedulerClusterCombo
 from scaler.errors import LimitError
 from scaler.ids import IdFactory, new_peer_id
 from scaler.net import connector, local
@@ -27,7 +30,7 @@ from scaler.protocol.messages import MAX_ATTACHED_BYTES, Role
 from scaler.protocol.session import Envelope
 from tests.integration.storage_rig import StorageProcess, storage_process
 from tests.simulation.machine import SIMULATED
-from tests.waiting import until
+from tests.waiting import until, wait_for_file
 
 pytestmark = pytest.mark.skipif(not is_supported(), reason="a 64-bit Linux shares memory")
 
@@ -315,3 +318,21 @@ def test_without_memory_to_share_frames_are_used(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(os, "memfd_create", full)
         assert ours.get(put(ours), 0.0) == [b"pickle", CONTENT]
         assert memories(storage.process.pid) == 0
+
+
+def hold(content: bytes, path: str) -> int:
+    Path(path).touch()
+    time.sleep(60)
+    return len(content)
+
+
+def test_cancelled_tasks_leave_none_of_their_arguments_in_memory(tmp_path: Path) -> None:
+    with SchedulerClusterCombo(n_workers=1) as cluster, Client(cluster.get_address()) as own:
+        for number in range(5):
+            path = tmp_path / str(number)
+            future = own.submit(hold, bytes(3 * MB), str(path))
+            wait_for_file(path)
+            assert future.cancel()
+            del future
+        servers = psutil.Process().children(recursive=True)
+        until(lambda: not sum(memories(each.pid) for each in servers if each.is_running()))

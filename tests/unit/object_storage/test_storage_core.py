@@ -5,7 +5,8 @@ import math
 import pytest
 
 from scaler.ids import IdFactory, result_id
-from scaler.net.connection import Received
+from scaler.net.connection import Received, Resumed
+from scaler.net.identity import Identity
 from scaler.object_storage.commands import SendToPeer
 from scaler.object_storage.core import MAX_GETS_PER_PEER
 from scaler.object_storage.objects import MAX_FORGOTTEN_IDS, MAX_UPLOADS_PER_PEER
@@ -18,6 +19,7 @@ from scaler.protocol.messages import (
     Heartbeat,
     LinkObject,
     PutObject,
+    Role,
     StatStorage,
     StorageStatus,
 )
@@ -372,7 +374,26 @@ def test_a_new_session_of_a_peer_ends_what_the_old_one_had_begun(story: Story) -
     assert replies(story.puts(CLIENT, OBJECT, b"abcd")) == [(CLIENT, 1, "ok")]
 
 
+def test_a_processor_of_this_host_ends_with_its_connection(story: Story) -> None:
+    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.says(WORKER, GetObject(2, OTHER, 100.0))
+    story.breaks(WORKER)
+    story.wait(1.0, alive=(CLIENT, READER, SCHEDULER))
+    assert story.expired == [WORKER]
+    assert status(story) == StorageStatus(99, 0, 0, 1000, 0)
+
+
+def test_a_processor_of_this_host_that_connects_again_at_once_goes_on(story: Story) -> None:
+    story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
+    story.breaks(WORKER)
+    story.step(Resumed(WORKER))
+    story.wait(3.0)
+    assert story.expired == []
+    assert replies(story.says(WORKER, PutObject(1, RESULT, [4], 2), [b"cd"])) == [(WORKER, 1, "ok")]
+
+
 def test_a_broken_connection_ends_nothing_before_the_lease_is_over(story: Story) -> None:
+    story.opens(WORKER, Role.WORKER, Identity("their key"))  # on another host: the network may be back
     story.says(WORKER, PutObject(1, RESULT, [4], 0), [b"ab"])
     story.says(WORKER, GetObject(2, OTHER, 100.0))
     story.breaks(WORKER)
