@@ -19,7 +19,7 @@ from benchmarks.tasks import check, warm_up
 
 ROW = Row(
     title="nested fibonacci({number}): s",
-    figures=(Figure("s", 0.6, is_higher_better=False),),
+    figures=(Figure("s", 0.6, is_higher_better=False, of_executor=1.0, is_ratio_aimed=True),),
     full={"number": 10},
     short={"number": 8},
     systems=PLATFORMS,

@@ -23,6 +23,7 @@ ROWS = (
     "imbalance",
     "graph",
     "nested",
+    "recursion",
     "shared_array",
     "large_values",
     "start",
@@ -49,7 +50,8 @@ class Figure:
     aim: float
     is_higher_better: bool = True
     of_executor: float | None = None
-    """The aim as a ratio to the executor's figure, where that is a fair comparison on any machine."""
+    """The aim as a ratio to the executor's figure, where that is a fair comparison on any machine. To Dask's in rows
+    without the executor."""
     is_ratio_aimed: bool = False
     """True where the ratio is an aim as well, and not only what a short form goes by."""
     is_noisy: bool = False

@@ -10,6 +10,7 @@ from benchmarks.rows import Row
 
 OURS = "scaler"
 EXECUTOR = "executor"
+DASK = "dask"
 
 Measured = tuple[str, Row, Mapping[str, Answer]]
 """A row's title, with the arguments that it was measured with, the row, and what each system answered."""
@@ -17,7 +18,7 @@ Measured = tuple[str, Row, Mapping[str, Answer]]
 
 def table(measured: Sequence[Measured], systems: Sequence[str]) -> str:
     """Return the lines, those whose aim is missed by most first."""
-    head = ["scenario", *systems, "of the executor", "aim", "holds"]
+    head = ["scenario", *systems, "of the executor, or of Dask", "aim", "holds"]
     lines = [head, ["---"] * len(head), *(line(each, systems) for each in sorted(measured, key=share_of_aim))]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
@@ -30,18 +31,23 @@ def share_of_aim(measured: Measured) -> float:
         return float("inf")
     if ours.problem:
         return 0.0
-    executor = answers.get(EXECUTOR, Answer({})).figures
-    return min(figure.share_of_aim(ours.figures[figure.name], executor.get(figure.name)) for figure in row.figures)
+    reference = answers.get(reference_of(row), Answer({})).figures
+    return min(figure.share_of_aim(ours.figures[figure.name], reference.get(figure.name)) for figure in row.figures)
+
+
+def reference_of(row: Row) -> str:
+    """Return the system that ratios of a row refer to."""
+    return EXECUTOR if EXECUTOR in row.systems else DASK
 
 
 def line(measured: Measured, systems: Sequence[str]) -> list[str]:
     title, row, answers = measured
     cells = [cell(row, answers.get(system)) for system in systems]
-    ours, executor = answers.get(OURS, Answer({})), answers.get(EXECUTOR, Answer({}))
+    ours, reference = answers.get(OURS, Answer({})), answers.get(reference_of(row), Answer({}))
     aims = [
         number(figure.aim) + (f", {figure.of_executor:g} x" if figure.is_ratio_aimed else "") for figure in row.figures
     ]
-    return [title, *cells, ratios(row, ours, executor), " / ".join(aims), holds(measured)]
+    return [title, *cells, ratios(row, ours, reference), " / ".join(aims), holds(measured)]
 
 
 def cell(row: Row, answer: Answer | None) -> str:
@@ -50,12 +56,12 @@ def cell(row: Row, answer: Answer | None) -> str:
     return answer.problem or " / ".join(number(answer.figures[figure.name]) for figure in row.figures)
 
 
-def ratios(row: Row, ours: Answer, executor: Answer) -> str:
-    if not ours.figures or not executor.figures:
+def ratios(row: Row, ours: Answer, reference: Answer) -> str:
+    if not ours.figures or not reference.figures:
         return "-"
     shown = []
     for figure in row.figures:
-        theirs = executor.figures.get(figure.name)
+        theirs = reference.figures.get(figure.name)
         shown.append(f"{number(ours.figures[figure.name] / theirs)} x" if theirs and not isnan(theirs) else "-")
     return " / ".join(shown)
 

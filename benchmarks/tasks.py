@@ -33,6 +33,11 @@ def fibonacci(client: Any, number: int) -> int:
     return int(first.result() + second.result())
 
 
+def recursion(client: Any, depth: int) -> int:
+    """For systems whose client may be an argument of a task."""
+    return 1 + int(client.submit(recursion, client, depth - 1).result()) if depth else 0
+
+
 def wait_for_workers(system: System, workers: int) -> set[int]:
     """Keep tasks on their way until every worker has answered; return the ids of the processes that ran them."""
     found: set[int] = set()

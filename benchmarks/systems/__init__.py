@@ -39,6 +39,9 @@ class Platform(System, Protocol):
     def fibonacci(self, number: int, /) -> int:
         """Compute it in tasks that submit tasks, without sharing equal ones."""
 
+    def recursion(self, depth: int, /) -> int:
+        """Return the depth, computed by a chain of tasks in which each waits for the next."""
+
     def put(self, value: Any, /) -> Any:
         """Send a value once; return what stands for it as an argument."""
 

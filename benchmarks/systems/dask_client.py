@@ -22,6 +22,13 @@ def fibonacci(number: int) -> int:
         return int(sum(client.gather(futures)))
 
 
+def recursion(depth: int) -> int:
+    if not depth:
+        return 0
+    with worker_client() as client:
+        return 1 + int(client.submit(recursion, depth - 1, pure=False).result())
+
+
 class Adaptor:
     def __init__(self, workers: int) -> None:
         self._cluster = LocalCluster(n_workers=workers, threads_per_worker=1, dashboard_address=None)
@@ -42,6 +49,9 @@ class Adaptor:
 
     def fibonacci(self, number: int, /) -> int:
         return int(self._client.submit(fibonacci, number, pure=False).result())
+
+    def recursion(self, depth: int, /) -> int:
+        return int(self._client.submit(recursion, depth, pure=False).result())
 
     def put(self, value: Any, /) -> Any:
         return self._client.scatter(value)

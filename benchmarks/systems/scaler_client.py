@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from benchmarks.systems import Pending
-from benchmarks.tasks import fibonacci
+from benchmarks.tasks import fibonacci, recursion
 from scaler import Client, SchedulerClusterCombo
 
 
@@ -30,6 +30,9 @@ class Adaptor:
 
     def fibonacci(self, number: int, /) -> int:
         return int(self._client.submit(fibonacci, self._client, number).result())
+
+    def recursion(self, depth: int, /) -> int:
+        return int(self._client.submit(recursion, self._client, depth).result())
 
     def put(self, value: Any, /) -> Any:
         return self._client.send_object(value)

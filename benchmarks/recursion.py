@@ -1,0 +1,40 @@
+"""A chain of tasks on one worker, each of which waits for the next: what a waiting level costs.
+
+    python benchmarks/recursion.py [--short] [--systems a,b] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from benchmarks.processes import cpu_seconds, processes
+from benchmarks.rows import Figure, Row, run_script
+from benchmarks.systems import Start
+from benchmarks.tasks import check, warm_up
+
+ROW = Row(
+    title="{depth} tasks that wait for one another: ms of CPU for each",
+    figures=(Figure("ms", 10.0, is_higher_better=False),),
+    full={"depth": 300},
+    short={"depth": 30},
+    systems=("scaler", "dask"),
+    limit_seconds=300.0,
+)
+
+
+def scenario(start: Start, depth: int) -> dict[str, float]:
+    system = start(1)
+    warm_up(system, 1)
+    check(system.recursion(2) == 2, "a short recursion")
+    before = sum(cpu_seconds(processes()).values())
+    check(system.recursion(depth) == depth, "a recursion")
+    after = sum(cpu_seconds(processes()).values())  # processes that waited are kept for a while
+    system.close()
+    return {"ms": 1000 * (after - before) / depth}
+
+
+if __name__ == "__main__":
+    run_script("recursion")
