@@ -1,6 +1,6 @@
 """A chain of tasks on one worker, each of which waits for the next: what a waiting level costs.
 
-    python benchmarks/recursion.py [--short] [--systems a,b] [--rounds 3]
+python benchmarks/recursion.py [--short] [--systems a,b] [--rounds 3]
 """
 
 from __future__ import annotations
