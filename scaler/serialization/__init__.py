@@ -17,23 +17,19 @@ from __future__ import annotations
 import inspect
 import math
 import pickle
-import reprlib
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence, Set
 from functools import partial
-from itertools import islice
 from typing import Any, cast
 
 from scaler.errors import ProtocolError, ScalerError, SerializationError, UsageError
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, PayloadTag
 from scaler.texts import shown
 
-MAX_DEPTH = 20
-MAX_MEMBERS = 1000
-"""Members of one container that are tried; an error behind them names the container."""
+MAX_PARTIALS = 20
+"""Partials around a function that are followed to its name."""
 Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 """A pickle, then its out-of-band buffers in order."""
@@ -155,22 +151,14 @@ def parts_of(payload: Buffer) -> list[memoryview]:
 
 
 def unpicklable(what: str, value: object, error: Exception) -> SerializationError:
-    """Return the error of a value that cannot be pickled: it names the member at fault, such as `at [0]['lock']`.
+    """Return the error of a value that cannot be pickled: it names the part at fault: `at [0].lock`, `at global lock`.
 
     what: the value's display text. error: what pickling the whole value raised.
     """
-    path = ""
-    with suppress(Exception):  # the user's objects may raise anything when they are looked at
-        for _ in range(MAX_DEPTH):
-            for step, member in islice(_members(value), MAX_MEMBERS):
-                try:
-                    dump(member)
-                except Exception as found:  # noqa: BLE001 (a member's own pickling may raise anything)
-                    path, value, error = path + step, member, found
-                    break
-            else:
-                break
-    return cannot_serialize(f"{what} at {path}" if path else what, value, error)
+    from scaler.serialization.culprits import find_culprit  # noqa: PLC0415 (most processes meet no such error)
+
+    path, culprit, found = find_culprit(value, error)
+    return cannot_serialize(f"{what} at {path}" if path else what, culprit, found)
 
 
 def cannot_serialize(what: str, value: object, error: Exception) -> SerializationError:
@@ -188,22 +176,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError):
         text += " here: install it, or have cloudpickle.register_pickle_by_value carry it along"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def _members(value: object) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        for key, member in value.items():
-            yield f"[{reprlib.repr(key)}]", member
-    elif isinstance(value, list | tuple):
-        for index, member in enumerate(value):
-            yield f"[{index}]", member
-    elif not isinstance(value, type) and all(
-        # Only where pickle takes the attributes as they are: a class may leave out those that would fail.
-        getattr(type(value), name) is getattr(object, name)
-        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
-    ):
-        for name, member in getattr(value, "__dict__", {}).items():
-            yield f".{name}", member
 
 
 class Serializer(ABC):
@@ -362,7 +334,7 @@ def name_of(function: object) -> str:
 
     Objects that answer for any attribute, such as mocks and proxies, are not followed.
     """
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_PARTIALS):
         try:
             name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
         except Exception:  # noqa: BLE001 (a user's __getattr__ may raise anything)

@@ -16,7 +16,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
-from functools import _lru_cache_wrapper, lru_cache
+from functools import _lru_cache_wrapper, cached_property, lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from pickle import PickleBuffer
@@ -27,6 +27,7 @@ from weakref import WeakKeyDictionary
 import cloudpickle
 
 from scaler.serialization.loading import loading
+from scaler.serialization.reducers import is_generic, reduce_cached_property, reduce_generic
 from scaler.serialization.snapshot import is_found_by_name
 
 DYNAMIC = "<dynamic-code>"
@@ -142,10 +143,12 @@ def _with_slots(
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
-        {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached}
+        {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached, cached_property: reduce_cached_property}
     )
 
     def reducer_override(self, obj: object) -> Any:
+        if is_generic(obj):
+            return reduce_generic(obj)
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)

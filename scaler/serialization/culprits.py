@@ -1,0 +1,119 @@
+"""Which part of a value cannot be pickled: an item, an attribute, a global variable of a function, or a class's."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property, partial
+from itertools import islice
+from types import CodeType, FunctionType, GetSetDescriptorType, MemberDescriptorType, MethodType
+from typing import Any, NamedTuple
+
+from scaler.serialization import dump
+
+MAX_DEPTH = 20
+MAX_MEMBERS = 1000
+"""Members of one container that are tried; an error behind them names the container."""
+_PARTS: dict[type, tuple[str, ...]] = {
+    MethodType: ("__self__", "__func__"),
+    staticmethod: ("__func__",),
+    classmethod: ("__func__",),
+    property: ("fget", "fset", "fdel"),
+    cached_property: ("func",),
+}
+_OF_THE_CLASS = (GetSetDescriptorType, MemberDescriptorType)
+_CLASS_STATE = frozenset({"_abc_impl", "__abstractmethods__"})
+
+
+class Culprit(NamedTuple):
+    path: str
+    """Such as `[0]['lock']` or `global config.lock`; empty for the value itself."""
+    value: object
+    error: Exception
+
+
+def find_culprit(value: object, error: Exception) -> Culprit:
+    """Return the innermost part of a value that cannot be pickled. error: what pickling the whole has raised."""
+    with suppress(Exception):  # the user's objects may raise anything when they are looked at
+        return _search(Culprit("", value, error), {}) or Culprit("", value, error)
+    return Culprit("", value, error)
+
+
+def _search(whole: Culprit, seen: dict[int, object], depth: int = MAX_DEPTH) -> Culprit | None:
+    """Return the culprit in a value that cannot be pickled; None if only values that were seen before are at fault."""
+    if not depth:
+        return whole
+    seen[id(whole.value)] = whole.value
+    is_explained = False
+    for step, member in islice(_members(whole.value), MAX_MEMBERS):
+        try:
+            dump(member)
+        except Exception as error:  # noqa: BLE001 (a member's own pickling may raise anything)
+            is_explained = True
+            path = f"{whole.path} > {step}" if whole.path and step[0].isalpha() else whole.path + step
+            if id(member) not in seen and (found := _search(Culprit(path, member, error), seen, depth - 1)):
+                return found
+    return None if is_explained else whole
+
+
+def _members(value: Any) -> Iterator[tuple[str, object]]:
+    """Yield what pickling a value pickles, and how a path names it."""
+    kind = type(value)
+    if issubclass(kind, dict):
+        for key, member in value.items():
+            yield f"[{reprlib.repr(key)}]", member
+    elif issubclass(kind, list | tuple):
+        for index, member in enumerate(value):
+            yield f"[{index}]", member
+    elif kind is FunctionType:
+        yield from _members_of_function(value)
+    elif kind in _PARTS:
+        for name in _PARTS[kind]:
+            yield f".{name}", getattr(value, name)
+    elif issubclass(kind, partial):
+        yield ".func", value.func
+        for index, member in enumerate(value.args):
+            yield f".args[{index}]", member
+        for name, member in value.keywords.items():
+            yield f".keywords[{name!r}]", member
+    elif issubclass(kind, type):
+        yield from _members_of_class(value)
+    elif all(
+        # Only where pickle takes the attributes as they are: a class may leave out those that would fail.
+        getattr(kind, name) is getattr(object, name)
+        for name in ("__reduce_ex__", "__reduce__", "__getstate__")
+    ):
+        yield "class " + kind.__qualname__, kind
+        for name, member in getattr(value, "__dict__", {}).items():
+            yield f".{name}", member
+
+
+def _members_of_class(kind: type) -> Iterator[tuple[str, object]]:
+    for index, base in enumerate(kind.__bases__):
+        yield f".__bases__[{index}]", base
+    for name, member in vars(kind).items():
+        if not isinstance(member, _OF_THE_CLASS) and name not in _CLASS_STATE:
+            yield f".{name}", member
+
+
+def _members_of_function(function: FunctionType) -> Iterator[tuple[str, object]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=False):
+        with suppress(ValueError):  # nothing was assigned to the variable
+            yield f"variable {name}", cell.cell_contents
+    for index, member in enumerate(function.__defaults__ or ()):
+        yield f".__defaults__[{index}]", member
+    for name, member in (function.__kwdefaults__ or {}).items():
+        yield f".__kwdefaults__[{name!r}]", member
+    for name in dict.fromkeys(_names(function.__code__)):
+        if name in function.__globals__:
+            yield f"global {name}", function.__globals__[name]
+    for name, member in vars(function).items():
+        yield f".{name}", member
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names(constant)

@@ -1,0 +1,105 @@
+"""What a program defines in `__main__` travels, or an error names the part that cannot."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = '''
+import dataclasses, functools, threading
+from scaler import Client
+
+class Cached:
+    calls = 0
+
+    @functools.cached_property
+    def twice(self):
+        """Documented."""
+        type(self).calls += 1
+        return 2
+
+@functools.singledispatch
+def describe(value):
+    return "other"
+
+@describe.register
+def _(value: int):
+    return "int"
+
+@describe.register(list)
+def _(value):
+    return [describe(each) for each in value]
+
+describe("cached before it travels")
+
+class Method:
+    @functools.singledispatchmethod
+    def of(self, value):
+        return "other"
+
+    @of.register
+    def _(self, value: int):
+        return "int"
+
+class Slots:
+    __slots__ = ("__private", "number")
+
+    def __init__(self, number):
+        self.number = self.__private = number
+
+@dataclasses.dataclass(slots=True)
+class SlotsData:
+    number: int = 3
+
+lock = threading.Lock()
+
+class Locked:
+    lock = lock
+
+    def call(self):
+        return 1
+
+def use():
+    return lock
+
+def use_deep():
+    return use()
+
+def use_class():
+    return Locked().call()
+
+def look(cached):
+    return cached.twice, cached.twice, cached.calls, Cached.twice.__doc__, vars(cached)
+
+def refusal(function):
+    try:
+        client.submit(function)
+    except TypeError as error:
+        return str(error).partition(" cannot be serialized")[0].partition(" at ")[2]
+
+with Client() as client:
+    assert client.submit(look, Cached()).result() == (2, 2, 1, "Documented.", {"twice": 2})
+    assert client.submit(Cached).result().twice == 2
+    assert client.submit(describe, [1, "text"]).result() == ["int", "other"]
+    assert client.map(describe, [1, [2], 0.5]) == ["int", ["int"], "other"]
+    assert client.submit(lambda: describe.dispatch(bool)(True)).result() == "int"
+    assert client.submit(Method().of, 1).result() == "int"
+    assert client.submit(Slots, 4).result().number == 4
+    assert client.submit(SlotsData).result() == SlotsData(3)
+    assert not client.submit(lambda: hasattr(Slots(1), "__dict__")).result()
+    assert refusal(use) == "global lock (_thread.lock)", refusal(use)
+    assert refusal(use_deep) == "global use > global lock (_thread.lock)", refusal(use_deep)
+    assert refusal(use_class) == "global Locked.lock (_thread.lock)", refusal(use_class)
+    assert refusal(functools.partial(print, [lock])) == ".args[0][0] (_thread.lock)"
+    assert refusal((lambda inside: lambda: inside)(lock)) == "variable inside (_thread.lock)"
+    assert refusal(lambda: client) == "global client (scaler.client.client.Client)"
+    print("all is as it should be")
+'''
+
+
+def test_classes_and_functions_of_main_travel_or_the_part_that_cannot_is_named(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    done = subprocess.run([sys.executable, program], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout == "all is as it should be\n", done.stderr
