@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 from scaler.errors import UsageError
 from scaler.texts import shown
+
+UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM, errno.ENOLCK})
+"""Error numbers of file systems that lack hard links, locks, or the sync of directories: FAT, SMB, FUSE, 9p."""
 
 
 def local_path(text: str | os.PathLike[str]) -> Path:
@@ -24,3 +28,15 @@ def local_path(text: str | os.PathLike[str]) -> Path:
         why = "HOME is not set, and this user has no entry" if name == "~" else "no user has this name"
         unknown = f"the home directory {name} is not known ({why})"
         raise UsageError(f"{str(text)!r}: {unknown}: write the whole path") from None
+
+
+def sync_directory(path: Path) -> None:
+    """Have the disk confirm the entries of a directory, where its file system can. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+    finally:
+        os.close(descriptor)

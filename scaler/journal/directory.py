@@ -24,6 +24,7 @@ from scaler.journal.records import (
     read_witness,
     records,
 )
+from scaler.paths import sync_directory
 from scaler.security.private_files import require_private
 
 _SEGMENT = "segment-"
@@ -239,8 +240,4 @@ class JournalDirectory:
                 (self.path / f"{_SNAPSHOT}{number:08d}{_SUFFIX}").unlink()
 
     def _sync(self) -> None:
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(self.path)

@@ -37,6 +37,7 @@ from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
 from scaler.object_storage.layout import cut
 from scaler.object_storage.spill import map_file
+from scaler.paths import sync_directory
 
 MIN_FILE_BYTES = 1024 * 1024
 """Objects of this size and more have files of their own."""
@@ -263,11 +264,7 @@ class ObjectJournal:
                         while rest.nbytes:
                             rest = rest[file.write(rest) :]
                     os.fsync(file.fileno())
-                directory = os.open(self._files, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-                try:
-                    os.fsync(directory)
-                finally:
-                    os.close(directory)
+                sync_directory(self._files)
             except OSError as error:
                 failure = why_refused(self._path, error, "objects are refused", size + self._left_bytes)
                 with contextlib.suppress(OSError):

@@ -16,7 +16,7 @@ from shlex import quote
 from typing import Self
 
 from scaler.errors import ConfigError, UsageError
-from scaler.paths import local_path
+from scaler.paths import UNSUPPORTED, local_path
 from scaler.security import CREDENTIALS_VARIABLE
 from scaler.security.credential import Credential, load_credential
 from scaler.security.documents import (
@@ -159,7 +159,11 @@ class KeysDirectory:
     def _changing(self) -> Iterator[list[PeerEntry | BrokenEntry]]:
         """Yield what `listed` returns, which is written back. No other process changes it meanwhile."""
         with (self.path / _SERVERS_FILE).open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            except OSError as error:  # people change keys, so two changes at once are rare
+                if error.errno not in UNSUPPORTED:
+                    raise
             listed = self.listed()
             yield listed
             write_private(self.peers, "".join(f"{entry.line}\n" for entry in listed), replace=True)

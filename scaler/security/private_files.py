@@ -9,6 +9,7 @@ from pathlib import Path
 from shlex import quote
 
 from scaler.errors import ConfigError, UsageError
+from scaler.paths import UNSUPPORTED, sync_directory
 from scaler.security.documents import MAX_CHARACTERS
 
 
@@ -66,18 +67,29 @@ def write_private(path: Path, text: str, *, replace: bool = False) -> None:
                 writer.write(text)
                 writer.flush()
                 os.fsync(file)
-            if replace:
+            if replace or not _link(temporary, path):
                 temporary.replace(path)
-            else:
-                path.hardlink_to(temporary)
         finally:
             temporary.unlink(missing_ok=True)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        sync_directory(path.parent)
     except FileExistsError:
         raise
     except OSError as error:
         raise UsageError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    """Give a file its name; False on a file system without hard links, where an empty file has the name now.
+
+    Raises FileExistsError and OSError.
+    """
+    try:
+        path.hardlink_to(temporary)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in UNSUPPORTED:
+            raise
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        return False
+    return True

@@ -29,12 +29,13 @@ class RunningStore(NamedTuple):
 def file_name(config: WorkerConfig) -> str:
     """Return the name of the file of the store that serves workers with these settings on this host.
 
-    Network namespaces are hosts of their own: processes cannot reach each other's local listeners.
+    Namespaces are hosts of their own: processes cannot reach each other's local listeners, or know each other's ids.
     """
-    network = ""
-    with suppress(OSError):
-        network = str(Path("/proc/self/ns/net").readlink())
-    what = json.dumps([config.scheduler_address, config.host_name, network, config.insecure_no_auth])
+    spaces = []
+    for kind in ("net", "pid"):
+        with suppress(OSError):
+            spaces.append(str(Path("/proc/self/ns", kind).readlink()))
+    what = json.dumps([config.scheduler_address, config.host_name, spaces, config.insecure_no_auth])
     return content_id(what.encode()).hex() + SUFFIX
 
 

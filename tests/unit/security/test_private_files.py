@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import stat
 import subprocess
 import sys
 import tempfile
@@ -13,6 +16,7 @@ import pytest
 
 from scaler.security.credential import Credential
 from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import read_private, write_private
 
 USER, GROUP, OTHER = 54321, 54322, 54323
 READ = """
@@ -92,3 +96,27 @@ def test_the_keys_of_a_cluster_may_be_a_mounted_secret(mounted: Path) -> None:
     assert read(keys.path, 0, 0, GROUP) == "accepted"
     keys.path.chmod(0o777)
     assert "other users can open" in read(keys.path, USER, USER, GROUP)
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_keys_are_kept_on_a_file_system_without_links_locks_and_synced_directories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fsync = os.fsync
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def sync_files_only(descriptor: int) -> None:
+        refuse() if stat.S_ISDIR(os.fstat(descriptor).st_mode) else fsync(descriptor)
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os, "fsync", sync_files_only)
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    keys = KeysDirectory.create(tmp_path / "keys", "c")
+    made = keys.credential("m", "manager")
+    assert KeysDirectory.open(keys.path).credential("m", "manager") == made
+    write_private(tmp_path / "once", "first")
+    with pytest.raises(FileExistsError):
+        write_private(tmp_path / "once", "second")
+    assert read_private(tmp_path / "once") == "first"
