@@ -86,7 +86,8 @@ def _prospect(manager: ManagerView, view: ClusterView, targets: Mapping[str, int
 
 
 def _seconds(row: Demand) -> float | None:
-    return row.task_seconds if row.task_seconds is not None else row.expected_seconds
+    """Return what is known of a task, if only from its user: the median of other functions says nothing of it."""
+    return row.task_seconds if row.task_seconds is not None else row.expected_seconds if row.is_hint else None
 
 
 def _why_no_more(manager: ManagerView, target: int) -> str:

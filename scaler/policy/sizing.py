@@ -52,6 +52,12 @@ LULL_SECONDS = 3.0
 LULLS = 1.5
 """After a shortage, the cooldown is at least this many times the lull before it."""
 LEAST_BUSY = 0.01
+MANY_ENDED = 20
+"""Tasks that must have ended between two views before their rate is stated: it is wrong by less than half then."""
+VIEW_SECONDS = 1.0
+"""Assumed interval before the first view."""
+LONGEST_IDLE = 10.0
+"""A unit is worth keeping without work for this many times as long as it takes to start another one."""
 MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68
 """Bounds of a cooldown that follows from the start-up time."""
@@ -156,6 +162,7 @@ class Sizing:
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
         before = min(plan.committed_units, self._wanted.get(key, manager.units))
         usual = constraints.cooldown(plan)
+        cooldown.most_seconds = min(MAX_DOUBLED_SECONDS, LONGEST_IDLE * plan.back_seconds)
         needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         is_given = constraints.get("idle_seconds", key) is not None
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
@@ -223,8 +230,11 @@ class Sizing:
                 work.known_seconds += tasks * row.longest_seconds
                 assumed = ASSUMED_SECONDS if row.expected_seconds is None else row.expected_seconds
                 work.seconds += tasks * max(assumed, row.longest_seconds)
+                work.assumed_seconds += tasks * max(assumed, row.longest_seconds)
                 work.first_slots += min(tasks, first_slots)
         elapsed = 0.0 if self._planned_at is None else max(0.0, view.now - self._planned_at)
+        for work in works.values():
+            work.ended = work.ended_per_second * (elapsed or VIEW_SECONDS)
         self._planned_at = view.now
         busy: dict[Needs, float] = {}
         for needs in works.keys() | self._busy.keys():
@@ -324,7 +334,7 @@ def _assign_present(
         left -= each * taken
         if taken and not is_enough:
             start = f"{seconds_text(plan.startup)} to start a unit"
-            plan.reasons.append(f"{work}, {start}, done in about {seconds_text(within)}")
+            plan.reasons.append(f"{work}, {start}")
 
 
 def _assign_late(
@@ -411,6 +421,8 @@ class Work:
     """Remaining time of the tasks on one slot, as far as it is known."""
     known_seconds: float = 0.0
     """The same, in which tasks of unknown length take no longer than the longest of them has run."""
+    assumed_seconds: float = 0.0
+    """What is assumed of the unmeasured tasks, as a part of `seconds`."""
     queued: int = 0
     late: int = 0
     """Tasks that late slots have already; tasks does not count them."""
@@ -420,6 +432,8 @@ class Work:
     usually_busy: float = 0.0
     """The average of busy_slots over a start-up time."""
     ended_per_second: float = 0.0
+    ended: float = 0.0
+    """Tasks that have ended since the last view: a rate of few says little."""
     functions: list[str] = field(default_factory=list)
 
     @property
@@ -436,13 +450,16 @@ class Work:
         work = f"{of} needing {self.needs}" if self.needs.items else of
         if self.ended_per_second >= max(1, self.tasks):
             # Most of them come and end between two plans.
+            if self.ended < MANY_ENDED:
+                return f"single tasks of {work}, which end as they come"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
             return f"{counted(self.late, 'task')} of {work} on their way"
         tasks = f"{counted(self.tasks, 'task')} of {work}"
+        each = seconds_text(self.assumed_seconds / self.unmeasured_tasks) if self.unmeasured_tasks else ""
         if self.unmeasured_tasks == self.tasks:
-            return f"{tasks}, not measured yet"
-        rest = f", {self.unmeasured_tasks:,} of them not measured yet" if self.unmeasured_tasks else ""
+            return f"{tasks}, not measured yet, assuming {each} each"
+        rest = f", {self.unmeasured_tasks:,} of them not measured yet, assuming {each} each" if each else ""
         return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
 
 
@@ -467,6 +484,8 @@ class Cooldown:
         self._needs: deque[tuple[float, int]] = deque([(now, units)])
         """Times and needs, decreasing: a need hides the earlier ones that were not larger."""
         self._doublings = 0
+        self.most_seconds = MAX_DOUBLED_SECONDS
+        """The longest cooldown that shortages make of a shorter one."""
         self._shrunk_at = -math.inf
         self._shortage_at = -math.inf
         self._needed_at = now
@@ -475,7 +494,7 @@ class Cooldown:
 
     def seconds(self, usual: float) -> float:
         """Return the cooldown now. usual: the cooldown without a shortage."""
-        return max(usual, min(MAX_DOUBLED_SECONDS, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
+        return max(usual, min(self.most_seconds, max(usual * 2.0**self._doublings, LULLS * self._longest_lull)))
 
     def level(self, needed: int, usual: float, now: float, *, has_work: bool) -> int:
         """Return how many units should stay, given how many are needed now. Call at every plan."""

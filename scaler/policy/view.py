@@ -36,6 +36,8 @@ class Demand:
     """Rate of these tasks: at a high rate, few of them are queued or running at the moment of a view."""
     expected_seconds: float | None = None
     """Of a task, while task_seconds is None: the user's hint, else the median of all tasks of this cluster."""
+    is_hint: bool = True
+    """expected_seconds is the user's hint, and not the median."""
     longest_seconds: float = 0.0
     """How long one of the running tasks has run, at least: the longest such time that is known."""
     running_seconds: float | None = None

@@ -310,6 +310,7 @@ class Elastic:
                     busy,
                     rate,
                     expected_seconds=max(hints) if hints else self.task_times.median_seconds,
+                    is_hint=bool(hints),
                     longest_seconds=known.longest_seconds,
                     running_seconds=known.running_seconds,
                     late=late,

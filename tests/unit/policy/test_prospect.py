@@ -97,3 +97,11 @@ def test_one_more_unit_never_makes_the_work_end_later(
     assert found.wanted_seconds is None or found.more_seconds <= found.wanted_seconds
     if wanted >= managers[0].units and found.wanted_seconds is not None:
         assert found.present_seconds is None or found.wanted_seconds <= found.present_seconds * 1.011
+
+
+def test_the_median_of_other_functions_is_no_duration_of_one_that_was_never_measured() -> None:
+    found = only(manager(running=1), demand=(work(5, None, expected_seconds=3.0, is_hint=False),))
+    assert (found.present_seconds, found.note) == (
+        None,
+        "no task of price has ended, so it is not known how long they take",
+    )
