@@ -428,6 +428,7 @@ class AuditRow(NamedTuple):
     role: Annotated[str, Column("Role", rank=2)] = ""
     peer: Annotated[str, Column("Peer", rank=3)] = ""
     host: Annotated[str, Column("From", rank=3)] = ""
+    name: Annotated[str, Column("Client", rank=2, help="Name of the client")] = ""
     times: Annotated[int, Column("Number", "count", zero_is_none=True)] = 0
     text: Annotated[str, Column("What")] = ""
 

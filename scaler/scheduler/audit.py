@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from scaler.net.connection import Closed, ListenerEvent, Opened
 from scaler.net.transport import Report
+from scaler.protocol.messages import ClientDetails, Hello, Role
 from scaler.protocol.monitor_rows import AuditRow
 from scaler.scheduler.core.commands import Expel
 from scaler.scheduler.core.facts import Action, Fact
@@ -36,6 +37,8 @@ class Who(NamedTuple):
     role: str = ""
     peer: str = ""
     host: str = ""
+    name: str = ""
+    """Of a client, as monitors show it."""
 
 
 AuditInput = ListenerEvent | Expel | Fact | Report | Noted
@@ -62,7 +65,7 @@ class Audit:
                 case Opened(peer, hello, identity):
                     self._ended(peer, "opened a new session", at)
                     host = escaped(f"{hello.hostname[:MAX_AUDIT_TEXT]}|{hello.pid}")
-                    who = self._peers[peer] = Who(identity.key, hello.role.value, peer.hex(), host)
+                    who = self._peers[peer] = Who(identity.key, hello.role.value, peer.hex(), host, _name(hello, host))
                     self._rows.append(AuditRow(at, "connected", *who))
                 case Closed(peer, text):
                     self._ended(peer, text or "closed its connection", at)
@@ -132,3 +135,10 @@ class Audit:
 
 def _shown(text: str) -> str:
     return escaped(text, MAX_AUDIT_TEXT)
+
+
+def _name(hello: Hello, host: str) -> str:
+    """Return the name of a client: its own, or else that of its process; empty for other peers."""
+    if hello.role not in (Role.CLIENT, Role.ADMIN):
+        return ""
+    return _shown(hello.details.name) if isinstance(hello.details, ClientDetails) and hello.details.name else host

@@ -6,7 +6,8 @@ For single questions: O(workers), and for a task in a queue O(tasks before it, u
 from __future__ import annotations
 
 import math
-from itertools import takewhile
+from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import assert_never
 
 from scaler.grammar import called, counted, listed
@@ -90,7 +91,20 @@ def _assigned(state: ClusterState, task: Task, worker: Worker) -> str:
     if ahead < worker.slots:
         return f"it runs on worker {worker.title}{_so_far(task)}"
     behind = ahead - worker.slots + 1
-    return f"it waits on worker {worker.title} behind {counted(behind, 'task')}{_so_far(task)}"
+    lower = min(behind, _prefetched_below(task, [worker]))
+    of_lower = f", {lower:,} of lower priority that the worker got before" if lower else ""
+    return f"it waits on worker {worker.title} behind {counted(behind, 'task')}{of_lower}{_so_far(task)}"
+
+
+def _prefetched_below(task: Task, workers: Iterable[Worker]) -> int:
+    """Return how many tasks of lower priority wait on workers, which run in the order in which they came there."""
+    priority = task.group.spec.priority
+    waiting = 0
+    for worker in workers:
+        there = takewhile(lambda other: other is not task, worker.tasks.values())
+        queued = islice((other for other in there if other.id not in worker.blocked), worker.slots, None)
+        waiting += sum(other.group.spec.priority < priority for other in queued)
+    return waiting
 
 
 def _fetched(state: ClusterState, task: Task, worker: Worker) -> str:
@@ -141,6 +155,8 @@ def _ready(state: ClusterState, task: Task, now: float) -> str:
         before = state.ready.of(needs).before(task, MAX_COUNTED)
         least = "at least " if before >= MAX_COUNTED else ""
         parts.append(f"{least}{counted(before, 'task')} will run before it" if before else "it will run next")
+        if lower := _prefetched_below(task, willing):
+            parts.append(f"{counted(lower, 'task')} of lower priority that workers got before may begin first")
         choice = state.locality.choice(task, now)
         if choice is not None:
             parts.append(_preference(choice))

@@ -12,6 +12,7 @@ from scaler.protocol.codec import encode
 from scaler.protocol.messages import (
     PROTOCOL_VERSION,
     Clear,
+    ClientDetails,
     Drain,
     Hello,
     RefusalReason,
@@ -31,7 +32,7 @@ ALICE = Identity("alice", frozenset({Role.CLIENT}))
 
 
 def hello(host: str) -> Hello:
-    return Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", host, 7)
+    return Hello(Role.CLIENT, False, PROTOCOL_VERSION, "", "", "", host, 7, ClientDetails("desk"))
 
 
 class Log:
@@ -56,13 +57,13 @@ def said(rows: Sequence[AuditRow]) -> list[tuple[str, str, int, str]]:
     return [(row.kind, row.key, row.times, row.text) for row in rows]
 
 
-def test_a_record_has_time_key_role_peer_and_host_by_the_connection() -> None:
+def test_a_record_has_time_key_role_peer_host_and_name_by_the_connection() -> None:
     log = Log()
     log.opened()
     (row,) = log.rows()
-    assert row == AuditRow(101.0, "connected", "alice", "client", b"alice...".hex(), "host|7")
+    assert row == AuditRow(101.0, "connected", "alice", "client", b"alice...".hex(), "host|7", "desk")
     assert row.document()["time"] == "1970-01-01T00:01:41.000Z"
-    assert list(row.document())[1:] == ["kind", "key", "role", "peer", "host", "times", "text"]
+    assert list(row.document())[1:] == ["kind", "key", "role", "peer", "host", "name", "times", "text"]
 
 
 def test_tasks_are_added_up_by_client_and_function_until_they_are_due() -> None:

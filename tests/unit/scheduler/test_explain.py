@@ -369,3 +369,16 @@ def test_a_task_that_was_asked_back_says_so() -> None:
     assert why(cluster, waiting) == f"it waited behind others on worker {name}, and is on its way to another one"
     cluster.cancel(client, running)
     assert why(cluster, running) == f"it is being cancelled on worker {name}"
+
+
+def test_an_urgent_task_says_that_prefetched_tasks_of_lower_priority_begin_before_it() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.worker("w", slots=1, queue_size=2)
+    cluster.submit(client, 5)
+    (urgent,) = cluster.submit(client, 1, priority=9)
+    assert why(cluster, urgent).startswith(
+        "it will run next; 1 task of lower priority that workers got before may begin first; "
+    )
+    (lower,) = cluster.submit(client, 1, priority=-9)
+    assert "lower priority" not in why(cluster, lower)

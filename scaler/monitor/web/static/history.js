@@ -11,6 +11,7 @@ import { columns, table } from "./table.js";
 const AGAIN_MS = 30_000;
 const POINTS = 1500;  // of an answer: a newer one has nothing new before one of them is over
 const NEWEST = 50;
+const NAMED = 5;  // clients of a folded line
 const RANGES = [[3600, "1 h"], [21_600, "6 h"], [86_400, "24 h"], [604_800, "7 d"], [2_592_000, "30 d"]];
 const DEFAULT_RANGE = 86_400;  // or less, while there is less
 export const FAILURES = columns("failures", { text: { class: "error", show: (row) => ({ text: row.text, title: row.text }) }, function: { class: "name" } });
@@ -105,12 +106,24 @@ export function history(store, place) {
     setText(said, `${moment(found.since)} to ${moment(found.until)}: ${counted(sum(found, "done"), "task")} done, ${count(sum(found, "failed"))} failed.${from}${thin}${left} ${SAVED === null ? " A click on a chart shows that moment." : ""}`);
     charts.draw(found, at);
     list(decisions, found.events.filter(isDecision), "Nothing was decided", "Starts and ends of the scheduler, and decisions of the scaling policy.");
-    list(incidents, found.events.filter((event) => !isDecision(event)), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
+    list(incidents, folded(found.events.filter((event) => !isDecision(event))), "Nothing went wrong", "Lost workers, retried tasks, and peers that came and left.");
     failureTable.update(found.failures);
     times.update(found.functions);
   }
 
   const sum = (found, name) => found.points.reduce((all, point) => all + point[name], 0);
+
+  /** Clients that came and left in one line, at the time of the last one: programs do so all the time. */
+  function folded(events) {
+    const isRoutine = (event) => (event.kind === "joined" || event.kind === "left") && event.subject.startsWith("client ");
+    const routine = events.filter(isRoutine);
+    if (routine.length < 3) return events;
+    const [joined, gone] = ["joined", "left"].map((kind) => routine.filter((event) => event.kind === kind));
+    const names = [...new Set(routine.map((event) => event.subject.slice(7)))];
+    const text = names.slice(0, NAMED).join(", ") + (names.length > NAMED ? `, and ${count(names.length - NAMED)} more` : "");
+    const line = { at: routine.at(-1).at, kind: "clients", subject: `${count(joined.length)} joined, ${count(gone.length)} left`, text, times: 1 };
+    return [...events.filter((event) => !isRoutine(event)), line].sort((one, other) => one.at - other.at);
+  }
 
   function list(into, events, title, text) {
     fill(into, events.length === 0 ? h("li", { class: "empty" }, nothing(title, text)) : events.slice(-NEWEST).reverse().map(eventLine),
