@@ -152,7 +152,7 @@ class Client(Submitter):
         elif self._is_in_process:
             self._loop = open_in_process(address, session, timeout_seconds)
         else:
-            access = self._access = client_access(credentials, insecure_no_auth, compression)
+            access = client_access(credentials, insecure_no_auth, compression)
             self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
@@ -811,7 +811,7 @@ class Client(Submitter):
             raise UsageError("a client inside a task asks only about tasks: give it the scheduler's address")
         if self._is_in_process:
             raise UsageError("a client with processes=False has no cluster to ask")
-        return ClusterStatus(self._loop.address, self._access, self._futures.timeout_seconds)
+        return ClusterStatus(self._loop)
 
     def _workers(self, count: int, timeout: float | None) -> Future[None]:
         if self._is_in_process:

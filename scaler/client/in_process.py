@@ -36,15 +36,14 @@ from scaler.client.tasks import (
 )
 from scaler.errors import ClientClosedError, ClientDisconnectedError, UsageError
 from scaler.ids import IdFactory, new_peer_id
-from scaler.net.questions import Answer, Question
-from scaler.protocol.messages import ShutdownCluster, ShutdownReply, is_stored, stored_reference
+from scaler.protocol.messages import Inquiry, Reply, ShutdownCluster, ShutdownReply, is_stored, stored_reference
 from scaler.serialization import Parts, Serializer, dump_value, load_function, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import copy_of
 from scaler.serialization.snapshot import Fresh
 from scaler.worker.processor.calling import Meter, failure_of, finish
 
-_Reply = TypeVar("_Reply", bound=Answer)
+_Reply = TypeVar("_Reply", bound=Reply)
 _HERE = "it runs in this process, while it is submitted"
 
 
@@ -121,7 +120,7 @@ class InProcessLoop(ClientLoop):
     def explain_oldest(self) -> str:
         return "all tasks of this client have ended"
 
-    def ask(self, question: Question | ShutdownCluster, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
+    def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:  # noqa: ARG002
         """Agree to a shutdown. Raises UsageError for all other questions."""
         if isinstance(question, ShutdownCluster):
             return cast("_Reply", ShutdownReply(accepted=True, text=""))

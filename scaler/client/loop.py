@@ -53,7 +53,7 @@ from scaler.errors import (
 from scaler.grammar import counted
 from scaler.ids import IdFactory, content_id, new_peer_id, session_ids
 from scaler.net.connection import Broken, ConnectionRefused, Connector, ConnectorEvent, Received, Resumed, Welcomed
-from scaler.net.questions import Answer, Question, Questions
+from scaler.net.questions import Questions
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import (
@@ -61,6 +61,7 @@ from scaler.protocol.messages import (
     Explain,
     Explained,
     Finished,
+    Inquiry,
     ListSessions,
     Message,
     Notice,
@@ -69,6 +70,7 @@ from scaler.protocol.messages import (
     Outcome,
     Output,
     ReplicateResults,
+    Reply,
     Roster,
     SessionsListed,
     Started,
@@ -122,7 +124,7 @@ _log = logging.getLogger(__name__)
 OnEvents = Callable[[list[ConnectorEvent]], None]
 _Key = tuple[bytes, ...]
 _T = TypeVar("_T")
-_Reply = TypeVar("_Reply", bound=Answer)
+_Reply = TypeVar("_Reply", bound=Reply)
 
 
 class ClientLoop:
@@ -264,11 +266,16 @@ class ClientLoop:
                 return self.explain(future, seconds)
         return "it runs" if future.running() else "it is not known to run yet"
 
-    def ask(self, question: Question, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
-        """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
+    @property
+    def questions(self) -> Questions:
+        """The questions of this client. Raises UsageError in the thread that brings the answers."""
         self.futures.check_waitable()
+        return self._questions
+
+    def ask(self, question: Inquiry, reply: type[_Reply], seconds: float = 0.0) -> _Reply:
+        """Return the scheduler's answer. Raises UnreachableError when none comes in time: `timeout_seconds` for 0."""
         seconds = seconds or self.futures.timeout_seconds
-        with self._questions.asking(question) as answer:
+        with self.questions.asking(question) as answer:
             try:
                 found = answer.result(seconds)
             except TimeoutError:
@@ -478,7 +485,7 @@ class ClientLoop:
         if self._submitted is not None and session.pending:
             self._submitted(futures.has_unfinished)
 
-    def _ask_scheduler(self, question: Question) -> None:
+    def _ask_scheduler(self, question: Inquiry) -> None:
         self._iterate()  # first the tasks that it may be about
         if self._connector is not None:
             self._connector.send(question)
@@ -565,7 +572,7 @@ class ClientLoop:
                 self._restoring.ask(ids)
             case Notice(text):
                 _log.warning("scaler: %s", text)
-            case _ if isinstance(message, Answer):
+            case _ if isinstance(message, Reply):
                 self._questions.answered(message)
             case _:
                 pass  # a newer scheduler may send more than this client knows

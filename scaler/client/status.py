@@ -1,4 +1,4 @@
-"""How the cluster is, from Python: the rows that the page and its API show, asked for over a monitor's connection."""
+"""The state of the cluster, from Python: the rows of the page and its API, within what the client's key may see."""
 
 from __future__ import annotations
 
@@ -6,44 +6,44 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, RowTable, TaskTable
-from scaler.config.addresses import monitor_address_beside
 from scaler.errors import UsageError
 from scaler.grammar import counted
-from scaler.monitor.connection import MonitorConnection
-from scaler.net.access import Access
+from scaler.monitor.asking import Asking
 from scaler.protocol.monitor_rows import WorkerRow
-from scaler.registry import running
+
+if TYPE_CHECKING:
+    from scaler.client.loop import ClientLoop
 
 MAX_TASKS = 10_000
 MAX_LINES = 1_000
 DAY_SECONDS = 86_400.0
+MIN_POLL_SECONDS = 0.1
+POLL_RATIO = 10
+"""Waiting for workers pauses for this many times the duration of the last answer."""
 _T = TypeVar("_T")
-_Question = Callable[[MonitorConnection, asyncio.Event], Awaitable[_T]]
+_Question = Callable[[Asking], Coroutine[Any, Any, _T]]
 
 
 class ClusterStatus:
-    """Asks one cluster. Each question opens a connection of its own, so that a client that asks nothing has none."""
+    """Asks the scheduler over the connection of a client."""
 
-    def __init__(self, address: str, access: Access, timeout_seconds: float) -> None:
-        """address: the scheduler's for clients."""
-        self._address = address
-        self._access = access
-        self._timeout_seconds = timeout_seconds
+    def __init__(self, loop: ClientLoop) -> None:
+        self._loop = loop
 
     def state(self) -> ClusterSnapshot:
         """Return how the cluster is. Raises UnreachableError and RefusedError, as everything here."""
 
-        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> ClusterSnapshot:
-            await monitor.storage_figures()
-            status = monitor.model.status
+        async def ask(asking: Asking) -> ClusterSnapshot:
+            await asking.read()
+            status = asking.model.status
             return ClusterSnapshot(
                 status.scheduler,
                 status.storage,
@@ -53,7 +53,7 @@ class ClusterStatus:
                 functions=RowTable(status.functions),
                 calls=RowTable(status.calls),
                 waiting=RowTable(status.waiting),
-                tasks=RowTable(monitor.model.tasks(limit=MAX_TASKS)),
+                tasks=RowTable(asking.model.tasks(limit=MAX_TASKS)),
             )
 
         return self._ask(ask)
@@ -64,11 +64,12 @@ class ClusterStatus:
         state: an outcome's name, `running`, `failed`.
         """
 
-        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> TaskTable:
+        async def ask(asking: Asking) -> TaskTable:
+            await asking.read()
             wanted = name if tag is None else tag
-            found = [] if wanted is None else await monitor.find(wanted)
+            found = [] if wanted is None else await asking.find(wanted)
             fitting = [row for row in found if name is None or row.function == name]
-            rows = monitor.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=fitting)
+            rows = asking.model.tasks(state=state, function=name or "", limit=MAX_TASKS, found=fitting)
             return RowTable(row for row in rows if tag is None or row.has_tag(tag))
 
         return self._ask(ask)
@@ -80,8 +81,8 @@ class ClusterStatus:
         if since >= until:
             raise UsageError(f"start is {start!r}, and must be before end, {end!r}")
 
-        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> HistorySnapshot:
-            found = await monitor.history(since, until)
+        async def ask(asking: Asking) -> HistorySnapshot:
+            found = await asking.history(since, until)
             return HistorySnapshot(
                 found.since,
                 found.until,
@@ -98,8 +99,8 @@ class ClusterStatus:
     def worker_logs(self, worker: str) -> LogTable:
         """Return the records of the workers' own logs that the scheduler has, the newest first."""
 
-        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> LogTable:
-            return RowTable(await monitor.worker_logs(worker, MAX_LINES))
+        async def ask(asking: Asking) -> LogTable:
+            return RowTable(await asking.worker_logs(worker, MAX_LINES))
 
         return self._ask(ask)
 
@@ -107,9 +108,9 @@ class ClusterStatus:
         """Write the page with what is known now into one HTML file. Raises UsageError when it cannot be written."""
         from scaler.monitor.web.report import report  # noqa: PLC0415 (the other questions serve no page)
 
-        async def ask(monitor: MonitorConnection, _: asyncio.Event) -> str:
-            await monitor.storage_figures()
-            return await report(monitor)
+        async def ask(asking: Asking) -> str:
+            await asking.read()
+            return await report(asking)
 
         text = self._ask(ask)
         try:
@@ -126,36 +127,35 @@ class ClusterStatus:
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise UsageError(f"the number of workers is {count!r}, and must be an integer from 0 on")
 
-        async def ask(monitor: MonitorConnection, changed: asyncio.Event) -> None:
+        async def ask(asking: Asking) -> None:
             try:
                 async with asyncio.timeout(timeout):
-                    while connected_workers(monitor.model.status.workers) < count:
-                        changed.clear()
-                        await changed.wait()
+                    while not await self._has_workers(asking, count):
+                        pass
             except TimeoutError:
-                status = monitor.model.status
+                status = asking.model.status
                 here = connected_workers(status.workers)
                 text = f"waited {timeout:g} s for {counted(count, 'worker')}; connected: {here:,}"
                 raise TimeoutError(f"{text}; {status.without_workers}".rstrip("; ")) from None
 
         return self._asked(ask)
 
+    @staticmethod
+    async def _has_workers(asking: Asking, count: int) -> bool:
+        """Return whether this many workers are connected; pause where not, for longer where answers take long."""
+        began = time.monotonic()
+        await asking.read()
+        if connected_workers(asking.model.status.workers) >= count:
+            return True
+        await asyncio.sleep(max(MIN_POLL_SECONDS, POLL_RATIO * (time.monotonic() - began)))
+        return False
+
     def _ask(self, question: _Question[_T]) -> _T:
         return waited(self._asked(question))
 
     def _asked(self, question: _Question[_T]) -> Future[_T]:
-        async def ask() -> _T:
-            changed = asyncio.Event()
-            address = _monitor_address_of(self._address)
-            seconds = self._timeout_seconds
-            monitor = MonitorConnection(address, changed.set, access=self._access, timeout_seconds=seconds)
-            try:
-                await monitor.ready()
-                return await question(monitor, changed)
-            finally:
-                monitor.close()
-
-        return in_a_loop(ask)
+        asking = Asking(self._loop.address, self._loop.questions, self._loop.futures.timeout_seconds)
+        return in_a_loop(lambda: question(asking))
 
 
 def connected_workers(rows: Iterable[WorkerRow]) -> int:
@@ -208,11 +208,3 @@ def _unix_seconds(name: str, at: datetime | float) -> float:
     if isinstance(at, bool) or not isinstance(at, int | float) or not math.isfinite(at):
         raise UsageError(f"{name} is {at!r}, and must be a datetime or unix seconds")
     return float(at)
-
-
-def _monitor_address_of(address: str) -> str:
-    try:
-        known = next((each.monitor_address for each in running() if each.address == address), "")
-    except UsageError:
-        known = ""
-    return known or monitor_address_beside(address)

@@ -27,7 +27,7 @@ from scaler.config.commands import (
     TopRequest,
 )
 from scaler.config.monitors import TopConfig
-from scaler.errors import UsageError
+from scaler.errors import RefusedError, UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.history_lines import Shown, shown, shown_of
@@ -49,6 +49,7 @@ TASK_ID = re.compile("[0-9a-fA-F]{32}")
 MAX_LINES = 1_000
 PAST_SECONDS = 1.0
 """A scheduler sends the past right after its state; without a past there are no tasks to wait for."""
+ONLY_MONITORS = "the audit log tells of all clients, so it takes a key of the role monitor or admin"
 NO_TASK = "no task has ended or runs, --seconds 30 waits for some"
 VIEWERS = "https://ui.perfetto.dev or chrome://tracing"
 
@@ -103,6 +104,8 @@ async def _main(request: _Request) -> None:
             case TopRequest(form=form):
                 await connection.storage_figures()
                 _print_once(connection, form)
+            case AuditRequest() if connection.client_key:
+                raise RefusedError(f"{ONLY_MONITORS}, and {connection.client_key} is for the role client")
             case AuditRequest():
                 for row in connection.model.audit:
                     _write(sys.stdout, json.dumps(row.document()) if request.as_json else _audit_line(row))

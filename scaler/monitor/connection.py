@@ -1,63 +1,37 @@
-"""A monitor's connection: feeds a model with what the scheduler sends, and asks it about single tasks."""
+"""A monitor's connection: feeds a model with what the scheduler sends, and asks it questions."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
 
-from scaler.errors import LimitError, ProtocolError, RefusedError, UnreachableError
-from scaler.ids import new_peer_id, task_id_of
-from scaler.monitor.model import Model
-from scaler.monitor.rows import MALFORMED, decode, objects
+from scaler.errors import ProtocolError, RefusedError, UnreachableError
+from scaler.ids import new_peer_id
+from scaler.monitor.asking import Asking
 from scaler.net.access import LOCAL_ACCESS, Access
 from scaler.net.connection import ConnectionRefused, Connector, ConnectorEvent, Received
 from scaler.net.connector import SocketConnector
-from scaler.net.questions import Question, Questions
+from scaler.net.questions import Questions
 from scaler.net.versions import own_hello
-from scaler.protocol.data_rows import ObjectRow
-from scaler.protocol.history_rows import ClusterHistory
-from scaler.protocol.log_rows import LogRow
-from scaler.protocol.messages import (
-    Explain,
-    Explained,
-    FindHistory,
-    FindObjects,
-    FindTasks,
-    FindWorkerLogs,
-    HistoryFound,
-    MonitorEvents,
-    MonitorStatus,
-    ObjectsFound,
-    Profiled,
-    ReadLog,
-    ReadProfile,
-    RefusalReason,
-    Refused,
-    Role,
-    Server,
-    TaskLog,
-    TasksFound,
-    WorkerLogsFound,
-)
-from scaler.protocol.monitor_rows import TaskRow
-from scaler.stack_profile import read_document
+from scaler.protocol.messages import MonitorEvents, MonitorStatus, RefusalReason, Refused, Reply, Role, Server
 
 _log = logging.getLogger(__name__)
-_AnswerT = TypeVar("_AnswerT", Explained, TaskLog, TasksFound, ObjectsFound, HistoryFound, WorkerLogsFound, Profiled)
-HISTORY_SECONDS = 30.0
-"""For an answer about a month, which the scheduler reads from files beside its work."""
 STORAGE_SECONDS = 1.0
 """The scheduler asks the object storage when a monitor comes; one that does not answer is waited for this long."""
+READ_SECONDS = 1.0
+"""Pause between two questions about the state, with a client's key."""
 WHICH_ADDRESS = "give the monitor address that the scheduler shows when it starts, by default its own port + 2"
 
 
-class MonitorConnection:
-    """A connection to a scheduler's monitor address, on the running loop. It reconnects after a break."""
+class MonitorConnection(Asking):
+    """A connection to a scheduler's monitor address, on the running loop. It reconnects after a break.
+
+    The scheduler sends reports to a monitor. With a client's key, this asks for the state, and learns what the key may
+    see.
+    """
 
     def __init__(
         self,
@@ -71,10 +45,7 @@ class MonitorConnection:
 
         Raises UsageError for a malformed address.
         """
-        self.address = address
-        self.model = Model()
         self._on_change = on_change
-        self._timeout_seconds = timeout_seconds
         self._answered = asyncio.Event()
         """Set by the first state with the past, or a refusal."""
         self._first_at = math.inf
@@ -84,15 +55,20 @@ class MonitorConnection:
         self._refused: Refused | None = None
         self._malformed = 0
         """Documents that could not be read; the first is logged."""
+        credential = access.credential
+        is_client = credential is not None and credential.role == Role.CLIENT
+        self.client_key = credential.name if credential is not None and is_client else ""
+        """The name of the client's key that this connects with; empty for a monitor."""
         self._connector: Connector = SocketConnector(
             address,
             peer=new_peer_id(),
-            hello=own_hello(Role.MONITOR),
+            hello=own_hello(Role.CLIENT if is_client else Role.MONITOR),
             on_events=self._on_events,
             keys=access.to(Server.SCHEDULER, address),
             compression=access.compression,
         )
-        self._questions = Questions(self._connector.send)
+        super().__init__(address, Questions(self._connector.send), timeout_seconds)
+        self._reading = asyncio.ensure_future(self._keep_reading()) if is_client else None
 
     @property
     def connected(self) -> bool:
@@ -123,88 +99,20 @@ class MonitorConnection:
             async with asyncio.timeout(STORAGE_SECONDS):
                 await self._storage_answered.wait()
 
-    async def explain(self, task_id: str) -> str:
-        """Return why a task waits, or how it ended, in a sentence.
-
-        Raises UsageError for a malformed id, and UnreachableError when no answer comes in time.
-        """
-        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
-
-    async def log(self, task_id: str) -> TaskLog:
-        """Return what a task has printed. Raises as `explain` does."""
-        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
-
-    async def find(self, search: str) -> list[TaskRow]:
-        """Return live tasks, and the last that ended, by the beginning of an id or a part of a name.
-
-        Raises UnreachableError when no answer comes in time, or none that can be read.
-        """
-        found = await self._ask(FindTasks(search), TasksFound)
-        at = self.model.status.at
-        try:
-            return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
-
-    async def objects(self, most: int) -> list[ObjectRow]:
-        """Return the largest objects, with all their holders. Raises as `find` does."""
-        found = await self._ask(FindObjects([], most), ObjectsFound)
-        try:
-            return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
-
-    async def history(self, since: float, until: float) -> ClusterHistory:
-        """Return what is known of the time between these, in unix seconds. Raises as `find` does."""
-        seconds = max(HISTORY_SECONDS, self._timeout_seconds)
-        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
-        try:
-            return decode(ClusterHistory, json.loads(found.json))
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
-
-    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
-        """Return the newest records of workers' own logs, of one by name or id or of all. Raises as `find` does."""
-        found = await self._ask(FindWorkerLogs(worker, most), WorkerLogsFound)
-        try:
-            return [LogRow._make(each) for each in json.loads(found.json)]
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no log of workers: {error!r}"[:200]) from None
-
-    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
-        """Return the document about the profile of a task or function; without both, the list of functions.
-
-        Raises as `find` does, and UsageError for a malformed id.
-        """
-        task = task_id_of(task_id) if task_id else b""
-        found = await self._ask(ReadProfile(task, function), Profiled)
-        try:
-            document: dict[str, Any] = json.loads(found.json)
-            if document["of"]:
-                read_document(document)
-        except MALFORMED as error:
-            raise UnreachableError(f"{self.address} sent no profile: {error!r}"[:200]) from None
-        return document
-
     def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
         self._connector.close("the monitor ends")
         self._questions.close(UnreachableError("the monitor ends"))
 
-    async def _ask(self, question: Question, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
-        """Return the answer. seconds: how long to wait for it, unless as for all questions."""
-        seconds = self._timeout_seconds if seconds is None else seconds
-        try:
-            with self._questions.asking(question) as future:
-                async with asyncio.timeout(seconds):
-                    # Other questions may share the future: a timeout must not cancel it.
-                    answer = await asyncio.shield(asyncio.wrap_future(future))
-                    assert isinstance(answer, kind)
-                    return answer
-        except TimeoutError:
-            error = self.last_error or f"{self.address} did not answer within {seconds:g} s"
-            raise UnreachableError(error) from None
-        except LimitError as error:
-            raise UnreachableError(str(error)) from None
+    async def _keep_reading(self) -> None:
+        while True:
+            with contextlib.suppress(UnreachableError, RefusedError):
+                await self.read()
+                self._answered.set()
+                self._storage_answered.set()
+                self._on_change()
+            await asyncio.sleep(READ_SECONDS)
 
     def _apply(self, document: MonitorStatus | MonitorEvents) -> None:
         try:
@@ -225,9 +133,7 @@ class MonitorConnection:
             match event:
                 case Received(message=MonitorStatus() | MonitorEvents() as document):
                     self._apply(document)
-                case Received(message=Explained() | TaskLog() | TasksFound() | ObjectsFound() | Profiled() as answer):
-                    self._questions.answered(answer)
-                case Received(message=HistoryFound() | WorkerLogsFound() as answer):
+                case Received(message=Reply() as answer):
                     self._questions.answered(answer)
                 case ConnectionRefused(refused):
                     self._refused = refused

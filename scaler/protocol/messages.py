@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import NoneType
-from typing import Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from scaler.ids import content_id
 from scaler.protocol import fields as f
@@ -117,6 +117,22 @@ class Message:
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
+
+
+class Inquiry(Message):
+    """Base of questions to the scheduler. number: its answer has the same."""
+
+    __slots__ = ("number",)
+    if TYPE_CHECKING:  # each class declares the field, behind its others
+        number: int
+
+
+class Reply(Message):
+    """Base of the scheduler's answers to questions."""
+
+    __slots__ = ("number",)
+    if TYPE_CHECKING:  # each class declares the field, behind its others
+        number: int
 
 
 MESSAGES: dict[int, type[Message]] = {}
@@ -780,16 +796,19 @@ class RelayClosed(Message):
 
 
 @message(27, to_scheduler=CLIENTS)
-class ShutdownCluster(Message):
+class ShutdownCluster(Inquiry):
     """Asks to end the cluster. The answer is a ShutdownReply."""
+
+    number: f.Count64 = 0
 
 
 @message(28, from_scheduler=CLIENTS)
-class ShutdownReply(Message):
+class ShutdownReply(Reply):
     """Answers ShutdownCluster."""
 
     accepted: bool
     text: f.Display  # display text
+    number: f.Count64 = 0
 
 
 @message(29, from_scheduler=(WORKER, MANAGER))
@@ -858,29 +877,32 @@ class MonitorEvents(Message):
 
 
 @message(34, to_scheduler=(*CLIENTS, MONITOR))
-class Explain(Message):
+class Explain(Inquiry):
     """Asks why a task waits, or how it ended. The answer is Explained."""
 
     task: f.Id
+    number: f.Count64 = 0
 
 
 @message(35, from_scheduler=(*CLIENTS, MONITOR))
-class Explained(Message):
+class Explained(Reply):
     """Answers Explain."""
 
     task: f.Id
     text: f.Display  # display text
+    number: f.Count64 = 0
 
 
 @message(36, to_scheduler=(*CLIENTS, MONITOR))
-class ReadLog(Message):
+class ReadLog(Inquiry):
     """Asks for what a task printed. The answer is TaskLog."""
 
     task: f.Id
+    number: f.Count64 = 0
 
 
 @message(37, from_scheduler=(*CLIENTS, MONITOR))
-class TaskLog(Message):
+class TaskLog(Reply):
     """What a task printed."""
 
     task: f.Id
@@ -888,6 +910,7 @@ class TaskLog(Message):
     stderr: bytes
     truncated_bytes: f.Count64  # bytes that were left out because there were too many
     traceback: bytes = b""  # UTF-8; of a task that has failed
+    number: f.Count64 = 0
 
 
 @message(38, to_storage=OBJECT_PEERS, attachments=True)
@@ -1013,52 +1036,58 @@ class Named(Message):
 
 
 @message(49, to_scheduler=CLIENTS)
-class ReadFailure(Message):
+class ReadFailure(Inquiry):
     """Asks what a failed task ran, to run it again. The answer is FailedTask."""
 
     task: f.Id
+    number: f.Count64 = 0
 
 
 @message(50, from_scheduler=CLIENTS, batch=True)
-class FailedTask(Message):
+class FailedTask(Reply):
     """What a failed task ran."""
 
     task: f.Id
     functions: Functions  # its function and serializer
     runs: list[RunGroup]  # one, with this task alone; none where it cannot run again
     text: f.Display = ""  # why it cannot, display text
+    number: f.Count64 = 0
 
 
-@message(51, to_scheduler=(MONITOR, ADMIN))
-class FindTasks(Message):
+@message(51, to_scheduler=(*CLIENTS, MONITOR))
+class FindTasks(Inquiry):
     """Asks for live tasks, and the last that ended. The answer is TasksFound."""
 
     search: str  # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+    number: f.Count64 = 0
 
 
-@message(52, from_scheduler=(MONITOR, ADMIN))
-class TasksFound(Message):
+@message(52, from_scheduler=(*CLIENTS, MONITOR))
+class TasksFound(Reply):
     """Answers FindTasks."""
 
     search: str
     json: bytes  # UTF-8: a table of tasks as in MonitorEvents
+    number: f.Count64 = 0
 
 
 @message(53, to_scheduler=(*CLIENTS, MONITOR))
-class FindObjects(Message):
+class FindObjects(Inquiry):
     """Asks which stores have objects: those that are named, or the largest ones. The answer is ObjectsFound."""
 
     named: f.Ids  # a task stands for its result; empty: the largest ones
     most: f.Count32
+    number: f.Count64 = 0
 
 
 @message(54, from_scheduler=(*CLIENTS, MONITOR))
-class ObjectsFound(Message):
+class ObjectsFound(Reply):
     """Answers FindObjects."""
 
     named: f.Ids
     most: f.Count32
     json: bytes  # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
+    number: f.Count64 = 0
 
 
 @message(55, from_scheduler=CLIENTS)
@@ -1104,15 +1133,18 @@ class SessionRow:
 
 
 @message(58, to_scheduler=CLIENTS)
-class ListSessions(Message):
+class ListSessions(Inquiry):
     """Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed."""
+
+    number: f.Count64 = 0
 
 
 @message(59, from_scheduler=CLIENTS, batch=True)
-class SessionsListed(Message):
+class SessionsListed(Reply):
     """Answers ListSessions."""
 
     sessions: list[SessionRow]
+    number: f.Count64 = 0
 
 
 UNFINISHED = 255
@@ -1120,15 +1152,16 @@ UNFINISHED = 255
 
 
 @message(60, to_scheduler=CLIENTS)
-class ListSessionTasks(Message):
+class ListSessionTasks(Inquiry):
     """Asks for tasks of a durable session, in the order of their submission. The answer is SessionTasks."""
 
     session: f.PeerId
     first: f.Count64 = 0  # tasks to leave out
+    number: f.Count64 = 0
 
 
 @message(61, from_scheduler=CLIENTS, batch=True)
-class SessionTasks(Message):
+class SessionTasks(Reply):
     """Answers ListSessionTasks: as many tasks as one message takes."""
 
     session: f.PeerId
@@ -1139,23 +1172,26 @@ class SessionTasks(Message):
     names: f.Payloads  # UTF-8
     keys: f.Payloads  # UTF-8
     tags: f.Payloads  # UTF-8
+    number: f.Count64 = 0
 
 
 @message(62, to_scheduler=CLIENTS)
-class EndSession(Message):
+class EndSession(Inquiry):
     """Asks to cancel all tasks of a durable session. The answer is SessionEnded."""
 
     session: f.PeerId
     remove: bool  # and to remove it, with its results
+    number: f.Count64 = 0
 
 
 @message(63, from_scheduler=CLIENTS)
-class SessionEnded(Message):
+class SessionEnded(Reply):
     """Answers EndSession."""
 
     session: f.PeerId
     cancelled: f.Count64
     error: f.Display = ""  # why it cannot be done, or empty
+    number: f.Count64 = 0
 
 
 @message(64, to_scheduler=CLIENTS)
@@ -1406,25 +1442,27 @@ class WorkerLogged(Message):
     dropped: f.Count32 = 0  # records that were left out since then: there were too many
 
 
-@message(88, to_scheduler=(MONITOR,))
-class FindWorkerLogs(Message):
+@message(88, to_scheduler=(*CLIENTS, MONITOR))
+class FindWorkerLogs(Inquiry):
     """Asks for records of workers' own logs. The answer is WorkerLogsFound."""
 
     search: str  # name or id of a worker; empty: of all
     most: f.Count32
+    number: f.Count64 = 0
 
 
-@message(89, from_scheduler=(MONITOR,), batch=True)
-class WorkerLogsFound(Message):
+@message(89, from_scheduler=(*CLIENTS, MONITOR), batch=True)
+class WorkerLogsFound(Reply):
     """Answers FindWorkerLogs."""
 
     search: str
     most: f.Count32
     json: bytes  # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
+    number: f.Count64 = 0
 
 
 @message(90, to_scheduler=(*CLIENTS, MONITOR))
-class ReadProfile(Message):
+class ReadProfile(Inquiry):
     """Asks for the profile of a task or a function; without both, for the functions that have one.
 
     The answer is Profiled.
@@ -1432,60 +1470,92 @@ class ReadProfile(Message):
 
     task: f.OptionalId = b""
     search: str = ""  # the name of a function
+    number: f.Count64 = 0
 
 
 @message(91, from_scheduler=(*CLIENTS, MONITOR), batch=True)
-class Profiled(Message):
+class Profiled(Reply):
     """Answers ReadProfile."""
 
     task: f.OptionalId
     search: str
     json: bytes  # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+    number: f.Count64 = 0
 
 
 @message(92, to_scheduler=CLIENTS)
-class FindCosts(Message):
+class FindCosts(Inquiry):
     """Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound."""
 
     most: f.Count32
+    number: f.Count64 = 0
 
 
 @message(93, from_scheduler=CLIENTS)
-class CostsFound(Message):
+class CostsFound(Reply):
     """Answers FindCosts."""
 
     most: f.Count32
     json: bytes  # UTF-8: a list of function, client, key and cost, that with the largest cost first
+    number: f.Count64 = 0
 
 
-@message(94, to_scheduler=(MONITOR,))
-class FindHistory(Message):
+@message(94, to_scheduler=(*CLIENTS, MONITOR))
+class FindHistory(Inquiry):
     """Asks what happened between two times, in unix seconds. The answer is HistoryFound."""
 
     since: f.Clock
     until: f.Clock
+    number: f.Count64 = 0
 
 
-@message(95, from_scheduler=(MONITOR,))
-class HistoryFound(Message):
+@message(95, from_scheduler=(*CLIENTS, MONITOR))
+class HistoryFound(Reply):
     """Answers FindHistory."""
 
     since: f.Clock
     until: f.Clock
     json: bytes  # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
+    number: f.Count64 = 0
 
 
 @message(96, to_scheduler=CLIENTS)
-class RestartWorkers(Message):
+class RestartWorkers(Inquiry):
     """Asks to end workers, whose managers then start others. The answer is WorkersRestarted."""
 
     workers: PeerIds  # none: all
     graceful: bool  # what runs on them ends first
+    number: f.Count64 = 0
 
 
 @message(97, from_scheduler=CLIENTS)
-class WorkersRestarted(Message):
+class WorkersRestarted(Reply):
     """Answers RestartWorkers."""
 
     workers: PeerIds  # those that end
     refused: f.Display  # why none does, display text; empty when it was accepted
+    number: f.Count64 = 0
+
+
+@message(98, to_scheduler=CLIENTS)
+class ReadCluster(Inquiry):
+    """Asks for the state of the cluster, as far as the client may see it. The answer is ClusterRead."""
+
+    number: f.Count64 = 0
+
+
+@message(99, from_scheduler=CLIENTS, batch=True)
+class ClusterRead(Reply):
+    """Answers ReadCluster."""
+
+    status: bytes  # UTF-8: the document of a MonitorStatus
+    events: bytes  # UTF-8: that of a MonitorEvents with the last tasks
+    number: f.Count64 = 0
+
+
+@message(100, from_scheduler=(*CLIENTS, MONITOR))
+class Unanswered(Reply):
+    """Answers a question that the scheduler does not answer."""
+
+    text: f.Display  # why not
+    number: f.Count64 = 0

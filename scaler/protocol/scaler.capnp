@@ -14,7 +14,7 @@
 # header, 1, and each has the header again, with the entries of its own frames. Limits count bytes as expanded; a checksum
 # is of one message as sent.
 #
-# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled)
+# Limits. A body has at most 1048576 bytes, that of a batch (Submit, Finished, Run, Done, Relay, FailedTask, SessionsListed, SessionTasks, WorkerReport, StoresChanged, WorkerLogsFound, Profiled, ClusterRead)
 # at most 67108864. A reader checks the size first, then reads with a traversal limit of
 # max(8192, 4 x the body's words), and refuses the whole message when one field breaks its rule. A list
 # of structs has at most 65536 entries. A Submit is worth at most 32768 rows: a task counts as one,
@@ -141,6 +141,9 @@ struct Body {
     historyFound @95 :HistoryFound;
     restartWorkers @96 :RestartWorkers;
     workersRestarted @97 :WorkersRestarted;
+    readCluster @98 :ReadCluster;
+    clusterRead @99 :ClusterRead;
+    unanswered @100 :Unanswered;
   }
 }
 
@@ -644,6 +647,7 @@ struct RelayClosed {
 struct ShutdownCluster {
   # Asks to end the cluster. The answer is a ShutdownReply.
   # client, admin -> scheduler.
+  number @0 :UInt64;
 }
 
 struct ShutdownReply {
@@ -651,6 +655,7 @@ struct ShutdownReply {
   # scheduler -> client, admin.
   accepted @0 :Bool;
   text @1 :Text;                 # display text
+  number @2 :UInt64;
 }
 
 struct Shutdown {
@@ -714,6 +719,7 @@ struct Explain {
   # Asks why a task waits, or how it ended. The answer is Explained.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
 }
 
 struct Explained {
@@ -721,12 +727,14 @@ struct Explained {
   # scheduler -> client, monitor, admin.
   task @0 :Data;                 # 16 bytes
   text @1 :Text;                 # display text
+  number @2 :UInt64;
 }
 
 struct ReadLog {
   # Asks for what a task printed. The answer is TaskLog.
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
 }
 
 struct TaskLog {
@@ -737,6 +745,7 @@ struct TaskLog {
   stderr @2 :Data;
   truncatedBytes @3 :UInt64;     # bytes that were left out because there were too many
   traceback @4 :Data;            # UTF-8; of a task that has failed
+  number @5 :UInt64;
 }
 
 struct PutObject {
@@ -854,6 +863,7 @@ struct ReadFailure {
   # Asks what a failed task ran, to run it again. The answer is FailedTask.
   # client, admin -> scheduler.
   task @0 :Data;                 # 16 bytes
+  number @1 :UInt64;
 }
 
 struct FailedTask {
@@ -863,19 +873,22 @@ struct FailedTask {
   functions @1 :List(AnnouncedFunction);  # its function and serializer
   runs @2 :List(RunGroup);       # one, with this task alone; none where it cannot run again
   text @3 :Text;                 # why it cannot, display text
+  number @4 :UInt64;
 }
 
 struct FindTasks {
   # Asks for live tasks, and the last that ended. The answer is TasksFound.
-  # monitor, admin -> scheduler.
+  # client, monitor, admin -> scheduler.
   search @0 :Text;               # the beginning of a task's id in hex, or a part of the name of its function, client or worker
+  number @1 :UInt64;
 }
 
 struct TasksFound {
   # Answers FindTasks.
-  # scheduler -> monitor, admin.
+  # scheduler -> client, monitor, admin.
   search @0 :Text;
   json @1 :Data;                 # UTF-8: a table of tasks as in MonitorEvents
+  number @2 :UInt64;
 }
 
 struct FindObjects {
@@ -883,6 +896,7 @@ struct FindObjects {
   # client, monitor, admin -> scheduler.
   named @0 :Data;                # a task stands for its result; empty: the largest ones; column of ids
   most @1 :UInt32;
+  number @2 :UInt64;
 }
 
 struct ObjectsFound {
@@ -891,6 +905,7 @@ struct ObjectsFound {
   named @0 :Data;                # column of ids
   most @1 :UInt32;
   json @2 :Data;                 # UTF-8: a list of the values of `data_rows.ObjectRow`, with a list of all holders
+  number @3 :UInt64;
 }
 
 struct ObjectsMissing {
@@ -932,12 +947,14 @@ struct SessionRow {
 struct ListSessions {
   # Asks for the durable sessions of the asking client's key; an admin, for all. The answer is SessionsListed.
   # client, admin -> scheduler.
+  number @0 :UInt64;
 }
 
 struct SessionsListed {
   # Answers ListSessions.
   # scheduler -> client, admin.
   sessions @0 :List(SessionRow);
+  number @1 :UInt64;
 }
 
 struct ListSessionTasks {
@@ -945,6 +962,7 @@ struct ListSessionTasks {
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
   first @1 :UInt64;              # tasks to leave out
+  number @2 :UInt64;
 }
 
 struct SessionTasks {
@@ -961,6 +979,7 @@ struct SessionTasks {
   keys @8 :Data;                 # UTF-8; one behind the other
   tagSizes @9 :List(UInt32);     # in bytes
   tags @10 :Data;                # UTF-8; one behind the other
+  number @11 :UInt64;
 }
 
 struct EndSession {
@@ -968,6 +987,7 @@ struct EndSession {
   # client, admin -> scheduler.
   session @0 :Data;              # 8 bytes
   remove @1 :Bool;               # and to remove it, with its results
+  number @2 :UInt64;
 }
 
 struct SessionEnded {
@@ -976,6 +996,7 @@ struct SessionEnded {
   session @0 :Data;              # 8 bytes
   cancelled @1 :UInt64;
   error @2 :Text;                # why it cannot be done, or empty
+  number @3 :UInt64;
 }
 
 struct SessionLost {
@@ -1209,17 +1230,19 @@ struct WorkerLogged {
 
 struct FindWorkerLogs {
   # Asks for records of workers' own logs. The answer is WorkerLogsFound.
-  # monitor -> scheduler.
+  # client, monitor, admin -> scheduler.
   search @0 :Text;               # name or id of a worker; empty: of all
   most @1 :UInt32;
+  number @2 :UInt64;
 }
 
 struct WorkerLogsFound {
   # Answers FindWorkerLogs.
-  # scheduler -> monitor.
+  # scheduler -> client, monitor, admin.
   search @0 :Text;
   most @1 :UInt32;
   json @2 :Data;                 # UTF-8: a list of the values of `log_rows.LogRow`, the newest first
+  number @3 :UInt64;
 }
 
 struct ReadProfile {
@@ -1229,6 +1252,7 @@ struct ReadProfile {
   # client, monitor, admin -> scheduler.
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;               # the name of a function
+  number @2 :UInt64;
 }
 
 struct Profiled {
@@ -1237,12 +1261,14 @@ struct Profiled {
   task @0 :Data;                 # 16 bytes, or empty
   search @1 :Text;
   json @2 :Data;                 # UTF-8: of (task, function or empty: there is none), name, and a profile or the list of functions
+  number @3 :UInt64;
 }
 
 struct FindCosts {
   # Asks what functions of the client's key have cost, an admin of all keys. The answer is CostsFound.
   # client, admin -> scheduler.
   most @0 :UInt32;
+  number @1 :UInt64;
 }
 
 struct CostsFound {
@@ -1250,21 +1276,24 @@ struct CostsFound {
   # scheduler -> client, admin.
   most @0 :UInt32;
   json @1 :Data;                 # UTF-8: a list of function, client, key and cost, that with the largest cost first
+  number @2 :UInt64;
 }
 
 struct FindHistory {
   # Asks what happened between two times, in unix seconds. The answer is HistoryFound.
-  # monitor -> scheduler.
+  # client, monitor, admin -> scheduler.
   since @0 :Float64;             # a reading of the sender's clock
   until @1 :Float64;             # a reading of the sender's clock
+  number @2 :UInt64;
 }
 
 struct HistoryFound {
   # Answers FindHistory.
-  # scheduler -> monitor.
+  # scheduler -> client, monitor, admin.
   since @0 :Float64;             # a reading of the sender's clock
   until @1 :Float64;             # a reading of the sender's clock
   json @2 :Data;                 # UTF-8: a document of `history_rows.ClusterHistory`, with tables of rows as in MonitorStatus
+  number @3 :UInt64;
 }
 
 struct RestartWorkers {
@@ -1272,6 +1301,7 @@ struct RestartWorkers {
   # client, admin -> scheduler.
   workers @0 :List(PeerName);    # none: all
   graceful @1 :Bool;             # what runs on them ends first
+  number @2 :UInt64;
 }
 
 struct WorkersRestarted {
@@ -1279,4 +1309,26 @@ struct WorkersRestarted {
   # scheduler -> client, admin.
   workers @0 :List(PeerName);    # those that end
   refused @1 :Text;              # why none does, display text; empty when it was accepted
+  number @2 :UInt64;
+}
+
+struct ReadCluster {
+  # Asks for the state of the cluster, as far as the client may see it. The answer is ClusterRead.
+  # client, admin -> scheduler.
+  number @0 :UInt64;
+}
+
+struct ClusterRead {
+  # Answers ReadCluster.
+  # scheduler -> client, admin.
+  status @0 :Data;               # UTF-8: the document of a MonitorStatus
+  events @1 :Data;               # UTF-8: that of a MonitorEvents with the last tasks
+  number @2 :UInt64;
+}
+
+struct Unanswered {
+  # Answers a question that the scheduler does not answer.
+  # scheduler -> client, monitor, admin.
+  text @0 :Text;                 # why not
+  number @1 :UInt64;
 }

@@ -27,7 +27,7 @@ class StructCodec:
     """The codec of a message or of a part of one: a dataclass or a NamedTuple.
 
     The wire has the scalars, then the pointers, each in the order of the declaration; but payloads come after the other
-    columns, and an interned struct last.
+    columns, and an interned struct last. The schema numbers a scalar behind payloads after these: it is an addition.
     """
 
     def __init__(self, of: type[Any]) -> None:
@@ -35,9 +35,14 @@ class StructCodec:
         declared = {name: codec_of(hint) for name, hint in hints.items()}
         self.type = of
         self.names = list(declared)
-        self.fields = dict(
-            sorted(declared.items(), key=lambda each: (isinstance(each[1], InternedField), each[1] is f.PAYLOAD_COLUMN))
-        )
+        columns = [number for number, codec in enumerate(declared.values()) if codec is f.PAYLOAD_COLUMN]
+
+        def place(numbered: tuple[int, tuple[str, Scalar | PointerField]]) -> tuple[bool, bool]:
+            number, (_, codec) = numbered
+            is_behind = bool(columns) and number > columns[-1] and isinstance(codec, Scalar)
+            return isinstance(codec, InternedField), codec is f.PAYLOAD_COLUMN or is_behind
+
+        self.fields = dict(each for _, each in sorted(enumerate(declared.items()), key=place))
         self.scalars = {name: codec for name, codec in self.fields.items() if isinstance(codec, Scalar)}
         self.pointers = {name: codec for name, codec in self.fields.items() if isinstance(codec, PointerField)}
         self.pointer_words = sum(codec.pointers for codec in self.pointers.values())

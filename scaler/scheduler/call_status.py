@@ -18,11 +18,17 @@ Reason = Callable[[list[Group]], tuple[str, str]]
 
 
 def call_rows(
-    state: ClusterState, running: Mapping[Group, int], reason: Reason, unix_at_zero: float, most: int
+    state: ClusterState,
+    running: Mapping[Group, int],
+    reason: Reason,
+    unix_at_zero: float,
+    most: int,
+    sees: Callable[[str], bool],
 ) -> Iterator[CallRow]:
     """Return the tags and calls with living tasks, the last ones first, then the ones that ended last. O(groups).
 
     running: how many tasks of each group run. unix_at_zero: unix seconds when the clock of the scheduler showed 0.
+    sees: whether the reader may know of the clients with a key.
     """
     groups: defaultdict[CallRecord, list[Group]] = defaultdict(list)
     live: Counter[CallRecord] = Counter()
@@ -35,7 +41,13 @@ def call_rows(
     ended_tags = islice(reversed(tags.kept.values()), most // 4)  # of calls there are many more
     known = [*reversed(tags.live.values()), *reversed(calls.live.values()), *ended_tags, *reversed(calls.kept.values())]
     # A graph that could not be submitted has a report and no tasks.
-    shown = (call for call in known if call.submitted or (call.report is not None and call.report.has_chunks))
+    owners = state.accounts.owners
+    shown = (
+        call
+        for call in known
+        if call.submitted or (call.report is not None and call.report.has_chunks)
+        if sees(owners.get(call.key[0], ""))
+    )
     for call in islice(shown, most):
         its_own = groups[call]
         queued = [group for group in its_own if group.live > group.assigned]

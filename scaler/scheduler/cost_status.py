@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from heapq import nlargest
 
 from scaler.policy.costs import Payer
@@ -15,10 +16,10 @@ MAX_TEXT = 200
 IDLE = Payer("", "", "(idle)")
 
 
-def cost_rows(ledger: SpendingLedger, most: int) -> list[CostRow]:
+def cost_rows(ledger: SpendingLedger, most: int, sees: Callable[[str], bool]) -> list[CostRow]:
     """Return the largest shares of what units have cost in the run, and what was idle, the largest first."""
     shares = ledger.shares
-    sums = [(amount, payer) for payer, amount in shares.by_payer.items()]
+    sums = [(amount, payer) for payer, amount in shares.by_payer.items() if sees(payer.key)]
     if shares.idle > 0:
         sums.append((shares.idle, IDLE))
     total = shares.total
@@ -30,8 +31,8 @@ def cost_rows(ledger: SpendingLedger, most: int) -> list[CostRow]:
     ]
 
 
-def count_costs(ledger: SpendingLedger) -> int:
-    return len(ledger.shares.by_payer) + (ledger.shares.idle > 0)
+def count_costs(ledger: SpendingLedger, sees: Callable[[str], bool]) -> int:
+    return sum(sees(payer.key) for payer in ledger.shares.by_payer) + (ledger.shares.idle > 0)
 
 
 def scaling_rows(state: ClusterState) -> list[ScalingRow]:

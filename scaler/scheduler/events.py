@@ -33,7 +33,7 @@ from scaler.scheduler.core.attempt_texts import together
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.facts import ROUTINE, Fact, Incident, SlotsWorked, TaskRetried, TasksEnded, TasksStarted
 from scaler.scheduler.core.state import Ran, ScalingDecided, Task, Terminated, WorkerClock, max_number
-from scaler.scheduler.status import MAX_TEXT, fitting, state_name, table
+from scaler.scheduler.status import MAX_TEXT, Sees, every_key, fitting, state_name, table
 
 VERSION = 1
 MAX_TASK_ROWS = 2_000
@@ -198,11 +198,18 @@ class Events:
         self._block_count = 0
         return report
 
-    def past(self, state: ClusterState, unix: Callable[[float], float], at: float) -> EventReport:
-        """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds."""
+    def past(
+        self, state: ClusterState, unix: Callable[[float], float], at: float, sees: Sees = every_key
+    ) -> EventReport:
+        """Return the report for a monitor that has just connected. unix: converts the core's time to unix seconds.
+
+        sees: as of `status`. A reader that may not see all keys gets its tasks only, and learns of no later ends.
+        """
+        sees_all = sees is every_key
         past = {
             each.ids[index]: (each.step_at, self._ended_row(each, index, unix(each.step_at)))
             for each, index in chain(zip(state.failures, repeat(0)), state.history.latest(MAX_PAST_TASKS))
+            if sees(each.run_of(index)[0].client.account.key)
         }
         rows = [row for _, row in sorted(past.values(), key=itemgetter(0))]
         now = state.own_time(state.now)
@@ -212,14 +219,17 @@ class Events:
             if (heartbeat := worker.heartbeat) is not None
             for processor in heartbeat.processors
             if (task := state.living_task(processor.running)) is not None
+            and sees(task.group.client.account.key)
             and (began_us := round((heartbeat.sent_at - processor.running_seconds) * 1e6))
             and (row := _running_row(task, worker.name, processor.running_seconds + now - worker.heartbeat_at))
         )
         for task, row in islice(running, MAX_RUNNING_ROWS):
-            self._show(task.id)
+            if sees_all:
+                self._show(task.id)
             rows.append(row)
         newest = [((-number, 0), row) for number, row in enumerate(reversed(rows))]
-        return self._report(at, sorted(newest, key=lambda entry: entry[1].state in NO_FAILURE), 0, 0)
+        rows_by_weight = sorted(newest, key=lambda entry: entry[1].state in NO_FAILURE)
+        return self._report(at, rows_by_weight, 0, 0 if sees_all else self._number)
 
     def _rows(self, at: float) -> list[tuple[Position, TaskRow]]:
         """Return the rows that matter most, the most important first, up to the limit."""

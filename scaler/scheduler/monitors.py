@@ -1,7 +1,7 @@
-"""The monitors' port: sends status and events to monitors, and answers their questions about single tasks.
+"""The monitors' port: sends status and events to monitors, and takes their questions.
 
 Monitors cost the scheduler bounded memory and time, whatever they do: a report is made once for all of them, and left
-out for a monitor that has not taken the earlier ones; questions that take long are answered a few per loop iteration.
+out for a monitor that has not taken the earlier ones. A client connects here to ask, as `scaler explain` does.
 Events are sent soon while there are few, and with the next status while there are many.
 """
 
@@ -14,7 +14,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import assert_never
 
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
@@ -23,44 +22,29 @@ from scaler.net.listener import Listener
 from scaler.net.transport import Report
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
-    Explain,
-    Explained,
-    FindHistory,
-    FindObjects,
-    FindTasks,
-    FindWorkerLogs,
+    CLIENTS,
     Hello,
-    HistoryFound,
+    Inquiry,
     MonitorEvents,
     MonitorStatus,
-    ReadLog,
-    ReadProfile,
     RefusalReason,
     Refused,
     Role,
-    TasksFound,
     Welcome,
 )
 from scaler.protocol.monitor_rows import AuditRow
-from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.answers import Answers, Asker, follow_clock
 from scaler.scheduler.core.commands import Input, MonitoringChanged
-from scaler.scheduler.core.data import finding
-from scaler.scheduler.core.explain import explain
 from scaler.scheduler.core.facts import Action, Fact, TasksEnded
-from scaler.scheduler.core.profile_answers import profiled
-from scaler.scheduler.events import MAX_TASK_ROWS, VERSION, Events
-from scaler.scheduler.search import find
-from scaler.scheduler.status import ServerStatus, fitting, status
+from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.events import MAX_TASK_ROWS, VERSION
+from scaler.scheduler.status import fitting, status
 
 MAX_MONITORS = 100
 MAX_WAITING_BYTES = 4 * 1024 * 1024
 """A monitor with more bytes in its outbox misses reports until it has taken them."""
-MAX_QUESTIONS = 1_000
-"""Waiting questions of all monitors; beyond it, the answer is to ask again."""
-ANSWERS_PER_ITERATION = 4
 EVENTS_SECONDS = 0.25
 """Delay of events between two status reports, while there are few."""
-CLOCK_TOLERANCE_SECONDS = 1e-4
 MAX_AUDIT = 2_000
 """Records of the audit log that are kept for monitors."""
 AUDIT_BYTES = 768 * 1024
@@ -68,13 +52,12 @@ AUDIT_BYTES = 768 * 1024
 FRESH_SECONDS = 0.25
 """Age up to which a new monitor gets the status that was made for another."""
 
-_Question = Explain | FindTasks | FindObjects | FindHistory | FindWorkerLogs | ReadProfile
-
 
 @dataclass(slots=True)
 class _Monitor:
     """missed: ended tasks in reports that were left out for it. lacks_audit: records were left out for it."""
 
+    asker: Asker
     missed: int = 0
     lacks_audit: bool = False
     broken_at: float = math.inf
@@ -85,35 +68,29 @@ class Monitors:
 
     def __init__(
         self,
-        state: ClusterState,
+        answers: Answers,
         step: Callable[[Sequence[Input]], None],
         listen: Callable[..., Listener],
         welcome: Welcome,
         interval_seconds: float,
-        server_status: Callable[[bool], ServerStatus],
         note: Callable[[Sequence[ListenerEvent | Report]], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         """listen: makes the listener from `admit` and `on_events`. welcome: the answer to monitors.
 
-        server_status: called with True once per report, with False for monitors that connect between two. note: takes
-        what the audit log records of monitors.
+        note: takes what the audit log records of monitors.
         """
-        self._state = state
+        self._state, self._events, self._server_status = answers.state, answers.events, answers.server_status
         self._step = step
         self._welcome = welcome
         self._interval_seconds = interval_seconds
-        self._server_status = server_status
-        self.ask_storage: Callable[[], None] = lambda: None
-        """Asks the object storage for its figures; `storage_answered` follows."""
-        self.find_history: Callable[[float, float, Callable[[bytes], None]], None] = lambda _since, _until, _take: None
-        """Has the document of HistoryFound given later, for the time between two unix seconds."""
         self._note = note
         self._audit: deque[AuditRow] = deque(maxlen=MAX_AUDIT)
         self._loop = loop
-        self._events = Events()
+        self._answers = answers
         self._monitors: dict[bytes, _Monitor] = {}
-        self._questions: deque[tuple[bytes, _Question]] = deque()
+        self._clients: dict[bytes, Asker] = {}
+        """Peers that ask with a client's key, and get no reports. A break ends them."""
         self._status = MonitorStatus(b"")
         self._status_at = -math.inf
         self._is_storage_awaited = False
@@ -166,9 +143,9 @@ class Monitors:
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        if hello.role is not Role.MONITOR:
+        if hello.role not in (Role.MONITOR, *CLIENTS):
             return Refused(RefusalReason.ROLE, f"this is the monitors' address; {hello.role}s do not belong here")
-        if len(self._monitors) >= MAX_MONITORS and peer not in self._monitors:
+        if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
             return Refused(RefusalReason.LIMIT, f"the scheduler has MAX_MONITORS = {MAX_MONITORS} monitors already")
         return self._welcome
 
@@ -176,36 +153,40 @@ class Monitors:
         self._note([event for event in arrived if not isinstance(event, Received)])
         for event in arrived:
             match event:
-                case Opened(peer, _):
-                    self._opened(peer)
+                case Opened(peer, Hello(role=Role.MONITOR), identity):
+                    self._opened(peer, self._asker(peer, identity._replace(is_admin=True)))
+                case Opened(peer, _, identity):
+                    self._clients[peer] = self._asker(peer, identity)
+                case Broken(peer) if peer in self._clients:
+                    self._listener.forget(peer)
+                    self._forget(peer)
                 case Resumed(peer) | Broken(peer):
                     if peer in self._monitors:
                         self._monitors[peer].broken_at = self._loop.time() if isinstance(event, Broken) else math.inf
                 case Closed(peer, _):
                     self._forget(peer)
-                case Received(
-                    peer,
-                    (
-                        Explain() | FindTasks() | FindObjects() | FindHistory() | FindWorkerLogs() | ReadProfile()
-                    ) as asked,
-                ):
-                    self._ask(peer, asked)
-                case Received(peer, ReadLog(task)):
-                    self._listener.send(peer, self._state.read_log(task))
+                case Received(peer, Inquiry() as question) if peer in self._monitors or peer in self._clients:
+                    asker = self._clients.get(peer) or self._monitors[peer].asker
+                    self._answers.add(asker, question)
                 case Received():
                     pass
                 case _:
                     assert_never(event)
 
+    def _asker(self, peer: bytes, identity: Identity) -> Asker:
+        record = ClientRecord(peer, "", 0.0, identity=identity)
+        return Asker(record, self._listener, lambda: peer in self._monitors or peer in self._clients)
+
     def _forget(self, peer: bytes) -> None:
+        self._clients.pop(peer, None)
         if self._monitors.pop(peer, None) is not None and not self._monitors:
             self._step([MonitoringChanged(False)])
 
-    def _opened(self, peer: bytes) -> None:
+    def _opened(self, peer: bytes, asker: Asker) -> None:
         """Send a new monitor the status and the past, and the others their report: later events are new to all."""
         self._report()
         at, now = time.time(), self._loop.time()
-        self._monitors[peer] = _Monitor()
+        self._monitors[peer] = _Monitor(asker)
         self._step([MonitoringChanged(True)])
         if now - self._status_at > FRESH_SECONDS:
             self._make_status(is_report=False)
@@ -215,13 +196,7 @@ class Monitors:
         past = self._events.past(self._state, lambda then: at - (now - then), at)
         self._listener.send(peer, MonitorEvents(past.document()))
         self._is_storage_awaited = True
-        self.ask_storage()
-
-    def _set_clock(self) -> None:
-        """Follow the wall clock. Smaller changes than the tolerance are ignored, so that shown tasks do not move."""
-        zero = time.time() - time.monotonic()
-        if abs(zero - self._events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
-            self._events.unix_at_zero = zero
+        self._answers.ask_storage()
 
     def _make_status(self, *, is_report: bool) -> None:
         self._status = MonitorStatus(status(self._state, self._server_status(is_report)))
@@ -237,14 +212,14 @@ class Monitors:
         if self._monitors:
             self._make_status(is_report=True)
             self._report(self._status)
-            self.ask_storage()
+            self._answers.ask_storage()
 
     def _report(self, state: MonitorStatus | None = None) -> None:
         """Send what has happened since the last report; state: the status, where it is due."""
         if self._events_timer is not None:
             self._events_timer.cancel()
             self._events_timer = None
-        self._set_clock()
+        follow_clock(self._events)
         report = self._events.report(time.time())
         ended = report.listed + report.dropped if report is not None else 0
         # The larger the report, the longer the pause: rows per second are no more than with one report per status.
@@ -260,44 +235,6 @@ class Monitors:
             if report is not None and events is not None:
                 self._listener.send(peer, MonitorEvents(report.document(monitor.missed)) if monitor.missed else events)
                 monitor.missed = 0
-
-    # -- questions
-
-    def _ask(self, peer: bytes, question: _Question) -> None:
-        if len(self._questions) >= MAX_QUESTIONS:
-            if isinstance(question, Explain):
-                text = f"MAX_QUESTIONS = {MAX_QUESTIONS} questions wait for the scheduler already: ask again"
-                self._listener.send(peer, Explained(question.task, text))
-            return
-        if not self._questions:
-            self._loop.call_soon(self._answer)
-        self._questions.append((peer, question))
-
-    def _answer(self) -> None:
-        for _ in range(min(ANSWERS_PER_ITERATION, len(self._questions))):
-            peer, question = self._questions.popleft()
-            if peer not in self._monitors:
-                continue
-            now = self._loop.time()
-            match question:
-                case Explain(task):
-                    self._listener.send(peer, Explained(task, explain(self._state, task, now)))
-                case FindObjects():
-                    self._listener.send(peer, finding.answer(self._state, question))
-                case FindWorkerLogs():
-                    self._listener.send(peer, self._state.worker_logs.found(question))
-                case ReadProfile():
-                    self._listener.send(peer, profiled(self._state, question))
-                case FindHistory(since, until):
-                    self.find_history(since, until, partial(self._found_history, peer, question))
-                case FindTasks(search):
-                    self._listener.send(peer, TasksFound(search, find(self._state, search, time.time(), now)))
-        if self._questions:
-            self._loop.call_soon(self._answer)
-
-    def _found_history(self, peer: bytes, question: FindHistory, document: bytes) -> None:
-        if peer in self._monitors:
-            self._listener.send(peer, HistoryFound(question.since, question.until, document))
 
 
 def _audit_document(rows: Collection[AuditRow]) -> MonitorEvents:

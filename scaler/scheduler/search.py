@@ -16,7 +16,7 @@ from scaler.protocol.monitor_rows import ASSIGNED, READY, RUNNING, SUSPENDED, TA
 from scaler.scheduler.core.cluster import ClusterState
 from scaler.scheduler.core.state import Assigned, Group, Ready, Recalled, Task
 from scaler.scheduler.events import TASKS_BYTES, ended_row, live_row
-from scaler.scheduler.status import running_tasks, table
+from scaler.scheduler.status import Sees, every_key, running_tasks, table
 
 MAX_FOUND = 200
 MAX_VISITED = 10_000
@@ -25,12 +25,12 @@ NEAR = 100
 """Tasks before a known one that it looks at: they probably came in the same batch."""
 
 
-def find(state: ClusterState, search: str, at: float, now: float) -> bytes:
+def find(state: ClusterState, search: str, at: float, now: float, sees: Sees = every_key) -> bytes:
     """Return the table of the tasks as JSON, the live ones first.
 
     search: in any case, the beginning of an id in hex, or a part of the name of a function, client or worker or of a
     tag.
-    at, now: the present time, in unix seconds and of the scheduler's clock.
+    at, now: the present time, in unix seconds and of the scheduler's clock. sees: see `status`.
     """
     wanted = search.strip().casefold()
 
@@ -40,6 +40,8 @@ def find(state: ClusterState, search: str, at: float, now: float) -> bytes:
         return any(wanted in text.casefold() for text in texts)
 
     def fits(task: Task) -> bool:
+        if not sees(task.group.client.account.key):
+            return False
         worker = getattr(task.state, "worker", None)
         by_worker = worker is not None and wanted in worker.name.casefold()
         return by_worker or is_named(task.group) or task.id.hex().startswith(wanted)
@@ -51,7 +53,8 @@ def find(state: ClusterState, search: str, at: float, now: float) -> bytes:
         (batch.ids[index], ended_row(batch, index, at - (now - batch.step_at))._replace(traceback=""))
         for batch, index in chain(reversed(list(state.history.latest(MAX_VISITED))), zip(state.failures, repeat(0)))
         for group, worker in (batch.run_of(index),)
-        if is_named(group) or wanted in worker.casefold() or batch.ids[index].hex().startswith(wanted)
+        if sees(group.client.account.key)
+        and (is_named(group) or wanted in worker.casefold() or batch.ids[index].hex().startswith(wanted))
     )
     found: dict[bytes, TaskRow] = {}
     for task_id, row in chain(live, ended):

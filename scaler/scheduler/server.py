@@ -41,8 +41,8 @@ from scaler.policy.view import ClusterView
 from scaler.processes import Load, LoadMeter, absolute, give_memory_back
 from scaler.protocol.messages import (
     CLIENTS,
-    FindTasks,
     Hello,
+    Inquiry,
     RefusalReason,
     Refused,
     Role,
@@ -50,11 +50,11 @@ from scaler.protocol.messages import (
     StatStorage,
     StorageReply,
     StorageStatus,
-    TasksFound,
     Welcome,
 )
 from scaler.protocol.monitor_rows import SchedulerRow, StorageRow
 from scaler.recorder import Recorder
+from scaler.scheduler.answers import Answers, Asker, may_wait
 from scaler.scheduler.audit import COUNT_SECONDS, Audit, AuditInput, Noted
 from scaler.scheduler.core.changes import Changes
 from scaler.scheduler.core.commands import (
@@ -75,13 +75,13 @@ from scaler.scheduler.core.commands import (
 )
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.facts import Fact, Incident
-from scaler.scheduler.core.state import ScalingDecided
+from scaler.scheduler.core.state import ClientRecord, ScalingDecided
+from scaler.scheduler.events import Events
 from scaler.scheduler.files import FileWriter
 from scaler.scheduler.history_file import FOLDER, HistoryFiles
 from scaler.scheduler.history_recorder import HistoryRecorder
 from scaler.scheduler.monitors import Monitors
 from scaler.scheduler.recorder import size_of
-from scaler.scheduler.search import find
 from scaler.scheduler.spending_file import SpendingFile
 from scaler.scheduler.status import ServerStatus
 from scaler.scheduler.task_times_file import TaskTimesFile
@@ -197,8 +197,16 @@ class SchedulerServer:
             compression=self._access.compression,
         )
         self._listener.on_refused = lambda report: self._note([report])
-        self._monitors = Monitors(
+        self._answers = Answers(
             self._core.state,
+            Events(),
+            self._server_status,
+            lambda client, question: self._step([Received(client, question)]),
+            self._loop,
+        )
+        self._answers.ask_storage = self._ask_storage
+        self._monitors = Monitors(
+            self._answers,
             self._step,
             partial(
                 SocketListener,
@@ -210,11 +218,9 @@ class SchedulerServer:
             ),
             self._welcome(Role.MONITOR, ""),
             config.status_report_interval_seconds,
-            self._server_status,
             self._note,
             self._loop,
         )
-        self._monitors.ask_storage = self._ask_storage
         self._to_storage: Connector = SocketConnector(
             local_address(self.storage_address),
             peer=new_peer_id(),
@@ -227,7 +233,7 @@ class SchedulerServer:
         self._access.publish(addresses)
         self._access.warn(addresses, self._loop.call_later)
         self._history = self._record_history(config)
-        self._monitors.find_history = self._history.find
+        self._answers.find_history = self._history.find
         if self._durable is not None:
             self._recover(self._durable)
         self._schedule(self._loop.time())
@@ -365,21 +371,28 @@ class SchedulerServer:
 
     def _on_events(self, arrived: Sequence[ListenerEvent]) -> None:
         changes: list[ListenerEvent] = []
+        questions: list[Received] = []
         for event in arrived:
-            if type(event) is Received:
-                self._received[type(event.message).__name__] += 1
-            else:
+            if type(event) is not Received:
                 changes.append(event)
+                continue
+            self._received[type(event.message).__name__] += 1
+            if may_wait(event.message):
+                questions.append(event)
         if changes:
             self._audit.add(changes, time.time())
+        if questions:
+            arrived = [each for each in arrived if type(each) is not Received or not may_wait(each.message)]
         self._step(arrived)
         if changes:
             self._record()
-        for event in arrived:
-            if type(event) is Received and type(event.message) is FindTasks:  # of an admin
-                search = event.message.search
-                found = find(self._core.state, search, time.time(), self._loop.time())
-                self._listener.send(event.peer, TasksFound(search, found))
+        for each in questions:
+            client, question = self._core.state.clients.get(each.peer), each.message
+            if client is not None and isinstance(question, Inquiry):
+                self._answers.add(Asker(client, self._listener, partial(self._is_here, client)), question)
+
+    def _is_here(self, client: ClientRecord) -> bool:
+        return self._core.state.clients.get(client.id) is client
 
     def _step(self, inputs: Sequence[Input]) -> None:
         now = self._loop.time()
@@ -499,6 +512,7 @@ class SchedulerServer:
                     row = StorageRow(self._storage_row.address, found.objects, *counts, round(latency, 6), time.time())
                     self._storage_row, self._storage_asked = row, False
                     self._monitors.storage_answered()
+                    self._answers.storage_answered()
                 case Received(_, StorageReply(number, parts=parts)):
                     inputs.append(ObjectLinked(number, sum(parts)))
                 case Received(_, message):

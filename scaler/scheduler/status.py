@@ -64,6 +64,8 @@ MAX_SEARCHED = 1_000
 """A client's oldest tasks, among which the oldest one that waits is searched."""
 MAX_PROCESSORS_LISTED = 16
 """Processors of one worker."""
+OTHERS = "(of another key)"
+"""Stands for the function of a task that the reader may not see."""
 MAX_TEXT = 200
 """Characters of any text in a row."""
 WORKERS_BYTES = 480 * 1024
@@ -85,6 +87,7 @@ WAITING_BYTES = 64 * 1024
 ROWS_BYTES = 96 * 1024
 """Of each of the other lists."""
 
+Sees = Callable[[str], bool]
 Kind = tuple[str, Needs, int]
 """Function, needs and priority of waiting tasks."""
 
@@ -110,9 +113,18 @@ class ServerStatus:
     """Median durations of functions about a day before, or in the run before."""
 
 
-def status(state: ClusterState, server: ServerStatus) -> bytes:
-    """Return the document, smaller than `MAX_CONTROL_BYTES`."""
-    census = _Census(state)
+def every_key(_key: str) -> bool:
+    return True
+
+
+def status(state: ClusterState, server: ServerStatus, sees: Sees = every_key) -> bytes:
+    """Return the document, smaller than `MAX_CONTROL_BYTES`.
+
+    sees: whether the reader may know of what the clients with a key own. A reader that may not see all keys gets the
+    workers and managers, the sums of the cluster, and the tasks, calls, functions and costs of its own.
+    """
+    sees_all = sees is every_key
+    census = _Census(state, sees)
     health = _health(state, census.functions)
     workers = nlargest(
         MAX_ROWS,
@@ -124,7 +136,7 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
             len(worker.tasks),
         ),
     )
-    clients = nlargest(MAX_ROWS, state.clients.values(), key=lambda client: len(client.tasks))
+    clients = nlargest(MAX_ROWS, census.clients, key=lambda client: len(client.tasks))
     functions = nlargest(
         MAX_ROWS, census.functions, key=lambda function: (census.live[function.name], function.submitted)
     )
@@ -146,34 +158,41 @@ def status(state: ClusterState, server: ServerStatus) -> bytes:
     tables = {
         "workers": table(
             WORKER_COLUMNS,
-            (_worker(state, worker, health[worker], server.unix_at_zero) for worker in workers),
+            (_worker(state, worker, health[worker], server.unix_at_zero, sees) for worker in workers),
             WORKERS_BYTES,
         ),
         "clients": table(ClientRow._fields, map(census.client, clients), ROWS_BYTES),
-        "managers": table(ManagerRow._fields, map(partial(_manager, state), managers), ROWS_BYTES),
+        "managers": table(ManagerRow._fields, (_manager(state, record, sees_all) for record in managers), ROWS_BYTES),
         "functions": table(
             FUNCTION_COLUMNS,
             (census.function(each, server.p50_before)[: len(FUNCTION_COLUMNS)] for each in functions),
             ROWS_BYTES,
         ),
-        "stores": table(STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES),
-        "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
-        "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
-        "links": table(LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES),
-        "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS), COSTS_BYTES),
-        "scaling": table(ScalingRow._fields, scaling_rows(state), SCALING_BYTES),
+        "costs": table(CostRow._fields, cost_rows(state.ledger, MAX_COSTS, sees), COSTS_BYTES),
         "calls": table(
             CALL_COLUMNS,
             (
                 row[: len(CALL_COLUMNS)]
                 for row in call_rows(
-                    state, census.running, partial(_why_oldest, state, outlook_of), server.unix_at_zero, MAX_CALLS
+                    state, census.running, partial(_why_oldest, state, outlook_of), server.unix_at_zero, MAX_CALLS, sees
                 )
             ),
             CALLS_BYTES,
         ),
         "waiting": table(WaitingRow._fields, (_waiting(state, *each, outlook_of) for each in waiting), WAITING_BYTES),
     }
+    if sees_all:
+        tables |= {
+            "stores": table(
+                STORE_COLUMNS, (row[:-1] for row in store_rows(state, server.storage, MAX_ROWS)), STORES_BYTES
+            ),
+            "pairs": table(PairRow._fields, pair_rows(state, MAX_ROWS), PAIRS_BYTES),
+            "objects": table(ObjectRow._fields, largest_rows(state, MAX_OBJECTS), OBJECTS_BYTES),
+            "links": table(
+                LINK_COLUMNS, (row[:-2] for row in link_rows(state, server.figures, MAX_LINKS)), LINKS_BYTES
+            ),
+            "scaling": table(ScalingRow._fields, scaling_rows(state), SCALING_BYTES),
+        }
     parts = "".join(f', "{name}": {text}' for name, text in tables.items())
     return f"{json.dumps(head)[:-1]}{parts}}}".encode()
 
@@ -196,11 +215,13 @@ def fitting(documents: Iterable[object], size_bytes: int) -> list[str]:
 
 
 class _Census:
-    """Counts over all workers and groups."""
+    """Counts over all workers, and over the groups of the clients that a reader may see."""
 
-    def __init__(self, state: ClusterState) -> None:
+    def __init__(self, state: ClusterState, sees: Sees) -> None:
+        sees_all = sees is every_key
+        self.clients = [client for client in state.clients.values() if sees(client.account.key)]
         workers = state.workers.values()
-        self._usage = state.usage
+        self._usage = state.usage if sees_all else None
         # Of a chunk, one call runs and the others wait.
         running = Counter(task.group for worker in workers for task in running_tasks(worker))
         self.running = running
@@ -214,19 +235,21 @@ class _Census:
         self._live_of: Counter[ClientRecord] = Counter()
         more_ready = more_assigned = 0
         records: dict[Function, None] = {}
-        for client in state.all_clients():
-            for group in client.groups.values():
+        for group in chain.from_iterable(client.groups.values() for client in state.all_clients()):
+            if group.more:
+                more_ready += group.in_calls(group.ready) - group.ready
+                more_assigned += group.in_calls(group.assigned) - group.assigned
+            if sees(group.client.account.key):
                 live = group.live + group.more
                 self.live[group.function.name] += live
-                self._live_of[client] += live
-                if group.more:
-                    more_ready += group.in_calls(group.ready) - group.ready
-                    more_assigned += group.in_calls(group.assigned) - group.assigned
+                self._live_of[group.client] += live
                 records[group.function] = None
                 if group.live > group.assigned:
                     self.queued[group.spec.name[:MAX_TEXT], group.needs, group.spec.priority].append(group)
         totals: dict[str, Function] = {}
         for record in dict.fromkeys(chain(records, state.functions.values())):
+            if not sees(record.key):
+                continue
             total = totals.setdefault(record.name, Function(record.name, record.needs))
             total.submitted += record.submitted
             total.more += record.more
@@ -249,22 +272,25 @@ class _Census:
             slots=sum(worker.slots for worker in workers),
             draining=sum(worker.draining for worker in workers),
             disconnected=sum(worker.broken_at is not None for worker in workers),
-            clients=len(state.clients),
+            clients=len(self.clients),
             managers=len(state.managers),
             functions=len(self.functions),
             waiting=len(self.queued),
-            stores=1 + len(state.stores),
-            pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
-            objects=len(state.directory),
-            links=len(linked(state)),
-            calls=len(state.calls) + len(state.tags),
-            costs=count_costs(state.ledger),
-            scaling=len(state.managers),
-            unreachable=len(state.tracker.unreachable),
+            costs=count_costs(state.ledger, sees),
+            calls=len(state.calls) + len(state.tags) if sees_all else sum(map(sees, _keys_of_calls(state))),
             moved_bytes=state.tracker.moved.total_bytes,
             memory_kills=state.memory_kills,
             processors_replaced=state.processors_replaced,
         )
+        if sees_all:
+            self.totals = self.totals._replace(
+                stores=1 + len(state.stores),
+                pairs=len(state.tracker.moved.pairs | state.tracker.unreachable),
+                objects=len(state.directory),
+                links=len(linked(state)),
+                scaling=len(state.managers),
+                unreachable=len(state.tracker.unreachable),
+            )
 
     def client(self, client: ClientRecord) -> ClientRow:
         live = self._live_of[client]
@@ -294,7 +320,7 @@ class _Census:
         )
 
     def _memory(self, name: str) -> dict[str, int]:
-        memory = self._usage.functions.get(name)
+        memory = None if self._usage is None else self._usage.functions.get(name)
         if memory is None:
             return {}
         leak = memory.leak
@@ -319,6 +345,11 @@ class _Census:
         }
 
 
+def _keys_of_calls(state: ClusterState) -> Iterator[str]:
+    of = (state.calls.live, state.calls.kept, state.tags.live, state.tags.kept)
+    return (state.accounts.owners.get(client, "") for client, _ in chain.from_iterable(of))
+
+
 def _health(state: ClusterState, functions: Iterable[Function]) -> dict[Worker, Health]:
     names = {timing: function.name for function in functions for timing in function.timings}
     workers = list(state.workers.values())
@@ -334,7 +365,7 @@ def _figures(worker: Worker) -> WorkerFigures:
     return WorkerFigures(worker.paces, in_row, worker.round_trips, *machine)
 
 
-def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: float) -> WorkerRow:
+def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: float, sees: Sees) -> WorkerRow:
     """Return a worker's row, from the scheduler's records and the last heartbeat."""
     row = WorkerRow(
         id=worker.id.hex(),
@@ -376,11 +407,11 @@ def _worker(state: ClusterState, worker: Worker, health: Health, unix_at_zero: f
         latency_seconds=heartbeat.latency_seconds,
         memory_peak_bytes=heartbeat.rss_peak_bytes,
         memory_mean_bytes=heartbeat.rss_mean_bytes,
-        processors=tuple(_processors(state, worker, heartbeat)),
+        processors=tuple(_processors(state, worker, heartbeat, sees)),
     )
 
 
-def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat) -> Iterator[ProcessorRow]:
+def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat, sees: Sees) -> Iterator[ProcessorRow]:
     now = state.own_time(state.now)
     age = now - worker.heartbeat_at
     listed = heartbeat.processors[:MAX_PROCESSORS_LISTED]
@@ -391,10 +422,11 @@ def _processors(state: ClusterState, worker: Worker, heartbeat: WorkerHeartbeat)
         task, seconds = known, processor.running_seconds + age
         if task is None and processor.initialized and not processor.suspended:
             task, seconds = next(since, None), min(age, now - worker.progressed_at)
+        is_seen = task is not None and sees(task.group.client.account.key)
         yield ProcessorRow(
             pid=processor.pid,
-            running=task.id.hex() if task is not None else "",
-            function=task.group.spec.name[:MAX_TEXT] if task is not None else "",
+            running=task.id.hex() if task is not None and is_seen else "",
+            function="" if task is None else task.group.spec.name[:MAX_TEXT] if is_seen else OTHERS,
             running_seconds=seconds if task is not None else 0.0,
             cpu_percent=processor.cpu_percent,
             rss_bytes=processor.rss_bytes,
@@ -470,7 +502,7 @@ def _spending(state: ClusterState, seconds_today: float) -> SpendingRow:
     )
 
 
-def _manager(state: ClusterState, record: ManagerRecord) -> ManagerRow:
+def _manager(state: ClusterState, record: ManagerRecord, sees_all: bool) -> ManagerRow:
     details, wanted = record.details, record.wanted
     return ManagerRow(
         id=details.manager_id[:MAX_TEXT],
@@ -487,5 +519,5 @@ def _manager(state: ClusterState, record: ManagerRecord) -> ManagerRow:
         unit_price=details.unit_price,
         spent=round(state.ledger.by_manager.get(details.manager_id, 0.0), 6),
         trouble=record.trouble[:MAX_TEXT],
-        reason=wanted.reason[:MAX_TEXT] if wanted is not None else "",
+        reason=wanted.reason[:MAX_TEXT] if wanted is not None and sees_all else "",  # it names functions
     )

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -114,21 +114,21 @@ class Teller:
                     asyncio.get_running_loop().call_later(0.05, self._listener.send, peer, past)
                 case Received(peer=peer, message=Explain(task) as question):
                     self.asked.append(question)
-                    self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m"))
-                case Received(peer=peer, message=FindTasks(search)):
+                    self._listener.send(peer, Explained(task, "no worker offers gpu=2\x1b[31m", question.number))
+                case Received(peer=peer, message=FindTasks(search, number)):
                     rows = [
                         [task.hex(), "ready", "work\x1b"] for task in (TASK, *OTHERS) if task.hex().startswith(search)
                     ]
                     table = {"columns": ["id", "state", "function"], "rows": rows}
-                    self._listener.send(peer, TasksFound(search, json.dumps(table).encode()))
-                case Received(peer=peer, message=FindObjects(named, most)):
+                    self._listener.send(peer, TasksFound(search, json.dumps(table).encode(), number))
+                case Received(peer=peer, message=FindObjects(named, most, number)):
                     found = json.dumps([LARGE, ["22" * 16, 2**20, "", "", "bob", ["object storage"]]][:most])
-                    self._listener.send(peer, ObjectsFound(named, most, found.encode()))
-                case Received(peer=peer, message=FindWorkerLogs(search, most)):
-                    self._listener.send(peer, WorkerLogsFound(search, most, json.dumps(LINES).encode()))
+                    self._listener.send(peer, ObjectsFound(named, most, found.encode(), number))
+                case Received(peer=peer, message=FindWorkerLogs(search, most, number)):
+                    self._listener.send(peer, WorkerLogsFound(search, most, json.dumps(LINES).encode(), number))
                 case Received(peer=peer, message=ReadLog() as question):
                     self.asked.append(question)
-                    self._listener.send(peer, self._log)
+                    self._listener.send(peer, replace(self._log, number=question.number))
                 case _:
                     pass
 
@@ -314,9 +314,11 @@ def test_a_key_of_another_role_is_not_blamed_on_the_address(tmp_path: Path, caps
     with SchedulerClusterCombo(n_workers=1, credentials=str(keys.path)) as combo:
         address = combo.get_monitor_address().replace("127.0.0.1", "localhost")
         assert run_command("scaler", ["audit", address, "--credentials", str(tmp_path / "alice")]) == 1
-    said = capsys.readouterr().err
-    assert "the key alice is for the role client, not monitor" in said
-    assert "monitor address" not in said
+        said = capsys.readouterr().err
+        assert "takes a key of the role monitor or admin, and alice is for the role client" in said
+        assert "monitor address" not in said
+        assert run_command("scaler", ["explain", address, "--credentials", str(tmp_path / "alice")]) == 0
+        assert capsys.readouterr().out == "no task waits\n"
 
 
 def test_the_file_that_starts_a_cluster_says_whom_to_ask(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ProcessorDiedError, UnreachableError, UsageError
-from scaler.protocol.messages import Explain, Explained, ReadLog, TaskLog
+from scaler.protocol.messages import Explain, Explained, ReadLog
 from tests.integration.client_rig import RigScheduler
 from tests.waiting import until, wait_for_file
 
@@ -192,7 +192,7 @@ def test_clients_inside_tasks_may_ask_as_well(cluster: SchedulerClusterCombo) ->
 # -- with a scheduler that a test plays
 
 
-def test_questions_wait_for_their_answers_and_equal_ones_share_them() -> None:
+def test_questions_of_many_threads_wait_for_their_own_answers() -> None:
     with RigScheduler() as scheduler, Client(scheduler.address, timeout_seconds=SECONDS) as client:
         future = client.submit(abs, 1)
         scheduler.next_tasks(1)
@@ -200,15 +200,13 @@ def test_questions_wait_for_their_answers_and_equal_ones_share_them() -> None:
         threads = [threading.Thread(target=lambda: found.append(client.explain(future))) for _ in range(4)]
         for thread in threads:
             thread.start()
-        assert scheduler.next(Explain).task == future.task_id
-        scheduler.say(TaskLog(future.task_id, b"no answer to this", b"", 0))
-        scheduler.say(Explained(bytes(16), "nor is this"))
-        for _ in range(3):
-            scheduler.next(Explain)
-        scheduler.say(Explained(future.task_id, "because"))
+        scheduler.say(Explained(future.task_id, "the answer to no question", 10))
+        numbers = [scheduler.next(Explain).number for _ in threads]
+        for number in reversed(numbers):
+            scheduler.say(Explained(future.task_id, f"because {number}", number))
         for thread in threads:
             thread.join(SECONDS)
-        assert found == ["because"] * 4
+        assert sorted(found) == [f"because {number}" for number in sorted(numbers)]
 
 
 def test_a_scheduler_that_does_not_answer_is_named_with_the_time_waited() -> None:
@@ -274,7 +272,7 @@ def test_a_scheduler_that_has_forgotten_everything_is_asked_again() -> None:
         scheduler.close()
         with RigScheduler(address) as successor:
             successor.next_tasks(1)
-            successor.next(Explain)
-            successor.say(Explained(future.task_id, "I am new here"))
+            number = successor.next(Explain).number
+            successor.say(Explained(future.task_id, "I am new here", number))
             thread.join(SECONDS)
             assert found == ["I am new here"]

@@ -113,6 +113,27 @@ def test_a_credential_of_another_cluster_does_no_harm_to_a_session_without_keys(
                 assert len(client.futures()) == 1
 
 
+def test_a_clients_key_shows_its_own_tasks_and_the_workers_of_the_cluster(
+    alice: Client, bob: Client, failed: str, tmp_path: Path
+) -> None:
+    assert bob.submit(abs, -1).result(30) == 1
+    for client, functions in ((alice, {"fail"}), (bob, {"abs"})):
+        client.wait_for_workers(1, 20)
+        status = client.cluster()
+        assert len(status.workers) == 1
+        shown = {row.function for row in client.tasks()}, {row.name for row in status.functions}
+        assert [functions & {"fail", "abs"} for functions in shown] == [functions, functions]
+        assert (failed in {row.id for row in client.tasks(state="failed")}) == (client is alice)
+        assert set(client.run(os.getpid).keys()) == {row.id for row in status.workers}
+        assert ("a secret" in client.report(tmp_path / "page.html").read_text()) == (client is alice)
+        assert client.logs() == ()
+        with pytest.raises(RefusedError, match="role monitor or admin"):
+            client.history()
+    assert not bob.tasks("fail")
+    (again,) = alice.retry("fail")[:1]
+    assert isinstance(again.exception(30), ValueError)
+
+
 def test_a_flood_of_one_key_delays_a_single_task_of_another_one_by_less_than_a_fifth_of_a_second_in_the_median(
     cluster: Cluster, bob: Client
 ) -> None:

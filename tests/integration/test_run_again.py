@@ -200,8 +200,8 @@ def test_an_input_that_is_gone_is_named() -> None:
     try:
         with RigScheduler(storage=storage) as rig, Client(rig.address) as client, ThreadPoolExecutor() as threads:
             asked = threads.submit(client.run_again, task)
-            rig.next(ReadFailure)
-            rig.say(FailedTask(task, [(spec.function, function)], [run]))
+            number = rig.next(ReadFailure).number
+            rig.say(FailedTask(task, [(spec.function, function)], [run], number=number))
             with pytest.raises(ObjectLostError, match=f"task {task.hex()} cannot run again: input 1 is gone"):
                 asked.result()
     finally:

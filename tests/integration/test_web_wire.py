@@ -63,10 +63,10 @@ class ToldScheduler:
                 case Opened(peer) | Resumed(peer):
                     self._peers.append(peer)
                     self.say(1.0)
-                case Received(peer, Explain(identifier)) if self._answers:
-                    self._listener.send(peer, Explained(identifier, "2 tasks are before it"))
-                case Received(peer, ReadLog(identifier)) if self._answers:
-                    self._listener.send(peer, TaskLog(identifier, b"out\x07\n", b"err\n", 0))
+                case Received(peer, Explain(identifier, number)) if self._answers:
+                    self._listener.send(peer, Explained(identifier, "2 tasks are before it", number))
+                case Received(peer, ReadLog(identifier, number)) if self._answers:
+                    self._listener.send(peer, TaskLog(identifier, b"out\x07\n", b"err\n", 0, number=number))
                 case _:
                     pass
 

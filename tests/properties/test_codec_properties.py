@@ -240,6 +240,9 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     m.ReplicateResults: columns(replicas=U32).map(lambda drawn: m.ReplicateResults(**drawn)),
     m.FindCosts: st.builds(m.FindCosts, U32),
     m.CostsFound: st.builds(m.CostsFound, U32, DATA),
+    m.ReadCluster: st.builds(m.ReadCluster),
+    m.ClusterRead: st.builds(m.ClusterRead, DATA, DATA),
+    m.Unanswered: st.builds(m.Unanswered, TEXT),
     m.FindHistory: st.builds(m.FindHistory, CLOCK, CLOCK),
     m.HistoryFound: st.builds(m.HistoryFound, CLOCK, CLOCK, DATA),
     m.WorkerLogged: st.builds(
@@ -257,6 +260,16 @@ EVERY: dict[type[Any], st.SearchStrategy[Any]] = {
     ),
 }
 MESSAGES = st.sampled_from(list(EVERY)).flatmap(EVERY.__getitem__)
+
+
+def _numbered(message: Any, number: int) -> Any:
+    message.number = number
+    return message
+
+
+EVERY |= {
+    kind: st.builds(_numbered, drawn, U64) for kind, drawn in EVERY.items() if issubclass(kind, m.Inquiry | m.Reply)
+}
 
 
 def answer_or_refuse(body: bytes) -> m.Message | None:

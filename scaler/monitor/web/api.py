@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 from scaler.errors import RefusedError, UnreachableError, UsageError, nearest
 from scaler.ids import task_id_of
-from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.asking import Asking
 from scaler.monitor.findings import findings
 from scaler.monitor.model import MAX_AUDIT, MAX_DECISIONS, MAX_FAILURES, MAX_INCIDENTS, NAMES
 from scaler.monitor.network import network
@@ -58,7 +58,7 @@ class UnknownTaskError(LookupError):
 class Source:
     """What routes answer from. connection: returns the state of the connection to the scheduler."""
 
-    monitor: MonitorConnection
+    monitor: Asking
     connection: Callable[[], ConnectionRow]
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from scaler._version import __version__
 from scaler.errors import ScalerError
-from scaler.monitor.connection import MonitorConnection
+from scaler.monitor.asking import Asking
 from scaler.monitor.failures import failure_key
 from scaler.monitor.model import MAX_FAILURES
 from scaler.monitor.rows import View
@@ -40,7 +40,7 @@ _LINK = re.compile(r'<link rel="(\w+)" href="([\w./]+)"[^>]*>\n')
 _ANSWERS = {route.name: route.answer for route in ROUTES}
 
 
-async def report(monitor: MonitorConnection) -> str:
+async def report(monitor: Asking) -> str:
     """Return the file's text: what the monitor knows now."""
     connection = ConnectionRow(
         connected=monitor.connected,

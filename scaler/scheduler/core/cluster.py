@@ -96,8 +96,8 @@ class ClusterState:
         """Failures are published even while no monitor is there."""
         self.memory_kills = self.processors_replaced = 0
         """Since the start: see `WorkerHeartbeat`."""
-        self.functions: dict[tuple[str, tuple[tuple[str, float], ...]], Function] = {}
-        """By name and items of the needs, the most recently used at the end."""
+        self.functions: dict[tuple[str, str, tuple[tuple[str, float], ...]], Function] = {}
+        """By name, key of the client, and items of the needs, the most recently used at the end."""
         self.pools: dict[Offers, WorkerPool] = {}
         self.overloaded: OrderedDict[Worker, None] = OrderedDict()
         """Workers that have tasks waiting behind running ones: balancing may relieve them."""

@@ -25,6 +25,7 @@ from scaler.protocol import messages
 from scaler.protocol.codec import decode
 from scaler.protocol.messages import ClientDetails, ManagerDetails, Message, Refused, StoreDetails, WorkerDetails
 from scaler.scheduler.core.accounts import ENTRY_BYTES, KeyAccount, KeyAccounts
+from scaler.scheduler.core.answers import TaskQuestion, answer
 from scaler.scheduler.core.changes import Changes, ClientJoined, ClientLeft, ClientsGone, Recovered, Submitted
 from scaler.scheduler.core.cluster import MAX_LABEL, ClusterState
 from scaler.scheduler.core.commands import (
@@ -39,19 +40,16 @@ from scaler.scheduler.core.commands import (
     StorageConnected,
     StorageSaid,
 )
-from scaler.scheduler.core.cost_answer import answer_costs
-from scaler.scheduler.core.data import finding
 from scaler.scheduler.core.data.directory import OBJECT_STORAGE
 from scaler.scheduler.core.data.stores import Stores
 from scaler.scheduler.core.durations import TaskTimes
 from scaler.scheduler.core.elastic import Elastic
-from scaler.scheduler.core.explain import UNKNOWN, explain
 from scaler.scheduler.core.facts import Action, Incident, peer_incident
 from scaler.scheduler.core.lifetimes import passed_limit
 from scaler.scheduler.core.outbox import Outbox
 from scaler.scheduler.core.outlook import unservable
 from scaler.scheduler.core.placement import Placement
-from scaler.scheduler.core.profile_answers import profiled, take_profile
+from scaler.scheduler.core.profile_answers import take_profile
 from scaler.scheduler.core.recovery import Recovery
 from scaler.scheduler.core.sessions import SessionMessage, Sessions
 from scaler.scheduler.core.state import ClientRecord, ManagerRecord, StoreRecord, Worker
@@ -70,6 +68,7 @@ JOINING_SECONDS = 2.0
 MAX_WARNED = 100
 """Requirements about which one client is warned at most."""
 MAX_NESTED_CLIENTS = 100_000
+INSIDE_TASK = "a client inside a task asks only about tasks: give it the scheduler's address"
 MAX_GONE = 1_000
 """Clients that have left and are remembered: a storage that was restarted is told again."""
 MAX_NUMBERS = 100_000
@@ -525,14 +524,13 @@ class SchedulerCore:
                 self._tasks.restored(client, message, self.state.own_time(self.state.now))
             case messages.Clear(other):
                 self._clear(client, other)
-            case messages.Explain() | messages.ReadLog() | messages.ReadFailure():
-                self._outbox.answer(client, self._answer(client, message))
-            case messages.ReadProfile():
-                self._outbox.answer(client, profiled(self.state, message, client))
-            case messages.FindObjects() | messages.FindCosts():
-                self._outbox.answer(client, self._found(client, message))
-            case messages.FindTasks() | messages.Heartbeat():
-                pass  # the shell answers admins; a heartbeat has extended the lease, and the listener has answered
+            case _ if isinstance(message, TaskQuestion):
+                self._outbox.answer(client, answer(self.state, message, client, self.state.now))
+            case messages.ReadCluster() | messages.FindTasks() | messages.FindHistory() | messages.FindWorkerLogs():
+                # The shell answers those of a client with a connection.
+                self._outbox.answer(client, messages.Unanswered(INSIDE_TASK, message.number))
+            case messages.Heartbeat():
+                pass  # it has extended the lease, and the listener has answered
             case messages.ShutdownCluster() | messages.RestartWorkers():
                 self._end(client, message)
             case _ if isinstance(message, SessionMessage):
@@ -544,11 +542,6 @@ class SchedulerCore:
         self._tasks.acknowledge(client, number)
         if client.session is not None:
             self._sessions.send_owed(client)
-
-    def _found(self, client: ClientRecord, question: messages.FindObjects | messages.FindCosts) -> Message:
-        if isinstance(question, messages.FindCosts):
-            return answer_costs(self.state.ledger.shares, question, client)
-        return finding.answer(self.state, question, client)
 
     def _note_objects(
         self, client: ClientRecord, message: messages.Release | messages.Pin | messages.ReplicateResults
@@ -616,22 +609,6 @@ class SchedulerCore:
             for identifier in self.state.objects.pinned_by(of.id):
                 self.state.objects.release(identifier, of.id)
 
-    def _answer(
-        self, client: ClientRecord, question: messages.Explain | messages.ReadLog | messages.ReadFailure
-    ) -> Message:
-        task, state = question.task, self.state
-        is_known = state.may_see(client, task)
-        match question:
-            case messages.ReadFailure():
-                if is_known and task in state.failures:
-                    return state.failures.what_ran(task)
-                why = explain(state, task, state.now) if is_known else UNKNOWN
-                return messages.FailedTask(task, [], [], f"{why}; only a task that ran and failed can")
-            case messages.ReadLog():
-                return state.read_log(task) if is_known else messages.TaskLog(task, b"", b"", 0)
-            case messages.Explain():
-                return messages.Explained(task, explain(state, task, state.now) if is_known else UNKNOWN)
-
     def _act(self, kind: str, client: ClientRecord, text: str, count: int | None = None) -> None:
         """Have the audit log note what a client did, after what it had submitted. count: of tasks; 0 is not noted."""
         if kind != "submitted":
@@ -653,20 +630,20 @@ class SchedulerCore:
         if isinstance(asked, messages.RestartWorkers):
             self._outbox.send_to_client(client, self._restart(client, asked))
         else:
-            self._shutdown(client)
+            self._shutdown(client, asked)
 
-    def _shutdown(self, client: ClientRecord) -> None:
+    def _shutdown(self, client: ClientRecord, asked: messages.ShutdownCluster) -> None:
         if self._config.protected and not client.identity.is_admin:
             text = (
                 "the scheduler is protected: an admin's credential may shut it down, and so may every client when it "
                 "is started with protected=False"
             )
-            self._outbox.send_to_client(client, messages.ShutdownReply(False, text))
+            self._outbox.send_to_client(client, messages.ShutdownReply(False, text, asked.number))
             self._act("refused", client, "to shut the cluster down: it is protected")
             return
         text = f"client {client.name} shut the cluster down"
         self._act("shut down", client, "the cluster")
-        self._outbox.send_to_client(client, messages.ShutdownReply(True, text))
+        self._outbox.send_to_client(client, messages.ShutdownReply(True, text, asked.number))
         for peer in [*self.state.workers, *self.state.managers]:
             self._outbox.send(peer, messages.Shutdown(text))
         self._outbox.add(Stop(text))
@@ -675,7 +652,8 @@ class SchedulerCore:
         """End workers as a client asks. Other clients may have tasks on them, too."""
         if client.identity.has_key and not client.identity.is_admin:
             self._act("refused", client, "to restart workers: it takes an admin's credential")
-            return messages.WorkersRestarted([], "workers are shared with other keys: it takes an admin's credential")
+            text = "workers are shared with other keys: it takes an admin's credential"
+            return messages.WorkersRestarted([], text, asked.number)
         text = f"client {client.name} restarts its worker"
         ending: list[bytes] = []
         for identifier in asked.workers or list(self.state.workers):
@@ -687,7 +665,7 @@ class SchedulerCore:
                 self._elastic.drain(worker, text)
             if not asked.graceful:
                 self._outbox.send(identifier, messages.Shutdown(text))
-        return messages.WorkersRestarted(ending, "")
+        return messages.WorkersRestarted(ending, "", asked.number)
 
     def _worker_sent(self, worker: Worker, message: Message, now: float) -> None:
         match message:

@@ -17,18 +17,14 @@ def take_profile(state: ClusterState, message: TasksProfiled) -> None:
         state.profiles.add(message.task, key, message.document, state.now)
 
 
-def profiled(state: ClusterState, question: ReadProfile, client: ClientRecord | None = None) -> Profiled:
-    """Return the profile of a task or function, or else the list of functions. client: who asks; None: a monitor.
+def profiled(state: ClusterState, question: ReadProfile, client: ClientRecord) -> Profiled:
+    """Return the profile of a task or function, or else the list of functions. client: who asks.
 
     A task without one of its own, because it was short, has that of its function.
     """
-    profiles = state.profiles
-
-    def may_see(key: str) -> bool:
-        return client is None or client.identity.may_see(key)
-
+    profiles, may_see = state.profiles, client.identity.may_see
     task, name, of, profile = question.task, question.search, "", None
-    if len(task) == ID_BYTES and (client is None or state.may_see(client, task)):
+    if len(task) == ID_BYTES and state.may_see(client, task):
         found = profiles.of_task(task)
         if found is not None:
             of, (name, profile) = "task", found

@@ -146,11 +146,11 @@ class Sessions:
         match message:
             case messages.ListSessions():
                 rows = [self._row(each, now) for each in self._visible_to(client)]
-                self._outbox.answer(client, messages.SessionsListed(rows))
-            case messages.ListSessionTasks(identifier, first):
-                self._outbox.answer(client, self._tasks_of(client, identifier, first))
-            case messages.EndSession(identifier, remove):
-                return self._end(client, identifier, remove, now)
+                self._outbox.answer(client, messages.SessionsListed(rows, message.number))
+            case messages.ListSessionTasks():
+                self._outbox.answer(client, self._tasks_of(client, message))
+            case messages.EndSession():
+                return self._end(client, message, now)
         return None
 
     def _visible_to(self, client: ClientRecord) -> Iterable[ClientRecord]:
@@ -181,9 +181,9 @@ class Sessions:
             idle_seconds=0.0 if not client.is_detached else max(0.0, now - session.used_at),
         )
 
-    def _tasks_of(self, client: ClientRecord, identifier: bytes, first: int) -> messages.SessionTasks:
-        found = self._session(client, identifier)
-        answer = messages.SessionTasks(identifier, first, 0, [], [], [], [], [])
+    def _tasks_of(self, client: ClientRecord, asked: messages.ListSessionTasks) -> messages.SessionTasks:
+        found, first = self._session(client, asked.session), asked.first
+        answer = messages.SessionTasks(asked.session, first, 0, [], [], [], [], [], asked.number)
         if found is None or found.session is None:
             return answer
         labels = found.session.labels
@@ -200,9 +200,9 @@ class Sessions:
                 break
         return answer
 
-    def _end(self, client: ClientRecord, identifier: bytes, remove: bool, now: float) -> ClientRecord | None:
-        found = self._session(client, identifier)
-        reply = messages.SessionEnded(identifier, 0)
+    def _end(self, client: ClientRecord, asked: messages.EndSession, now: float) -> ClientRecord | None:
+        found, remove = self._session(client, asked.session), asked.remove
+        reply = messages.SessionEnded(asked.session, 0, number=asked.number)
         if found is None or found.session is None:
             reply.error = "there is no such session"
         elif remove and found is not client and (used_by := _user_of(found, now)):

@@ -73,7 +73,7 @@ MAX_ARRIVALS = 1_000
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Counts of all tasks of one name and the same needs since the start. Those that are not alive have ended.
+    """Counts of all tasks of one name, key, and needs since the start. Tasks that are not alive have ended.
 
     failed, cancelled: calls, of which a chunk has several. more: calls beyond one per task. untimed: calls that ended
     without a duration, such as those that never ran.
@@ -81,6 +81,7 @@ class Function:
 
     name: str
     needs: Needs
+    key: str = ""
     submitted: int = 0
     failed: int = 0
     cancelled: int = 0

@@ -241,9 +241,9 @@ class Submission:
     def _make_group(self, client: ClientRecord, spec: Spec, depth: int, timing: Timing) -> Group:
         """Make a group, whose tasks are counted with the others of their name."""
         functions = self._state.functions
-        key = spec.name, without_pin(spec.needs) if spec.needs else ()
-        function = functions.pop(key, None) or Function(spec.name, Needs(key[1]))
-        needs = function.needs if key[1] == spec.needs else Needs(spec.needs)
+        key = spec.name, client.account.key, without_pin(spec.needs) if spec.needs else ()
+        function = functions.pop(key, None) or Function(spec.name, Needs(key[2]), client.account.key)
+        needs = function.needs if key[2] == spec.needs else Needs(spec.needs)
         functions[key] = function
         if len(functions) > MAX_FUNCTIONS:
             del functions[next(iter(functions))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, deque
+from collections.abc import Callable
 from itertools import count
 
 from scaler.protocol.log_rows import LogRow
@@ -50,15 +51,20 @@ class WorkerLogs:
         if not self._of_worker[owner]:
             del self._of_worker[owner]
 
-    def found(self, question: FindWorkerLogs) -> WorkerLogsFound:
-        """Return the newest records of a worker, or of all, that fit into one message."""
+    def found(
+        self, question: FindWorkerLogs, sees_task: Callable[[bytes], bool] = lambda _task: True
+    ) -> WorkerLogsFound:
+        """Return the newest records of a worker, or of all, that fit into one message.
+
+        sees_task: whether the reader may know of a task; it gets no records about other ones.
+        """
         wanted, rows, size = question.search, list[str](), 0
         for row in reversed(self._lines):
-            if wanted and wanted not in (row.worker, row.worker_id):
+            if (wanted and wanted not in (row.worker, row.worker_id)) or not sees_task(bytes.fromhex(row.task)):
                 continue
             shown = json.dumps(row)
             size += len(shown) + 2
             if len(rows) >= question.most or size > MAX_ANSWER_BYTES:
                 break
             rows.append(shown)
-        return WorkerLogsFound(wanted, question.most, f"[{', '.join(rows)}]".encode())
+        return WorkerLogsFound(wanted, question.most, f"[{', '.join(rows)}]".encode(), question.number)

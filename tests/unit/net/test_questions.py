@@ -1,4 +1,4 @@
-"""Questions to a scheduler, when several threads ask the same."""
+"""Questions to a scheduler, from several threads."""
 
 from __future__ import annotations
 
@@ -6,47 +6,40 @@ import threading
 
 import pytest
 
-from scaler.errors import ClientClosedError
+from scaler.errors import ClientClosedError, RefusedError
 from scaler.net.questions import Questions
-from scaler.protocol.messages import Explain, Explained, FindTasks, ShutdownCluster, ShutdownReply, TasksFound
+from scaler.protocol.messages import Explain, Explained, FindTasks, Inquiry, TasksFound, Unanswered
 
 TASK = bytes(16)
-ANSWER = Explained(TASK, "it waits")
 
 
-def test_an_equal_question_is_answered_though_the_first_asker_has_given_up() -> None:
-    asked: list[object] = []
+def test_answers_are_paired_with_questions_by_number_whatever_their_texts_are() -> None:
+    asked: list[Inquiry] = []
     questions = Questions(asked.append)
-    with questions.asking(Explain(TASK)) as answer:
-        with questions.asking(Explain(TASK)):
-            pass  # and gives up
-        questions.answered(ANSWER)
-        assert answer.result(0) == ANSWER
-    assert asked == [Explain(TASK)] * 2
+    with questions.asking(FindTasks("\0")) as first, questions.asking(FindTasks("\0")) as second:
+        one, other = asked
+        questions.answered(TasksFound("\\x00", b"[2]", other.number))
+        assert second.result(0) == TasksFound("\\x00", b"[2]", other.number)
+        assert not first.done()
+        questions.answered(TasksFound("", b"[1]", one.number))
+        assert first.done()
+        questions.answered(TasksFound("", b"[3]", one.number))
 
 
 def test_a_question_without_askers_is_not_asked_again() -> None:
-    asked: list[object] = []
+    asked: list[Inquiry] = []
     questions = Questions(asked.append)
     with questions.asking(Explain(TASK)):
         questions.ask_again()
     questions.ask_again()
-    questions.answered(ANSWER)
-    assert asked == [Explain(TASK)] * 2
+    questions.answered(Explained(TASK, "it waits", asked[0].number))
+    assert asked == [Explain(TASK, asked[0].number)] * 2
 
 
-def test_searches_are_told_apart_by_their_texts() -> None:
-    questions = Questions(lambda _: None)
-    with questions.asking(FindTasks("price")) as price, questions.asking(FindTasks("load")) as load:
-        questions.answered(TasksFound("load", b"{}"))
-        assert load.result(0) == TasksFound("load", b"{}")
-        assert not price.done()
-
-
-def test_a_stop_of_the_cluster_is_a_question_like_others() -> None:
-    questions = Questions(lambda _: questions.answered(ShutdownReply(False, "protected")))
-    with questions.asking(ShutdownCluster()) as answer:
-        assert answer.result(0) == ShutdownReply(False, "protected")
+def test_a_question_that_the_scheduler_does_not_answer_ends_with_the_reason() -> None:
+    questions = Questions(lambda question: questions.answered(Unanswered("not with this key", question.number)))
+    with questions.asking(Explain(TASK)) as answer, pytest.raises(RefusedError, match="not with this key"):
+        answer.result(0)
 
 
 def test_closing_answers_questions_with_an_error_in_every_thread() -> None:

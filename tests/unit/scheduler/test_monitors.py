@@ -8,18 +8,23 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+import pytest
+
 from scaler.monitor.rows import objects
 from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Received, Resumed
-from scaler.net.identity import LOCAL
+from scaler.net.identity import LOCAL, Identity
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
     Explain,
     Explained,
+    FindHistory,
     FindTasks,
+    Inquiry,
     Message,
     MonitorEvents,
     MonitorStatus,
     Printed,
+    ReadCluster,
     ReadLog,
     RefusalReason,
     Refused,
@@ -28,14 +33,21 @@ from scaler.protocol.messages import (
     Welcome,
 )
 from scaler.protocol.monitor_rows import AuditRow, SchedulerRow, StorageRow
+from scaler.scheduler.answers import (
+    ANSWERING_SECONDS,
+    BUSY,
+    MAX_QUESTION_BYTES,
+    MAX_UNTAKEN_BYTES,
+    MAX_WAITING,
+    MAX_WAITING_OF_KEY,
+    Answers,
+)
 from scaler.scheduler.core.commands import Input, MonitoringChanged
 from scaler.scheduler.core.explain import UNKNOWN
-from scaler.scheduler.events import MAX_TASK_ROWS
+from scaler.scheduler.events import MAX_TASK_ROWS, Events
 from scaler.scheduler.monitors import (
-    ANSWERS_PER_ITERATION,
     EVENTS_SECONDS,
     MAX_MONITORS,
-    MAX_QUESTIONS,
     MAX_WAITING_BYTES,
     Monitors,
 )
@@ -64,9 +76,13 @@ class HandLoop:
         self.soon: list[Callable[[], object]] = []
         self._timers: list[Timer] = []
         self._cluster = cluster
+        self.seconds_per_look = 0.0
+        """How long everything takes between two looks at the clock."""
+        self._late_seconds = 0.0
 
     def time(self) -> float:
-        return self._cluster.now
+        self._late_seconds += self.seconds_per_look
+        return self._cluster.now + self._late_seconds
 
     def call_soon(self, callback: Callable[[], object], /) -> None:
         self.soon.append(callback)
@@ -129,17 +145,22 @@ class Port:
         self.asked = 0
         self.is_watched = False
         self.noted: list[object] = []
+        loop = cast("asyncio.AbstractEventLoop", self.loop)
+        self.passed: list[tuple[bytes, Inquiry]] = []
+        """Questions for the core."""
+        self.answers = Answers(
+            self.cluster.state, Events(), self._server_status, lambda *asked: self.passed.append(asked), loop
+        )
         self.monitors = Monitors(
-            self.cluster.state,
+            self.answers,
             self._step,
             self._listen,
             Welcome(False, 1, LEASE_SECONDS, 2.0),
             INTERVAL_SECONDS,
-            self._server_status,
             self.noted.extend,
-            cast("asyncio.AbstractEventLoop", self.loop),
+            loop,
         )
-        self.monitors.ask_storage = self._ask_storage
+        self.answers.ask_storage = self._ask_storage
         self.client = self.cluster.client()
         self.worker = self.cluster.worker("w")
         self.drain()
@@ -170,6 +191,15 @@ class Port:
     def come(self, *peers: bytes) -> None:
         self.say(*(Opened(peer, own_hello(Role.MONITOR)) for peer in peers))
 
+    def come_with_key(self, peer: bytes, key: str) -> None:
+        self.say(Opened(peer, own_hello(Role.CLIENT), Identity(key, frozenset({Role.CLIENT}))))
+
+    def answered(self, peer: bytes) -> list[tuple[str, Any]]:
+        """Return what a peer is told when all questions are answered."""
+        while self.loop.soon:
+            self.loop.turn()
+        return self.told(peer)
+
     def report(self, seconds: float = INTERVAL_SECONDS) -> None:
         """Let the time between two reports pass, or another one."""
         self.cluster.wait(seconds, alive=[self.client, self.worker])
@@ -190,6 +220,11 @@ class Port:
         ]
         self.listener.sent = [entry for entry in self.listener.sent if entry[0] != peer]
         return found
+
+
+def numbered(question: Inquiry, number: int) -> Inquiry:
+    question.number = number
+    return question
 
 
 def ids(document: Any) -> list[str]:
@@ -330,9 +365,9 @@ def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_
     assert not port.is_watched
 
 
-def test_only_monitors_are_let_in_and_not_too_many() -> None:
+def test_only_monitors_and_clients_are_let_in_and_not_too_many() -> None:
     port = Port()
-    stranger = port.admit(ALICE, own_hello(Role.CLIENT), LOCAL)
+    stranger = port.admit(ALICE, own_hello(Role.MANAGER), LOCAL)
     assert isinstance(stranger, Refused)
     assert stranger.reason is RefusalReason.ROLE
     port.come(*(number.to_bytes(8, "big") for number in range(MAX_MONITORS)))
@@ -342,46 +377,74 @@ def test_only_monitors_are_let_in_and_not_too_many() -> None:
     assert isinstance(port.admit((0).to_bytes(8, "big"), own_hello(Role.MONITOR), LOCAL), Welcome)
 
 
-def test_questions_are_answered_a_few_per_turn_and_those_of_a_monitor_that_left_are_not() -> None:
+def test_keys_take_turns_with_their_questions_and_one_that_asks_without_end_delays_no_other() -> None:
+    port = Port()
+    port.come_with_key(ALICE, "alice")
+    port.come_with_key(BOB, "bob")
+    port.loop.seconds_per_look = ANSWERING_SECONDS
+    port.say(*(Received(ALICE, numbered(Explain(bytes(16)), number)) for number in range(MAX_WAITING)))
+    port.say(Received(BOB, numbered(Explain(bytes(16)), 7)))
+    port.loop.turn()
+    assert [answer.number for _, answer in port.told(ALICE)] == [0]
+    port.loop.turn()
+    assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN, 7))]
+    assert [answer.number for _, answer in port.answered(ALICE)] == list(range(1, MAX_WAITING))
+
+
+def test_peers_of_one_key_take_turns() -> None:
     port = Port()
     port.come(ALICE, BOB)
     port.told(ALICE), port.told(BOB)
-    (task,) = port.cluster.submit(port.client)
-    port.say(*(Received(ALICE, Explain(task)) for _ in range(ANSWERS_PER_ITERATION)), Received(BOB, Explain(bytes(16))))
-    assert port.told(ALICE) == []
+    port.loop.seconds_per_look = ANSWERING_SECONDS
+    port.say(*(Received(ALICE, Explain(bytes(16))) for _ in range(MAX_WAITING)))
+    port.say(Received(BOB, Explain(bytes(16))))
     port.loop.turn()
-    answers = [message.text for _, message in port.told(ALICE)]
-    assert answers == ["it runs on worker manager-1 (host, pid 1)"] * ANSWERS_PER_ITERATION
-    assert port.told(BOB) == []
     port.loop.turn()
-    assert port.told(BOB) == [("Explained", Explained(bytes(16), UNKNOWN))]
-    port.say(Received(BOB, Explain(task)), Closed(BOB, ""))
-    port.loop.turn()
-    assert port.told(BOB) == []
-    assert not port.loop.soon
+    assert len(port.told(BOB)) == 1
 
 
-def test_a_monitor_finds_tasks_that_wait_and_one_that_asks_too_much_gets_no_answer() -> None:
+def test_questions_of_a_peer_that_left_are_not_answered() -> None:
+    port = Port()
+    port.come(ALICE)
+    port.told(ALICE)
+    port.say(Received(ALICE, Explain(bytes(16))), Closed(ALICE, ""))
+    assert port.answered(ALICE) == []
+
+
+def test_a_monitor_finds_tasks_that_wait() -> None:
     port = Port()
     port.come(ALICE)
     port.told(ALICE)
     (task,) = port.cluster.submit(port.client, name="price", needs=(("gpu", 1.0),))
-    port.say(Received(ALICE, FindTasks("pri")), *[Received(ALICE, FindTasks(""))] * MAX_QUESTIONS)
-    while port.loop.soon:
-        port.loop.turn()
-    (_, table), *others = port.told(ALICE)
+    port.say(Received(ALICE, FindTasks("pri")))
+    ((_, table),) = port.answered(ALICE)
     (row,) = objects(table)
     assert (row["id"], row["state"], row["function"]) == (task.hex(), "ready", "price")
-    assert len(others) == MAX_QUESTIONS - 1
 
 
-def test_who_asks_too_much_is_told_to_ask_again() -> None:
+@pytest.mark.parametrize("is_reading", [True, False])
+def test_who_asks_too_much_is_told_so_unless_it_takes_no_answers(is_reading: bool) -> None:
     port = Port()
     port.come(ALICE)
     port.told(ALICE)
-    port.say(*(Received(ALICE, Explain(bytes(16))) for _ in range(MAX_QUESTIONS + 1)))
-    ((_, answer),) = port.told(ALICE)
-    assert "MAX_QUESTIONS" in answer.text
+    port.listener.waiting[ALICE] = 0 if is_reading else MAX_UNTAKEN_BYTES + 1
+    port.say(*(Received(ALICE, numbered(Explain(bytes(16)), number)) for number in range(MAX_WAITING + 1)))
+    refused = [(answer.number, answer.text) for _, answer in port.told(ALICE)]
+    assert refused == [(MAX_WAITING, BUSY.format("peer"))] * is_reading
+    assert len(port.answered(ALICE)) == MAX_WAITING * is_reading
+
+
+def test_a_key_has_a_limit_for_all_its_peers_and_a_question_one_for_its_size() -> None:
+    port = Port()
+    for number in range(MAX_WAITING_OF_KEY // MAX_WAITING + 1):
+        peer = number.to_bytes(8, "big")
+        port.come_with_key(peer, "alice")
+        port.say(*(Received(peer, Explain(bytes(16))) for _ in range(MAX_WAITING)))
+    assert [answer.text for _, answer in port.told(peer)] == [BUSY.format("key")] * MAX_WAITING
+    port.come_with_key(BOB, "bob")
+    port.say(Received(BOB, FindTasks("x" * (MAX_QUESTION_BYTES + 1))))
+    ((_, answer),) = port.told(BOB)
+    assert "larger than" in answer.text
 
 
 def test_a_monitor_reads_the_log_of_any_task() -> None:
@@ -391,7 +454,29 @@ def test_a_monitor_reads_the_log_of_any_task() -> None:
     (task,) = port.cluster.submit(port.client)
     port.cluster.say(port.worker, Printed([task], [True], [0], [b"oh\n"]))
     port.say(Received(ALICE, ReadLog(task)))
-    assert port.told(ALICE) == [("TaskLog", TaskLog(task, b"", b"oh\n", 0))]
+    assert port.answered(ALICE) == [("TaskLog", TaskLog(task, b"", b"oh\n", 0))]
+
+
+def test_a_clients_key_asks_here_too_and_sees_the_workers_and_nothing_of_other_keys() -> None:
+    port = Port()
+    port.come_with_key(ALICE, "alice")
+    (task,) = port.cluster.submit(port.client, name="secret")
+    port.answers.find_history = lambda _since, _until, take: take(b"{}")
+    assert port.told(ALICE) == []
+    assert not port.is_watched
+    asked: list[Inquiry] = [ReadCluster(), FindTasks("secret"), ReadLog(task), FindHistory(0.0, 1.0)]
+    port.say(*(Received(ALICE, numbered(question, number)) for number, question in enumerate(asked)))
+    port.answers.storage_answered()
+    while port.loop.soon:
+        port.loop.turn()
+    found: dict[int, Any] = {answer.number: answer for _, answer in cast("list[tuple[bytes, Any]]", port.listener.sent)}
+    status = json.loads(found[0].status)
+    assert [row["name"] for row in objects(status["workers"])] == ["manager-1"]
+    assert objects(status["clients"]) == objects(status["functions"]) == objects(status["waiting"]) == []
+    assert "secret" not in str([found[0].status, found[0].events, found[1].json, found[2]])
+    assert "role monitor or admin, and alice is for the role client" in found[3].text
+    port.say(Broken(ALICE))
+    assert port.listener.forgotten == [ALICE]
 
 
 def test_messages_of_reports_are_what_the_wire_knows() -> None:

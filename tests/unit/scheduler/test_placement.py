@@ -428,4 +428,4 @@ def test_workers_start_for_no_task_that_needs_another_one() -> None:
     cluster.submit(client, **needs_of("w"))
     views = [command.view for command in cluster.commands if isinstance(command, AskPolicy)]
     assert all(row.queued == 0 for view in views for row in view.demand)
-    assert [(name, needs) for name, needs in cluster.state.functions] == [("function", ())]
+    assert [(name, needs) for name, _, needs in cluster.state.functions] == [("function", ())]

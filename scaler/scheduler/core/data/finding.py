@@ -31,13 +31,13 @@ def host_names(state: ClusterState) -> dict[int, str]:
     return names
 
 
-def answer(state: ClusterState, question: FindObjects, client: ClientRecord | None = None) -> ObjectsFound:
-    """Return the objects that were asked for, or the largest ones. client: which sees its key's only; None: all."""
+def answer(state: ClusterState, question: FindObjects, client: ClientRecord) -> ObjectsFound:
+    """Return the objects that were asked for, or the largest ones, of those that the client may see."""
     if question.named:
-        may_see = [each for each in question.named if client is None or state.may_see(client, each)]
+        may_see = [each for each in question.named if state.may_see(client, each)]
         found = [known for each in may_see if (known := _known(state, each)) is not None]
     else:
-        owners = [each for each in state.directory.largest.owners if client is None or state.may_see(client, each)]
+        owners = [each for each in state.directory.largest.owners if state.may_see(client, each)]
         found = state.directory.largest.largest(owners, question.most)
     hosts, rows, left = host_names(state), [], MAX_BYTES
     for identifier, copies in found:

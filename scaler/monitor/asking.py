@@ -1,0 +1,153 @@
+"""Questions to a scheduler, and what the answers mean, whichever connection carries them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, TypeVar
+
+from scaler.errors import LimitError, ProtocolError, UnreachableError
+from scaler.ids import task_id_of
+from scaler.monitor.model import Model
+from scaler.monitor.rows import MALFORMED, decode, objects
+from scaler.net.questions import Questions
+from scaler.protocol.data_rows import ObjectRow
+from scaler.protocol.history_rows import ClusterHistory
+from scaler.protocol.log_rows import LogRow
+from scaler.protocol.messages import (
+    ClusterRead,
+    Explain,
+    Explained,
+    FindHistory,
+    FindObjects,
+    FindTasks,
+    FindWorkerLogs,
+    HistoryFound,
+    Inquiry,
+    MonitorEvents,
+    MonitorStatus,
+    ObjectsFound,
+    Profiled,
+    ReadCluster,
+    ReadLog,
+    ReadProfile,
+    Reply,
+    TaskLog,
+    TasksFound,
+    WorkerLogsFound,
+)
+from scaler.protocol.monitor_rows import TaskRow
+from scaler.stack_profile import read_document
+
+HISTORY_SECONDS = 30.0
+"""For an answer about a month, which the scheduler reads from files beside its work."""
+_AnswerT = TypeVar("_AnswerT", bound=Reply)
+
+
+class Asking:
+    """Asks a scheduler, on the running loop. model: what is known of the cluster."""
+
+    def __init__(self, address: str, questions: Questions, timeout_seconds: float) -> None:
+        self.address = address
+        self.model = Model()
+        self._questions = questions
+        self._timeout_seconds = timeout_seconds
+
+    @property
+    def connected(self) -> bool:
+        return True
+
+    @property
+    def last_error(self) -> str:
+        """Why there is no connection; empty while there is one."""
+        return ""
+
+    async def read(self) -> None:
+        """Have the model learn the state of the cluster and the last tasks, as far as a client's key may see them.
+
+        Raises UnreachableError when no answer comes in time, or none that can be read.
+        """
+        found = await self._ask(ReadCluster(), ClusterRead)
+        try:
+            self.model.apply(MonitorStatus(found.status))
+            self.model.apply(MonitorEvents(found.events))
+        except ProtocolError as error:
+            raise UnreachableError(f"{self.address} sent no state of the cluster: {error}"[:200]) from None
+
+    async def explain(self, task_id: str) -> str:
+        """Return why a task waits, or how it ended, in a sentence.
+
+        Raises UsageError for a malformed id, and UnreachableError when no answer comes in time.
+        """
+        return (await self._ask(Explain(task_id_of(task_id)), Explained)).text
+
+    async def log(self, task_id: str) -> TaskLog:
+        """Return what a task has printed. Raises as `explain` does."""
+        return await self._ask(ReadLog(task_id_of(task_id)), TaskLog)
+
+    async def find(self, search: str) -> list[TaskRow]:
+        """Return live tasks, and the last that ended, by the beginning of an id or a part of a name.
+
+        Raises UnreachableError when no answer comes in time, or none that can be read.
+        """
+        found = await self._ask(FindTasks(search), TasksFound)
+        at = self.model.status.at
+        try:
+            return [decode(TaskRow, {"reported_at": at, **each}) for each in objects(json.loads(found.json))]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no list of tasks: {error!r}"[:200]) from None
+
+    async def objects(self, most: int) -> list[ObjectRow]:
+        """Return the largest objects, with all their holders. Raises as `find` does."""
+        found = await self._ask(FindObjects([], most), ObjectsFound)
+        try:
+            return [ObjectRow._make([*told, ", ".join(hosts)]) for *told, hosts in json.loads(found.json)]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no list of objects: {error!r}"[:200]) from None
+
+    async def history(self, since: float, until: float) -> ClusterHistory:
+        """Return what is known of the time between these, in unix seconds. Raises as `find` does."""
+        seconds = max(HISTORY_SECONDS, self._timeout_seconds)
+        found = await self._ask(FindHistory(since, until), HistoryFound, seconds)
+        try:
+            return decode(ClusterHistory, json.loads(found.json))
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no history: {error!r}"[:200]) from None
+
+    async def worker_logs(self, worker: str, most: int) -> list[LogRow]:
+        """Return the newest records of workers' own logs, of one by name or id or of all. Raises as `find` does."""
+        found = await self._ask(FindWorkerLogs(worker, most), WorkerLogsFound)
+        try:
+            return [LogRow._make(each) for each in json.loads(found.json)]
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no log of workers: {error!r}"[:200]) from None
+
+    async def profile(self, task_id: str = "", function: str = "") -> dict[str, Any]:
+        """Return the document about the profile of a task or function; without both, the list of functions.
+
+        Raises as `find` does, and UsageError for a malformed id.
+        """
+        task = task_id_of(task_id) if task_id else b""
+        found = await self._ask(ReadProfile(task, function), Profiled)
+        try:
+            document: dict[str, Any] = json.loads(found.json)
+            if document["of"]:
+                read_document(document)
+        except MALFORMED as error:
+            raise UnreachableError(f"{self.address} sent no profile: {error!r}"[:200]) from None
+        return document
+
+    async def _ask(self, question: Inquiry, kind: type[_AnswerT], seconds: float | None = None) -> _AnswerT:
+        """Return the answer. seconds: how long to wait for it, unless as for all questions."""
+        seconds = self._timeout_seconds if seconds is None else seconds
+        try:
+            with self._questions.asking(question) as future:
+                async with asyncio.timeout(seconds):
+                    answer = await asyncio.wrap_future(future)
+                    assert isinstance(answer, kind)
+                    return answer
+        except TimeoutError:
+            error = self.last_error or f"{self.address} did not answer within {seconds:g} s"
+            raise UnreachableError(error) from None
+        except LimitError as error:
+            raise UnreachableError(str(error)) from None

@@ -1,0 +1,210 @@
+"""The scheduler's answers to questions of clients and monitors, which take milliseconds, between its other work.
+
+Keys take turns, and so do the peers of a key. A loop iteration spends a few milliseconds on answers, so a peer that
+asks without end delays nobody. What waits is bounded, and a peer that takes no answers gets none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scaler.ids import ID_BYTES
+from scaler.net.identity import Identity
+from scaler.net.listener import Listener
+from scaler.protocol.messages import (
+    ClusterRead,
+    EndSession,
+    Explain,
+    FindCosts,
+    FindHistory,
+    FindObjects,
+    FindTasks,
+    FindWorkerLogs,
+    HistoryFound,
+    Inquiry,
+    ReadCluster,
+    ReadFailure,
+    ReadLog,
+    ReadProfile,
+    Reply,
+    RestartWorkers,
+    Role,
+    ShutdownCluster,
+    TasksFound,
+    Unanswered,
+)
+from scaler.scheduler.core.answers import answer
+from scaler.scheduler.core.cluster import ClusterState
+from scaler.scheduler.core.state import ClientRecord
+from scaler.scheduler.events import Events
+from scaler.scheduler.search import find
+from scaler.scheduler.status import Sees, ServerStatus, every_key, status
+
+ANSWERING_SECONDS = 0.002
+"""Time for answers in one iteration of the loop; the last one may take longer."""
+MAX_WAITING = 100
+"""Questions of one peer that wait."""
+MAX_WAITING_OF_KEY = 1_000
+MAX_QUESTION_BYTES = 64 * 1024
+MAX_UNTAKEN_BYTES = 4 * 1024 * 1024
+"""A peer with more bytes in its outbox gets no answers."""
+STORAGE_SECONDS = 1.0
+"""Longest wait for figures of the object storage, before an answer has earlier ones."""
+CLOCK_TOLERANCE_SECONDS = 1e-4
+NOT_A_MONITOR = (
+    "the history tells of all clients, so it takes a key of the role monitor or admin, and {} is for the role {}: "
+    "`scaler keys add NAME --role monitor` adds one"
+)
+BUSY = "too many questions of this {} wait for answers: ask again later"
+_ACTIONS = ShutdownCluster, RestartWorkers, EndSession
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """A peer that asks. client: its identity says what it may see; of a monitor, a record that is no client's.
+
+    is_here: whether the listener still knows the peer.
+    """
+
+    client: ClientRecord
+    listener: Listener
+    is_here: Callable[[], bool]
+
+    def send(self, answer: Reply) -> None:
+        if self.is_here() and self.listener.outbox_bytes(self.client.id) <= MAX_UNTAKEN_BYTES:
+            self.listener.send(self.client.id, answer)
+
+
+def may_wait(message: object) -> bool:
+    """Return whether a message only asks. A question that changes something keeps its place among other messages."""
+    return isinstance(message, Inquiry) and not isinstance(message, _ACTIONS)
+
+
+def follow_clock(events: Events) -> None:
+    """Follow the wall clock. Smaller changes than the tolerance are ignored, so that shown tasks do not move."""
+    zero = time.time() - time.monotonic()
+    if abs(zero - events.unix_at_zero) > CLOCK_TOLERANCE_SECONDS:
+        events.unix_at_zero = zero
+
+
+def sees_of(identity: Identity) -> Sees:
+    """Return whether a peer may see what the clients with a key own; `every_key` for a monitor and an admin."""
+    return every_key if identity.is_admin or Role.MONITOR in identity.roles else identity.may_see
+
+
+class Answers:
+    """The questions that wait, by key and peer, and their answers."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        events: Events,
+        server_status: Callable[[bool], ServerStatus],
+        step: Callable[[bytes, Inquiry], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """server_status: called with True once per report to monitors, with False for answers.
+
+        step: has the core answer a client's question, by the client's id.
+        """
+        self.state = state
+        self.events = events
+        self.server_status = server_status
+        self._step = step
+        self._loop = loop
+        self.ask_storage: Callable[[], None] = lambda: None
+        """Asks the object storage for its figures; `storage_answered` follows."""
+        self.find_history: Callable[[float, float, Callable[[bytes], None]], None] = lambda _since, _until, _take: None
+        """Has the document of HistoryFound given later, for the time between two unix seconds."""
+        self._waiting: dict[str, dict[bytes, deque[tuple[Asker, Inquiry]]]] = {}
+        """By key and by peer: those whose turn comes next first."""
+        self._is_due = False
+        self._before_storage: list[tuple[Asker, Inquiry]] = []
+        """Questions about the cluster that wait for figures of the object storage."""
+
+    def add(self, asker: Asker, question: Inquiry) -> None:
+        """Answer a question later, or say at once why not."""
+        peers = self._waiting.get(asker.client.identity.key, {})
+        if _size_of(question) > MAX_QUESTION_BYTES:
+            asker.send(Unanswered(f"the question is larger than {MAX_QUESTION_BYTES:,} B", question.number))
+        elif len(peers.get(asker.client.id, ())) >= MAX_WAITING:
+            asker.send(Unanswered(BUSY.format("peer"), question.number))
+        elif sum(map(len, peers.values())) >= MAX_WAITING_OF_KEY:
+            asker.send(Unanswered(BUSY.format("key"), question.number))
+        elif type(question) is ReadCluster and len(self._before_storage) < MAX_WAITING_OF_KEY:
+            if not self._before_storage:
+                self._loop.call_later(STORAGE_SECONDS, self.storage_answered)
+            self._before_storage.append((asker, question))
+            self.ask_storage()
+        else:
+            self._put(asker, question)
+
+    def storage_answered(self) -> None:
+        """The status has new figures of the object storage."""
+        waited, self._before_storage = self._before_storage, []
+        for asker, question in waited:
+            self._put(asker, question)
+
+    def _put(self, asker: Asker, question: Inquiry) -> None:
+        peers = self._waiting.setdefault(asker.client.identity.key, {})
+        peers.setdefault(asker.client.id, deque()).append((asker, question))
+        if not self._is_due:
+            self._is_due = True
+            self._loop.call_soon(self._work)
+
+    def _work(self) -> None:
+        ends_at = self._loop.time() + ANSWERING_SECONDS
+        while self._waiting:
+            key = next(iter(self._waiting))
+            peers = self._waiting.pop(key)
+            peer = next(iter(peers))
+            queue = peers.pop(peer)
+            asker, question = queue.popleft()
+            if queue:
+                peers[peer] = queue
+            if peers:
+                self._waiting[key] = peers
+            if asker.is_here():
+                self._answer(asker, question)
+            if self._loop.time() >= ends_at:
+                break
+        self._is_due = bool(self._waiting)
+        if self._is_due:
+            self._loop.call_soon(self._work)
+
+    def _answer(self, asker: Asker, question: Inquiry) -> None:
+        state, client, at, now = self.state, asker.client, time.time(), self._loop.time()
+        sees = sees_of(client.identity)
+        match question:
+            case Explain() | ReadLog() | ReadFailure() | ReadProfile() | FindObjects() | FindCosts():
+                asker.send(answer(state, question, client, now))
+            case FindTasks(search, number):
+                asker.send(TasksFound(search, find(state, search, at, now, sees), number))
+            case FindWorkerLogs():
+                asker.send(state.worker_logs.found(question, lambda task: not task or state.may_see(client, task)))
+            case FindHistory(since, until, number) if sees is every_key:
+                self.find_history(
+                    since, until, lambda document: asker.send(HistoryFound(since, until, document, number))
+                )
+            case FindHistory():
+                text = NOT_A_MONITOR.format(client.identity.key, " or ".join(sorted(client.identity.roles)))
+                asker.send(Unanswered(text, question.number))
+            case ReadCluster():
+                follow_clock(self.events)
+                past = self.events.past(state, lambda then: at - (now - then), at, sees)
+                asker.send(
+                    ClusterRead(status(state, self.server_status(False), sees), past.document(), question.number)
+                )
+            case _:
+                self._step(client.id, question)
+
+
+def _size_of(question: Inquiry) -> int:
+    """Return roughly how many bytes of texts and ids a question has."""
+    values = (getattr(question, name) for name in question.__match_args__)
+    sized = (value for value in values if isinstance(value, str | bytes | list))
+    return sum(len(value) * (ID_BYTES if isinstance(value, list) else 1) for value in sized)
