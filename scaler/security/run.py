@@ -39,10 +39,12 @@ class RunKeys:
         """The server's own."""
         self._own = new_key_pair()
         self._file = -1
+        self._addresses: tuple[str, ...] = ()
 
     def publish(self, addresses: Iterable[str]) -> None:
         """Let processes of this user find the keys by any of these addresses. Raises UsageError when they cannot."""
-        file = publish(addresses, FoundKeys(self.pair.public, self._own))
+        self._addresses = tuple(addresses)
+        file = publish(self._addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
 
@@ -59,7 +61,10 @@ class RunKeys:
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def refresh(self) -> None:
-        """Do nothing: the allow-list of a run never changes."""
+        """Publish the keys again if their file is gone: cleaners remove old files, and logouts runtime directories."""
+        if self._file >= 0 and not os.fstat(self._file).st_nlink:
+            with contextlib.suppress(UsageError):  # tried again a second later
+                self.publish(self._addresses)
 
 
 def publish(addresses: Iterable[str], keys: FoundKeys) -> int:
