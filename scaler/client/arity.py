@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from scaler.client.options import NAMES
 from scaler.serialization import name_of
 
 
@@ -23,4 +24,6 @@ def check_arguments(function: Callable[..., Any], args: tuple[Any, ...], kwargs:
     try:
         signature.bind(*args, **kwargs)
     except TypeError as error:
-        raise TypeError(f"{name_of(function)}() does not take these arguments: {error}") from None
+        given = next((name for name in kwargs if name in NAMES and name not in signature.parameters), "")
+        hint = f"; {given} is an option of tasks: client.options({given}=...).submit(...)" if given else ""
+        raise TypeError(f"{name_of(function)}() does not take these arguments: {error}{hint}") from None

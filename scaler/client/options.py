@@ -195,8 +195,13 @@ def options_of(given: OptionKeywords, verb: str) -> TaskOptions:
     """Return the record of a call's keywords. Raises TypeError for one that is no option, and UsageError."""
     unknown = [name for name in given if name not in NAMES]
     if unknown:
+        from difflib import get_close_matches  # noqa: PLC0415 (few programs make this mistake)
+
         known = ", ".join(sorted(NAMES))
-        raise TypeError(f"{verb} got an unexpected keyword argument {unknown[0]!r}; the options of tasks are {known}")
+        near = get_close_matches(unknown[0], NAMES, n=1)
+        hint = f"did you mean {near[0]!r}? The" if near else "the"
+        text = f"{verb} got an unexpected keyword argument {unknown[0]!r}; {hint} options of tasks are {known}"
+        raise TypeError(text)
     return TaskOptions(**given)
 
 

@@ -174,7 +174,8 @@ def describe(error: BaseException) -> str:
     except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise anything, and the first error matters)
         text = f"<its text cannot be shown: {type(nested).__name__}>"
     if isinstance(error, ModuleNotFoundError):
-        text += " here: install it, or have cloudpickle.register_pickle_by_value carry it along"
+        name = (error.name or "module").partition(".")[0]
+        text += f" here: install it, or send your own code with client.upload('{name}.py')"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
@@ -249,8 +250,10 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
         return load(parts) if serializer is None else serializer.deserialize(bytes(parts[0]))
     except ScalerError:
         raise
-    except Exception as error:
-        raise SerializationError(f"{what} cannot be loaded: {describe(error)}") from error
+    except Exception as error:  # noqa: BLE001 (it is raised as another one)
+        # A missing module is named in the text, and has no frames that would tell more.
+        cause = None if isinstance(error, ModuleNotFoundError) else error
+        raise SerializationError(f"{what} cannot be loaded: {describe(error)}") from cause
 
 
 def dump_function(function: Callable[..., Any], serializer: Serializer | None = None) -> Parts:

@@ -71,8 +71,13 @@ def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the text of a traceback, and of those of its causes, without Scaler's frames."""
+    """Return the text of a traceback, and of those of its causes, without Scaler's frames; empty if no frame is left.
+
+    Without frames, it would repeat the text of the exception.
+    """
     hide_frames(error)
+    if not any(each.__traceback__ for each in causes(error)):
+        return ""
     return "".join(traceback.format_exception(error))
 
 

@@ -84,6 +84,7 @@ def test_an_object_that_shows_nothing_takes_everything() -> None:
         (plain, (), {}, r"plain\(\) does not take these arguments: missing a required argument: 'a'"),
         (plain, (1, 2, 3), {}, "too many positional arguments"),
         (plain, (1,), {"d": 1}, "unexpected keyword argument 'd'"),
+        (plain, (1,), {"priority": 5}, r"'priority'; priority is an option of tasks: client.options\(priority=...\)"),
         (plain, (1,), {"a": 1}, "multiple values for argument 'a'"),
         (lambda: None, (1,), {}, "too many"),
         (functools.partial(plain, 1, 2), (3,), {}, "too many"),

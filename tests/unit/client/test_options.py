@@ -88,6 +88,8 @@ def test_seconds_that_cannot_be_are_refused(seconds: Any) -> None:
 
 def test_a_keyword_that_is_no_option_is_a_type_error_that_names_those_that_are() -> None:
     given: Any = {"chunksize": 5}
+    with pytest.raises(TypeError, match=r"'retrys'; did you mean 'retries'\? The options of tasks are"):
+        options_of({"retrys": 5}, "options")  # type: ignore[typeddict-unknown-key]
     with pytest.raises(TypeError, match=r"map got an unexpected keyword argument 'chunksize'; the options .* retries"):
         options_of(given, "map")
 
