@@ -6,9 +6,10 @@ and `scaler.capnp` follow from it. The order of the fields numbers them; a messa
 
 Peers, journals, and black boxes of any release share these numbers. `tests/unit/protocol/test_released_schema.py`
 compares the declarations with the last release: within one `PROTOCOL_VERSION` they only grow. A new message takes the
-next free number; a new field comes last, and its default equals what a reader makes of zeros. Anything else raises
-`PROTOCOL_VERSION`. No number is ever used again. `Hello` and `Refused` only grow in any version, because each side of
-a refused handshake reads them to name the other side.
+next free number; a new field comes last, and its default equals what a reader makes of zeros. Payloads and specs are
+last on the wire, so a struct that has them gets no new field with a pointer. Anything else raises `PROTOCOL_VERSION`.
+No number is ever used again. `Hello` and `Refused` only grow in any version, because each side of a refused handshake
+reads them to name the other side.
 
 A message about tasks is a batch: its lists are columns, and entry i of every column belongs to task i.
 

@@ -2,6 +2,7 @@
 
 Peers and files of one `PROTOCOL_VERSION` read each other, so within it the schema only grows. With each release,
 `pytest tests/unit/protocol/test_released_schema.py --rewrite` writes the file; numbers of removed messages stay in it.
+Between releases, write it only while no release has today's `PROTOCOL_VERSION`.
 """
 
 from __future__ import annotations
@@ -121,12 +122,12 @@ def test_the_schema_has_only_grown_since_the_last_release(request: pytest.Fixtur
     today = set(declared())
     released = set(RELEASED.read_text().splitlines()) if RELEASED.exists() else {"protocol 0"}
     if request.config.getoption("--rewrite"):
-        assert differences(released, today) == []
+        assert [text for text in differences(released, today) if text.startswith("the number")] == []
         old = {f"message {name} had the number {number}" for number, name in numbers(released).items()}
         old = {line for line in old if line.replace(" had ", " has ") not in today}
         RELEASED.write_text("".join(f"{line}\n" for line in sorted(today | old)))
         return
-    assert differences(released, today) == [], "raise PROTOCOL_VERSION, or only add"
+    assert differences(released, today) == [], "raise PROTOCOL_VERSION, only add, or see the head of this module"
 
 
 def test_senders_of_the_last_release_are_read_without_the_new_fields() -> None:
