@@ -17,8 +17,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from os import dup2
+from typing import Any, Self
 
 from scaler.head_tail import HeadTailBuffer
+from scaler.process_state import open_standard_descriptors
 from scaler.worker.frames import Note, ToAgent, pack_note
 
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -33,25 +36,34 @@ PRINTED_BYTES = 12 * 1024
 _READ_BYTES = 64 * 1024
 
 
-@contextlib.contextmanager
-def teed_streams(forward: Callable[[bool, str], object]) -> Iterator[None]:
-    """While in this context, also pass what is written to `sys.stdout` and `sys.stderr` to `forward`.
+class TeedStreams(contextlib.ExitStack):
+    """While in this context, also passes what is written to `sys.stdout` and `sys.stderr` to `forward`.
 
-    forward: takes whether it is stderr, and the text. The streams stay what they are: only their `write` is another.
+    The streams stay what they are: only their `write` is another.
     """
 
-    def write_and_forward(write: Callable[[str], int], is_stderr: bool, text: str, /) -> int:
-        count = write(text)
-        forward(is_stderr, text)
-        return count
+    def __init__(self, forward: Callable[[bool, str], object]) -> None:
+        """forward: takes whether it is stderr, and the text."""
+        super().__init__()
+        self._forward = forward
 
-    with contextlib.ExitStack() as after:
+    def __enter__(self) -> Self:
         for is_stderr, stream in ((False, sys.stdout), (True, sys.stderr)):
-            with contextlib.suppress(AttributeError):  # there is none, or it is of a kind that cannot be changed
-                write = stream.write
-                stream.write = partial(write_and_forward, write, is_stderr)  # type: ignore[method-assign]
-                after.callback(setattr, stream, "write", write)
-        yield
+            self.add(is_stderr, stream)
+        return super().__enter__()
+
+    def add(self, is_stderr: bool, stream: Any) -> None:
+        """Do the same with a stream that takes the place of one."""
+
+        def write_and_forward(write: Callable[[str], int], text: str, /) -> int:
+            count = write(text)
+            self._forward(is_stderr, text)
+            return count
+
+        with contextlib.suppress(AttributeError):  # there is none, or it is of a kind that cannot be changed
+            write = stream.write
+            stream.write = partial(write_and_forward, write)
+            self.callback(setattr, stream, "write", write)
 
 
 class PrintForwarder:
@@ -108,23 +120,24 @@ class PrintForwarder:
 @contextlib.contextmanager
 def _redirected_output() -> Iterator[list[int]]:
     """While in this context, descriptors 1 and 2 lead into two pipes, whose reading ends it yields."""
+    open_standard_descriptors()  # an earlier task may have closed them
     flush_streams()
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        if isinstance(stream, io.TextIOWrapper) and not stream.closed:
             stream.reconfigure(line_buffering=True)
     originals = [os.dup(descriptor) for descriptor in (1, 2)]
     readers = []
     for descriptor in (1, 2):
         reader, writer = os.pipe()
         readers.append(reader)
-        os.dup2(writer, descriptor)
+        dup2(writer, descriptor)
         os.close(writer)
     try:
         yield readers
     finally:
         flush_streams()
         for descriptor, original in enumerate(originals, 1):
-            os.dup2(original, descriptor)
+            dup2(original, descriptor)
             os.close(original)
 
 
@@ -159,7 +172,7 @@ def printed_output(texts: Texts) -> Iterator[None]:
         buffers[is_stderr].add(text.encode("utf-8", "backslashreplace"))
 
     try:
-        with teed_streams(keep):
+        with TeedStreams(keep):
             yield
     finally:
         for text, buffer in zip(texts, buffers, strict=True):

@@ -16,7 +16,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from types import CoroutineType
@@ -34,7 +34,7 @@ from scaler.worker.credential import own_access
 from scaler.worker.frames import Descriptors, Note, PageWriter, ToAgent, ToProcessor, pack_note, receive, send, unpack
 from scaler.worker.processor import context
 from scaler.worker.processor.calling import Meter, calls_of, failure_of, finish, run_preload
-from scaler.worker.processor.capture import PrintForwarder, captured_output, teed_streams
+from scaler.worker.processor.capture import PrintForwarder, TeedStreams, captured_output
 from scaler.worker.processor.functions import (
     GET_TIMEOUT_SECONDS,
     HOST_STORE_SECONDS,
@@ -44,6 +44,7 @@ from scaler.worker.processor.functions import (
 )
 from scaler.worker.processor.guard import ProcessGuard
 from scaler.worker.processor.on_import import on_import
+from scaler.worker.processor.restoring import StateRestorer
 from scaler.worker.processor.sampling import Sampler
 
 if TYPE_CHECKING:
@@ -204,20 +205,6 @@ def private_bytes() -> int:
     return (int(resident) - int(shared)) * _PAGE_BYTES
 
 
-@contextlib.contextmanager
-def _environment(name: str, value: str) -> Iterator[None]:
-    """Set a variable of the environment, and restore it afterwards."""
-    before = os.environ.get(name)
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        if before is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = before
-
-
 def resident_bytes() -> int:
     """Return the resident memory of this process."""
     return int(_STATM.read_text("ascii").split()[1]) * _PAGE_BYTES
@@ -249,6 +236,8 @@ class _Processor:
         self._poll.register(self._tasks, select.POLLIN)
         self._printing = PrintForwarder(lambda: self._context.task_id, control.send)
         self._guard = ProcessGuard()
+        self._tee = TeedStreams(self._printing.write)
+        self._restorer = StateRestorer(self._tee.add, self._report_drop)
         below = _Processor._run.__code__, _Processor._call.__code__
         interval = config.profile_interval_seconds
         self._sampler = Sampler(interval, self._context, below, self._send_profile) if interval else None
@@ -261,7 +250,7 @@ class _Processor:
         run = self._run
         if self._sampler is not None:
             self._sampler.start()
-        with teed_streams(self._printing.write):
+        with self._tee:
             while not self._is_spoilt:
                 try:
                     datagram, _ = receive(tasks, socket.MSG_DONTWAIT)
@@ -278,8 +267,8 @@ class _Processor:
                 elif values[0] == ToProcessor.RUN:
                     self._run_all(values[1])
                 elif values[0] == ToProcessor.GPU_TASK:
-                    with _environment("CUDA_VISIBLE_DEVICES", values[-1]):
-                        run(values[:-1])
+                    os.environ["CUDA_VISIBLE_DEVICES"] = values[-1]  # restored after the task
+                    run(values[:-1])
                 else:
                     return
             self._results.flush()
@@ -316,6 +305,12 @@ class _Processor:
     def _drop_caches(self) -> None:
         self._read_all()  # what the client has released is forgotten
         self._objects.clear()
+
+    def _report_drop(self, text: str) -> None:
+        """Log output that was dropped, unless the agent is busy or gone."""
+        with contextlib.suppress(OSError):
+            note = Note(ToAgent.LOGGED, f"WARNING\nscaler.worker\n{text}".encode())
+            send(self._control, pack_note(note), socket.MSG_DONTWAIT)
 
     def _report_worn(self, text: str) -> None:
         self._control.send(pack_note(Note(ToAgent.WORN, text.encode())))
@@ -391,6 +386,8 @@ class _Processor:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
             calls = calls_of(error)
+        if self._restorer.is_changed or self._restorer.has_other_streams():
+            self._restorer.restore()
         if self._printing.has_partial_line:
             self._printing.flush()
         duration_ns = ended_ns - began_ns

@@ -1,0 +1,196 @@
+"""Restores the state of its process that a task has changed, so that the next task finds what the first one found.
+
+Restored are the working directory, umask, environment variables, signal handlers, mask and timers, descriptors 0 to 2,
+`sys.stdin`, `sys.stdout` and `sys.stderr`, the locale, warning filters, the recursion limit, and the default timeout of
+sockets. Changes are noted as they are made: the functions that make them are wrapped. So a task that makes none costs
+a look at the streams. What a module changes while it is imported stays, because no later task imports it again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+import warnings
+from collections.abc import Callable
+from functools import partial, wraps
+from types import ModuleType
+from typing import Any
+
+from scaler.process_state import OnDrop, lossy_stream
+from scaler.worker.processor.on_import import on_import
+
+_FIRST_COPY = 64
+"""Copies of the standard descriptors have at least this number, away from those that user code counts on."""
+
+Before = Callable[..., "tuple[object, Callable[[], object]] | None"]
+"""Returns what a call is about to change, as a key, and what restores it; None: nothing. Takes the call's arguments."""
+
+
+class StateRestorer:
+    """The state of this process as tasks find it."""
+
+    def __init__(self, tee: Callable[[bool, Any], object], on_drop: OnDrop | None = None) -> None:
+        """tee: has a new stream forward what is printed. Takes whether it is stderr, and the stream."""
+        self.is_changed = False
+        self._undo: dict[object, Callable[[], object]] = {}
+        self._tee = tee
+        self._on_drop = on_drop
+        self._streams = [sys.stdin, sys.stdout, sys.stderr]
+        self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_COPY) for number in range(3)]
+        self._note(os, "chdir", self._directory)
+        self._note(os, "fchdir", self._directory)
+        self._note(os, "umask", _umask)
+        self._note(os, "putenv", _variable)
+        self._note(os, "unsetenv", _variable)
+        self._note(os, "close", self._standard_descriptor)
+        self._note(os, "closerange", self._standard_descriptor)
+        self._note(os, "dup2", lambda _, number=0, *__: self._standard_descriptor(number))
+        self._note(signal, "signal", _handler)
+        self._note(signal, "pthread_sigmask", _mask)
+        self._note(signal, "alarm", lambda *_: _timer(signal.ITIMER_REAL))
+        self._note(signal, "setitimer", lambda which=signal.ITIMER_REAL, *_: _timer(which))
+        self._note(sys, "setrecursionlimit", lambda *_: _value(sys.setrecursionlimit, sys.getrecursionlimit()))
+        self._note(socket, "setdefaulttimeout", lambda *_: _value(socket.setdefaulttimeout, socket.getdefaulttimeout()))
+        for name in ("filterwarnings", "simplefilter", "resetwarnings"):
+            self._note(warnings, name, _filters)
+        on_import("locale", self._note_locale)
+
+    def has_other_streams(self) -> bool:
+        """Tell whether the running task has replaced or closed a standard stream."""
+        stdin, stdout, stderr = self._streams
+        return (
+            sys.stdout is not stdout
+            or sys.stderr is not stderr
+            or sys.stdin is not stdin
+            or (stdout is not None and stdout.closed)
+            or (stderr is not None and stderr.closed)
+        )
+
+    def restore(self) -> None:
+        """Restore what the task has changed. What cannot be restored stays."""
+        undo, self._undo = self._undo, {}
+        # Timers first: none may call a handler of the task, or end the process when that is gone.
+        timers = [key for key in undo if isinstance(key, tuple) and key[0] == "timer"]
+        for key in [*timers, *(key for key in reversed(undo) if key not in timers)]:
+            with contextlib.suppress(Exception):
+                undo[key]()
+        self._undo.clear()  # what has restored is wrapped, too
+        self.is_changed = False
+        if self.has_other_streams():
+            self._restore_streams()
+
+    def _restore_streams(self) -> None:
+        for number, name in ((1, "stdout"), (2, "stderr")):
+            stream = self._streams[number]
+            if stream is None or stream.closed:
+                stream = self._streams[number] = lossy_stream(number, self._on_drop)
+                self._tee(number == 2, stream)
+            setattr(sys, name, stream)
+        sys.stdin = self._streams[0]
+
+    def _note(self, module: ModuleType, name: str, before: Before) -> None:
+        """Have a function of a module note what it changes. What pickles it by name finds the same one."""
+        change = getattr(module, name)
+
+        @wraps(change)
+        def noting(*args: Any, **kwargs: Any) -> Any:
+            found = None
+            if not _is_importing():
+                with contextlib.suppress(Exception):  # arguments that do not fit: the call itself says so
+                    found = before(*args, **kwargs)
+            if found is not None and found[0] not in self._undo:
+                self._undo[found[0]] = found[1]
+                self.is_changed = True
+            return change(*args, **kwargs)
+
+        for place in {module, sys.modules.get(change.__module__ or "", module)}:
+            if getattr(place, name, None) is change:
+                setattr(place, name, noting)
+
+    def _note_locale(self) -> None:
+        import locale  # noqa: PLC0415 (few tasks need it)
+
+        change = locale.setlocale
+
+        def before(_category: int, wanted: object = None) -> tuple[object, Callable[[], object]] | None:
+            return None if wanted is None else ("locale", partial(change, locale.LC_ALL, change(locale.LC_ALL)))
+
+        self._note(locale, "setlocale", before)
+
+    def _directory(self, *_: object) -> tuple[object, Callable[[], object]] | None:
+        if "directory" in self._undo:
+            return None
+        # A descriptor, not a path: the directory may have been moved or removed.
+        here = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+        def restore() -> None:
+            os.fchdir(here)
+            os.close(here)
+
+        return "directory", restore
+
+    def _standard_descriptor(self, first: int, *_: int) -> tuple[object, Callable[[], object]] | None:
+        return ("descriptors", self._restore_descriptors) if first <= 2 else None
+
+    def _restore_descriptors(self) -> None:
+        for number, copy in enumerate(self._copies):
+            os.dup2(copy, number)
+
+
+def _value(change: Callable[[Any], object], before: object) -> tuple[object, Callable[[], object]]:
+    return change, partial(change, before)
+
+
+def _is_importing() -> bool:
+    """Tell whether a module is being imported by what has called a function that notes."""
+    frame = sys._getframe(2)  # noqa: SLF001 (there is no other way to walk a stack cheaply)
+    while (caller := frame.f_back) is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = caller
+    return False
+
+
+def _umask(*_: object) -> tuple[object, Callable[[], object]]:
+    change = os.umask.__wrapped__  # type: ignore[attr-defined]
+    before = change(0o777)
+    change(before)
+    return "umask", partial(change, before)
+
+
+def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], object]]:
+    # os.environ still has the value of before.
+    name = os.fsencode(name)
+    value = os.environb.get(name)
+    if value is None:
+        return ("variable", name), lambda: os.environb.pop(name, None)
+    return ("variable", name), partial(os.environb.__setitem__, name, value)
+
+
+def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | None:
+    before = signal.getsignal(number)
+    return None if before is None else (("signal", number), partial(signal.signal, number, before))
+
+
+def _mask(*_: object) -> tuple[object, Callable[[], object]]:
+    change = signal.pthread_sigmask.__wrapped__  # type: ignore[attr-defined]
+    return "mask", partial(change, signal.SIG_SETMASK, change(signal.SIG_BLOCK, ()))
+
+
+def _timer(which: int) -> tuple[object, Callable[[], object]]:
+    return ("timer", which), partial(signal.setitimer, which, 0)
+
+
+def _filters(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
+    before = list(warnings.filters)
+
+    def restore() -> None:
+        if warnings.filters != before:
+            warnings.resetwarnings()  # Python's own cache of them is void then
+            warnings.filters[:] = before  # type: ignore[index]
+
+    return "filters", restore
