@@ -35,6 +35,15 @@ def with_own_handler() -> None:
         _log.removeHandler(handler)
 
 
+def by_the_module(setting_up: bool) -> None:
+    if setting_up:
+        logging.basicConfig(level=logging.DEBUG, format="%(message)s")
+    logging.getLogger("library").addHandler(logging.NullHandler())
+    logging.info("one")
+    logging.warning("two")
+    logging.getLogger("library").info("three")
+
+
 def malformed() -> int:
     _log.warning("%d", "text")
     return 7
@@ -71,6 +80,16 @@ def test_a_handler_of_the_task_is_used_instead(talking: Client) -> None:
     future = talking.submit(with_own_handler)
     future.result()
     assert talking.logs(future).stderr == "mine: once\n"
+
+
+@pytest.mark.parametrize("setting_up", [False, True])
+def test_records_of_the_module_logging_keep_level_time_and_task(talking: Client, setting_up: bool) -> None:
+    future = talking.submit(by_the_module, setting_up)
+    future.result()
+    lines = talking.logs(future).stderr.splitlines()
+    ends = [(line.split()[1], line.rpartition("] ")[2]) for line in lines]
+    assert ends == [("INFO", "root: one"), ("WARNING", "root: two"), ("INFO", "library: three")]
+    assert all(line.startswith("20") and f"task={future.task_id.hex()}]" in line for line in lines)
 
 
 def test_a_malformed_record_fails_no_task(talking: Client) -> None:

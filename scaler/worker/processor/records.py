@@ -1,7 +1,7 @@
 """The `logging` records of tasks and preload hooks: lines on stderr, at the level of the worker, with the task's id.
 
-They replace what Python does with records without a handler. So a task that sets up logging by itself gets what it
-asked for, and no record appears twice. A task's stderr travels to its client, to the monitors and to `client.logs`.
+The root logger has their handler, so that `basicConfig`, which `logging.info` calls too, adds none. A record that a
+handler of the task takes is left to that handler, so no record appears twice. A task's stderr travels to its client, to the monitors and to `client.logs`.
 Warnings and errors of no task, such as a preload hook's, become records of the worker's own log.
 """
 
@@ -33,6 +33,8 @@ class TaskRecords(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line. An error in a record's arguments is shown as Python shows it, and ends no task."""
+        if self._is_handled(record):
+            return
         try:
             task = self._running()
             record.__dict__.update(about(task=task.hex()))
@@ -45,10 +47,22 @@ class TaskRecords(logging.Handler):
         except Exception:  # noqa: BLE001 (as every handler of Python does)
             self.handleError(record)
 
+    def _is_handled(self, record: logging.LogRecord) -> bool:
+        """Return whether a handler of the task takes the record, too."""
+        logger: logging.Logger | None = logging.getLogger(record.name)
+        while logger is not None:
+            if any(each is not self and not isinstance(each, logging.NullHandler) for each in logger.handlers):
+                return True
+            logger = logger.parent if logger.propagate else None
+        return False
+
 
 def show_records(
     config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
 ) -> None:
     """Have this process show records from the configured level on, as long as nothing else handles them."""
-    logging.lastResort = TaskRecords(config, running, report)
-    logging.getLogger().setLevel(config.logging_level)
+    # The last resort is for a task that removes the handlers of the root logger.
+    logging.lastResort = records = TaskRecords(config, running, report)
+    root = logging.getLogger()
+    root.addHandler(records)
+    root.setLevel(config.logging_level)
