@@ -1,19 +1,31 @@
-"""The optional parts of the package, whose libraries are installed on request: `pip install 'scaler-compute[top]'`."""
+"""The optional parts of the package, whose libraries are installed on request."""
 
 from __future__ import annotations
 
+import shlex
+from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 from scaler.errors import UsageError
 
 DISTRIBUTION = "scaler-compute"
-"""The name of this package on the index, where `scaler` is another project."""
+"""The name of this package. No index has it yet, and `scaler` is another project's there. On publication, change the
+first section of docs/guide.md: all other pages point to it."""
 
 
 def require(extra: str, library: str, what: str) -> None:
     """Raise UsageError unless the library is there. what: the part that needs it."""
     if find_spec(library) is None:
-        raise UsageError(
-            f"{what} needs {library}, which is not installed: "
-            f"pip install '{DISTRIBUTION}[{extra}]', or '.[{extra}]' in a checkout"
-        )
+        raise UsageError(f"{what} needs {library}, which is not installed: {advice(extra, library)}")
+
+
+def advice(extra: str, library: str) -> str:
+    """Return the command that installs what an extra needs, however this package was installed."""
+    from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
+
+    try:
+        declared = requires(DISTRIBUTION) or []
+    except PackageNotFoundError:
+        declared = []
+    found = [str(each) for each in of_extra(declared, extra) if each.name != DISTRIBUTION]
+    return f"pip install {shlex.join(found or [library])}"

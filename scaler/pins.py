@@ -2,38 +2,60 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 
-EXTRA = re.compile(r"""(?:\s*;\s*|\s+and\s+)extra\s*==\s*['"]([^'"]+)['"]""")
-_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 
 
 def locked(requirements: Iterable[str], own: Iterable[str] = ()) -> list[str]:
     """Return requirements pinned to the versions that are installed here, with all that these need in turn.
 
-    own: a user's, which stay as they are; one that is a name alone is pinned too, if it is installed here. What is
-    needed on other platforms only is left to the installer.
+    own: a user's, which stay as they are; a name alone, or with extras, is pinned too, if it is installed here. What
+    an extra needs is listed, and the extra is not: a file of constraints takes none. What is needed on other platforms
+    only is left to the installer.
     """
     found = {_name_of(each): each for each in own}
-    pending = [*requirements, *(each for name, each in found.items() if _NAME.fullmatch(each))]
-    done = {name for name, each in found.items() if not _NAME.fullmatch(each)}
+    plain = [each for each in found.values() if (read := _read(each)) is not None and not (read.specifier or read.url)]
+    as_given = found.keys() - {_name_of(each) for each in plain}
+    pending = [each for each in map(_read, (*requirements, *plain)) if each is not None]
+    done: set[tuple[str, str]] = set()
     while pending:
-        name = _name_of(pending.pop())
-        if name in done:
-            continue
-        done.add(name)
-        try:
-            installed = distribution(name)
-        except PackageNotFoundError:
-            continue
-        found[name] = f"{name}=={installed.version}"
-        pending += [each for each in installed.requires or () if not EXTRA.search(each)]
+        requirement = pending.pop()
+        name = canonicalize_name(requirement.name)
+        for extra in ("", *requirement.extras):
+            if name in as_given or (name, extra) in done:
+                continue
+            done.add((name, extra))
+            try:
+                installed = distribution(name)
+            except PackageNotFoundError:
+                break
+            found[name] = f"{name}=={installed.version}"
+            pending += of_extra(installed.requires or (), extra)
     return [found[name] for name in sorted(found)]
 
 
+def of_extra(declared: Iterable[str], extra: str) -> Iterator[Requirement]:
+    """Yield what a distribution declares for an extra on this platform. extra: empty for what it needs in any case."""
+    for each in map(Requirement, declared):
+        marker = each.marker
+        is_in_any_case = marker is None or marker.evaluate({"extra": ""})
+        if is_in_any_case != bool(extra) and (marker is None or marker.evaluate({"extra": extra})):
+            each.marker = None
+            yield each
+
+
+def _read(requirement: str) -> Requirement | None:
+    """Return a requirement; None for what only an installer knows, such as a path."""
+    try:
+        return Requirement(requirement)
+    except InvalidRequirement:
+        return None
+
+
 def _name_of(requirement: str) -> str:
-    """Return the normalized name of the package of a requirement; the text itself when it begins with none."""
-    found = _NAME.match(requirement)
-    return re.sub(r"[-_.]+", "-", found[0]).lower() if found else requirement
+    """Return the normalized name of the package of a requirement; the text itself when it names none."""
+    read = _read(requirement)
+    return requirement if read is None else canonicalize_name(read.name)

@@ -266,8 +266,9 @@ def parse_top(program: str, arguments: Sequence[str], environment: Environment) 
     for flag, text in (("--once", "as plain text"), ("--json", "as one JSON document")):
         parser.add_argument(flag, action="store_true", help=f"print the state once {text}, and exit")
     sources = _sources(TopConfig, parser, arguments, environment)
-    require("top", "textual", "this command")
     once, as_json = sources.flags.pop("once"), sources.flags.pop("json")
+    if not (once or as_json):
+        require("top", "textual", "the screen, without --once or --json,")
     return TopRequest(resolve(TopConfig, sources), "json" if as_json else "once" if once else "screen")
 
 
@@ -350,8 +351,6 @@ def parse_objects(program: str, arguments: Sequence[str], environment: Environme
     as_json, limit = bool(sources.flags.pop("json")), sources.flags.pop("limit")
     if not isinstance(limit, int) or not 1 <= limit <= MAX_OBJECTS:
         raise UsageError(f"--limit {limit}: give a whole number from 1 to {MAX_OBJECTS}")
-    if not as_json:
-        require("top", "textual", "without --json, the table")
     return ObjectsRequest(_monitored(sources), as_json, limit)
 
 
@@ -362,8 +361,6 @@ def parse_costs(program: str, arguments: Sequence[str], environment: Environment
     parser.add_argument("--json", action="store_true", help="print one JSON object: sums, limits, and the list")
     sources = _sources(TopConfig, parser, arguments, environment)
     as_json = bool(sources.flags.pop("json"))
-    if not as_json:
-        require("top", "textual", "without --json, the table")
     return CostsRequest(_monitored(sources), as_json)
 
 

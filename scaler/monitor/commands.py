@@ -155,7 +155,7 @@ async def _screen(connection: MonitorConnection) -> None:
 
 
 def _print_once(connection: MonitorConnection, form: TopForm) -> None:
-    from scaler.monitor.top import panels  # noqa: PLC0415 (its libraries are the extra `top`)
+    from scaler.monitor.top import panels  # noqa: PLC0415 (the other commands print no tables)
 
     if form == "json":
         sys.stdout.write(panels.as_json(connection.model, connection.address))
@@ -229,7 +229,7 @@ def _print_history(rows: Iterable[Shown], *, as_json: bool) -> None:
 
 
 def _print_objects(rows: list[ObjectRow], *, as_json: bool) -> None:
-    from scaler.monitor.top.data import table_of  # noqa: PLC0415 (its libraries are the extra `top`)
+    from scaler.monitor.top.data import table_of  # noqa: PLC0415 (the other commands print no tables)
 
     width = os.get_terminal_size(1).columns if os.isatty(1) else None
     lines = [json.dumps(view(row)) for row in rows] if as_json else table_of(ObjectRow, rows, width)
@@ -242,7 +242,7 @@ def _print_costs(status: Status, *, as_json: bool) -> None:
         document = {"spending": view(status.spending), "costs": [view(row) for row in status.costs]}
         _write(sys.stdout, json.dumps(document))
         return
-    from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (its libraries are the extra `top`)
+    from scaler.monitor.top.costs import cost_lines  # noqa: PLC0415 (the other commands print no tables)
 
     width = os.get_terminal_size(1).columns if os.isatty(1) else None
     for line in cost_lines(status, width):

@@ -19,7 +19,7 @@ from pathlib import Path
 from scaler.errors import ConfigError
 from scaler.extras import DISTRIBUTION
 from scaler.paths import local_path
-from scaler.pins import EXTRA, locked
+from scaler.pins import locked, of_extra
 
 INSTALL_SECONDS = 1800.0
 MAX_ERROR_CHARACTERS = 400
@@ -100,7 +100,7 @@ def _own_versions() -> list[str]:
         declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         declared = []
-    return locked(each for each in declared if not EXTRA.search(each))
+    return locked(map(str, of_extra(declared, "")))
 
 
 def _digest(requirements: Sequence[str], constraints: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 
-from scaler.pins import EXTRA
+from scaler.pins import of_extra
 from scaler.worker_manager.wheel import installation
 
 
@@ -17,10 +17,8 @@ def requirements_of(*extras: str) -> list[str]:
 
     Raises LookupError for an extra that the installation does not have: it is older than the source.
     """
-    declared = [(EXTRA.search(each), each) for each in installation().requires or ()]
-    found = {
-        extra: [EXTRA.sub("", each) for match, each in declared if match and match[1] == extra] for extra in extras
-    }
+    declared = installation().requires or ()
+    found = {extra: [str(each) for each in of_extra(declared, extra)] for extra in extras}
     if missing := [extra for extra, names in found.items() if not names]:
         raise LookupError(
             f"the installation of scaler has no extra {missing[0]!r}: install it again, with pip install -e ."

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from rich.cells import cell_len
-
 from scaler.grammar import counted
 from scaler.monitor.network import network
 from scaler.monitor.rows import columns
 from scaler.monitor.top import formats
+from scaler.monitor.top.cells import cell_len
 from scaler.protocol.data_rows import ObjectRow, PairRow, StoreRow
 from scaler.protocol.monitor_rows import FunctionRow, Status
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rich.cells import cell_len, set_cell_size
-
+from scaler.monitor.top.cells import cell_len, set_cell_size
 from scaler.protocol.monitor_columns import Unit
 
 MARK = "+"

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rich.cells import cell_len
-
 from scaler.grammar import counted
 from scaler.monitor.findings import findings
 from scaler.monitor.model import Model
 from scaler.monitor.rows import KEYS, view
 from scaler.monitor.top import formats
+from scaler.monitor.top.cells import cell_len
 from scaler.monitor.top.costs import scaling_lines
 from scaler.monitor.top.data import data_lines, function_lines
 from scaler.monitor.top.table import BY_KEY, Sorting, sort, table

@@ -6,10 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from rich.cells import cell_len
-
 from scaler.monitor.rows import columns, natural
 from scaler.monitor.top import formats
+from scaler.monitor.top.cells import cell_len
 from scaler.protocol.monitor_columns import Column, Top
 from scaler.protocol.monitor_rows import WorkerRow
 

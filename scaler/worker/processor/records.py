@@ -1,8 +1,9 @@
 """The `logging` records of tasks and preload hooks: lines on stderr, at the level of the worker, with the task's id.
 
 The root logger has their handler, so that `basicConfig`, which `logging.info` calls too, adds none. A record that a
-handler of the task takes is left to that handler, so no record appears twice. A task's stderr travels to its client, to the monitors and to `client.logs`.
-Warnings and errors of no task, such as a preload hook's, become records of the worker's own log.
+handler of the task takes is left to that handler, so no record appears twice. A task's stderr travels to its client, to
+the monitors and to `client.logs`. Warnings and errors of no task, such as a preload hook's, become records of the
+worker's own log.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def test_without_its_library_messagepack_names_what_to_install(monkeypatch: pyte
     monkeypatch.setitem(sys.modules, "msgpack", None)
     monkeypatch.setattr("scaler.extras.find_spec", lambda _: None)
     for use in (lambda: format_of(b"\x05\x07math:sqrt"), lambda: read(b"\x07\x80")):
-        with pytest.raises(SerializationError, match=r"pip install 'scaler-compute\[msgpack\]'"):
+        with pytest.raises(SerializationError, match=r"pip install 'msgpack>=1.1'"):
             use()
 
 
