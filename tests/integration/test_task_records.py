@@ -39,8 +39,8 @@ def by_the_module(setting_up: bool) -> None:
     if setting_up:
         logging.basicConfig(level=logging.DEBUG, format="%(message)s")
     logging.getLogger("library").addHandler(logging.NullHandler())
-    logging.info("one")
-    logging.warning("two")
+    logging.info("one")  # noqa: LOG015 (which sets `logging` up)
+    logging.warning("two")  # noqa: LOG015 (as above)
     logging.getLogger("library").info("three")
 
 
