@@ -131,7 +131,7 @@ class Described:
             case bool():
                 return str(self.default).lower()
             case float():
-                return f"{self.default:g}"
+                return f"{self.default:.12g}"
             case tuple():
                 return ", ".join(map(str, self.default))
         return str(self.default)

@@ -1,1 +1,1 @@
-"""Connections: sessions over sockets. The only package that imports zmq; `memory` is its twin without sockets."""
+"""Connections: sessions over sockets. The only package that imports zmq."""
