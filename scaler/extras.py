@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
@@ -21,11 +22,19 @@ def require(extra: str, library: str, what: str) -> None:
 
 def advice(extra: str, library: str) -> str:
     """Return the command that installs what an extra needs, however this package was installed."""
-    from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
-
     try:
         declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
         declared = []
-    found = [str(each) for each in of_extra(declared, extra) if each.name != DISTRIBUTION]
-    return f"pip install {shlex.join(found or [library])}"
+    return f"pip install {shlex.join([*_libraries(declared, extra)] or [library])}"
+
+
+def _libraries(declared: Iterable[str], extra: str) -> Iterator[str]:
+    """Yield the requirements of an extra, and of the extras that it includes."""
+    from scaler.pins import of_extra  # noqa: PLC0415 (an import that only an error needs)
+
+    for each in of_extra(declared, extra):
+        if each.name != DISTRIBUTION:
+            yield str(each)
+        for included in each.extras if each.name == DISTRIBUTION else ():
+            yield from _libraries(declared, included)
