@@ -297,7 +297,8 @@ def _leaking_functions(window: _Window) -> list[FindingRow]:
             continue
         text = (
             f"Each task of {called(row.name)} leaves {sized(row.leak_bytes)} behind, in {row.leak_processors:,} of "
-            f"{counted(row.leak_judged, 'processor')} that ran enough of them; one had {sized(row.memory_peak_bytes)}."
+            f"{counted(row.leak_judged, 'processor')} that ran enough of them"
+            f"{f'; one had {sized(row.memory_peak_bytes)}' if row.memory_peak_bytes else ''}."
         )
         advice = (
             "Look for lists, caches and callbacks that grow with each call. Until that is corrected, let the worker "

@@ -318,7 +318,7 @@ _MAX = Column("Max", "seconds", 2, "The longest call; not known of chunks", zero
 _MEAN = Column("Mean", "seconds", 2, after="seconds_total", zero_is_none=True)
 _BEFORE_HELP = "p50 about a day before, else in the last run in which it ran; null while that is not known"
 _TREND = Column("Trend", "percent", 2, "p50 against that of a day before, else of its last run", after="max_seconds")
-_PEAK_HELP = "Most memory of a processor while its tasks ran"
+_PEAK_HELP = "Highest peak of a processor's memory that rose while only its tasks ran; not known where none did"
 _PEAK = Column("Peak mem.", "bytes", 2, _PEAK_HELP, zero_is_none=True)
 _MEAN_HELP = "Memory of a processor while its tasks run, on average"
 _MEAN_MEMORY = Column("Mean mem.", "bytes", 3, _MEAN_HELP, zero_is_none=True)

@@ -1,7 +1,8 @@
 """The memory that tasks of each function use in the processors of an agent, and what they leave behind. Pure.
 
-A sample counts for the function whose task runs, or else for the only one of which tasks have ended since the sample
-before. The kernel's peak of a processor counts for a function when it was the only one in that time.
+The kernel's peak of a processor counts for a function when it rose while tasks of no other function ran there. Where it
+never did, the function's memory is not known: a processor keeps what earlier tasks have left behind. A sample counts
+for the function whose task runs, or else for the only one of which tasks have ended since, unless it is above its peak.
 """
 
 from __future__ import annotations
@@ -104,10 +105,11 @@ class MemoryUsage:
         if not owner:
             return
         memory = self._memory_of(owner)
-        memory.samples += 1
-        memory.total_bytes += sample.rss_bytes
-        has_new_peak = is_alone and sample.peak_bytes > self._peaks.get(number, 0)
-        memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes if has_new_peak else sample.rss_bytes)
+        if is_alone and sample.peak_bytes > self._peaks.get(number, 0):
+            memory.peak_bytes = max(memory.peak_bytes, sample.peak_bytes)
+        if sample.rss_bytes <= memory.peak_bytes:  # more is what other functions have left behind
+            memory.samples += 1
+            memory.total_bytes += sample.rss_bytes
 
     def _grew(self, now: float, number: int, function: str, growth: TaskGrowth) -> None:
         known = self._series.setdefault(number, OrderedDict())

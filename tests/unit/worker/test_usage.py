@@ -29,7 +29,18 @@ def test_the_peak_between_two_samples_counts_for_the_only_function_that_ran() ->
         ProcessorSample(10, 900, "f", ["f", "g"]),  # either may have had 900
         ProcessorSample(10, 900, "g", ["f"]),
     )
-    assert (found["f"].peak_bytes, found["g"].peak_bytes) == (500, 10)
+    assert (found["f"].peak_bytes, found["g"].peak_bytes) == (500, 0)
+
+
+def test_what_a_task_leaves_behind_is_no_memory_of_the_function_that_runs_next() -> None:
+    found = sampled(
+        ProcessorSample(20, 20, "small", []),
+        ProcessorSample(217, 217, "reduce", ["small"]),  # either may have had it
+        ProcessorSample(217, 217, "small", []),
+        ProcessorSample(217, 217, "small", ["small"]),
+    )
+    assert (found["small"].peak_bytes, found["small"].mean_bytes) == (20, 20)
+    assert found["reduce"].peak_bytes == 0
 
 
 def test_short_tasks_count_although_none_runs_at_a_sample_where_only_one_function_has_run() -> None:
