@@ -105,7 +105,7 @@ def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Call
     with Client(address=address) as client:
         for _ in range(3):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
-            assert error is None or isinstance(error, ScalerError | SystemExit)
+            assert error is None or isinstance(error, ScalerError | SystemExit) or type(error).__name__ == "Worst"
             # And one that must be replaced, by the processes that the task has left alive.
             with pytest.raises(ProcessorDiedError):
                 client.submit_verbose(os._exit, (1,), {}, retries=0).result(RESULT_SECONDS)
