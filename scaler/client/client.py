@@ -111,6 +111,7 @@ class Client(Submitter):
         session: str | None = None,
         compression: str | None = None,
         processes: bool = True,
+        n_workers: int | None = None,
     ) -> None:
         """Connect to the scheduler at `address`, which may be the name of a running cluster of this user.
 
@@ -131,6 +132,8 @@ class Client(Submitter):
         compression: of what travels to and from other hosts: auto (where it saves time), on or off; by default as
         SCALER_COMPRESSION says, or auto.
 
+        n_workers: of a new local cluster; by default one for each CPU that this process, or its container, may use.
+
         processes: False runs each call in this process and thread before `submit` returns, so that breakpoints work:
         without a cluster, and without retries, time limits, capabilities and what a task takes of a worker.
 
@@ -145,6 +148,10 @@ class Client(Submitter):
         self._is_inside_task = is_inside_task()
         self._is_in_process = not processes or (address is None and runs_in_process())
         self._is_nested = address is None and self._is_inside_task and not self._is_in_process
+        if n_workers is not None and (self._is_nested or self._is_in_process):
+            raise UsageError(
+                f"n_workers={n_workers} is for a cluster that this client starts, and this one starts none"
+            )
         if self._is_nested and session is not None:
             raise UsageError(f"session {session!r} needs the scheduler's address: this client is inside a task")
         if self._is_nested:
@@ -153,7 +160,7 @@ class Client(Submitter):
             self._loop = open_in_process(address, session, timeout_seconds)
         else:
             access = client_access(credentials, insecure_no_auth, compression)
-            self._loop = open_cluster(address, name, timeout_seconds, access, session or "")
+            self._loop = open_cluster(address, name, timeout_seconds, access, session or "", n_workers)
             weakref.finalize(self, self._loop.abandon).atexit = False
         self._futures = self._loop.futures
         self._templates = TemplateTable(self._futures, self._serializer, uploaded_code() if self._is_nested else b"")

@@ -25,22 +25,34 @@ QUIET_VARIABLE = "SCALER_QUIET"
 
 
 def open_cluster(
-    address: str | None, name: str, timeout_seconds: float, access: Access, session: str = ""
+    address: str | None,
+    name: str,
+    timeout_seconds: float,
+    access: Access,
+    session: str = "",
+    n_workers: int | None = None,
 ) -> ClientLoop:
     """Connect to the cluster at an address or of a name; with None, to that of SCALER_ADDRESS, or to a new local one.
 
     Prints one line about it to stderr, except for an explicit address. name: of the client. session: of its durable
-    session, if it has one. Raises UsageError, UnreachableError, RefusedError, and ComponentError when a new cluster
-    cannot start.
+    session, if it has one. n_workers: of a new cluster; None: as many as there are CPUs. Raises UsageError,
+    UnreachableError, RefusedError, and ComponentError when a new cluster cannot start.
     """
+    if n_workers is not None and (type(n_workers) is not int or n_workers < 1):
+        raise UsageError(f"n_workers is {n_workers!r}, and must be an integer of at least 1")
     if address is not None:
+        if n_workers is not None:
+            raise UsageError(f"n_workers={n_workers} is for a cluster that this client starts: leave out the address")
         return _connect(address, name, timeout_seconds, access, session, is_given=not is_name(address))
     chosen = os.environ.get(ADDRESS_VARIABLE, "").strip()
     if not chosen and session:
         text = "without one, the client starts a cluster of its own, and the session ends with that"
         raise UsageError(f"session {session!r} needs an address, or {ADDRESS_VARIABLE}: {text}")
     if not chosen:
-        return _start(name, timeout_seconds)
+        return _start(name, timeout_seconds, n_workers)
+    if n_workers is not None:
+        text = f"is for a cluster that this client starts, and {ADDRESS_VARIABLE}={chosen} names another"
+        raise UsageError(f"n_workers={n_workers} {text}: leave out one of them")
     try:
         return _connect(chosen, name, timeout_seconds, access, session)
     except (UsageError, UnreachableError, RefusedError) as error:
@@ -86,16 +98,16 @@ def _connect(
     return loop
 
 
-def _start(name: str, timeout_seconds: float) -> ClientLoop:
+def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLoop:
     """Start a cluster that ends with the client's loop, and connect to it. Raises UsageError where none can run."""
     if sys.platform != "linux":
         text = "a client without an address starts a cluster, and clusters run on Linux only"
         raise UsageError(f"{text}: give the address of one, such as tcp://host:8516, or set {ADDRESS_VARIABLE}")
     from scaler.cluster.combo import SchedulerClusterCombo  # noqa: PLC0415 (most clients start none)
     from scaler.config.monitors import WebUiConfig  # noqa: PLC0415
-    from scaler.config.worker_managers import default_concurrency  # noqa: PLC0415
+    from scaler.host import usable_cpus  # noqa: PLC0415
 
-    workers = default_concurrency()
+    workers = n_workers or usable_cpus()
     cluster = SchedulerClusterCombo(
         n_workers=workers, name=f"client-{os.getpid()}", web_port=WebUiConfig.web_port, protected=False
     )

@@ -14,6 +14,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -469,3 +470,33 @@ def test_tasks_of_a_local_cluster_outlive_it_in_its_state_directory(
         program.process.kill()
         program.end()
     assert found[0] == found[1], "the second cluster has the result of the first"
+
+
+@pytest.mark.parametrize(("argument", "workers"), [("", "usable_cpus()"), ("n_workers=3", "3")])
+def test_a_new_cluster_has_a_worker_for_each_cpu_or_as_many_as_are_asked_for(
+    start: Callable[..., Program], argument: str, workers: str
+) -> None:
+    program = start(
+        f"""
+        from scaler import Client
+        from scaler.host import usable_cpus
+        with Client({argument}) as client:
+            client.wait_for_workers({workers}, timeout=20)
+            print(sum(row.slots for row in client.cluster().workers) - {workers})
+        """
+    )
+    code, output, errors = program.end()
+    assert (code, output) == (0, "0\n"), errors
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"n_workers": 0}, "n_workers is 0, and must be an integer of at least 1"),
+        ({"n_workers": 2, "address": "tcp://127.0.0.1:1"}, "leave out the address"),
+        ({"n_workers": 2, "processes": False}, "this one starts none"),
+    ],
+)
+def test_workers_that_a_client_cannot_start_are_refused(options: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        Client(**options)
