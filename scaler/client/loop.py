@@ -192,11 +192,10 @@ class ClientLoop:
             self.futures, self._put_again, self._upload_again, self._answer, self._results.fetch
         )
         self._uploads: WeakValueDictionary[_Key, ObjectUpload] = WeakValueDictionary()
-        """By content, or by samples of it, while something refers to them: the same bytes go up once.
+        """Uploads in use, by content or by samples of it.
 
-        Digests of large parts cost as much as sending them. Samples distinguish those above `MAX_COPIED_BYTES` first,
-        and only parts whose samples were seen before are digested in full: so the second copy may still go up, later
-        ones do not.
+        Digests of large parts cost as much as sending them, so parts above `MAX_COPIED_BYTES` are compared by samples
+        first. Parts with known samples are digested in full: the second copy may be uploaded, later copies are not.
         """
         self.calls = ClientCalls(time.time_ns())
         self.copies = ResultCopies(self.futures, self._call, self._answer)

@@ -1,9 +1,10 @@
 """Requests to the API of a cluster, and errors with what to do about them.
 
-The official client says where the cluster is, as which user to ask it, and how to connect. Its models and methods are
-not used: importing them takes seconds, and they know only the fields of their own version. Objects are dictionaries.
+The official client reads the kubeconfig, renews credentials, and configures TLS. Objects are dictionaries: the client's
+models know only the fields of their own version, and client 37 loads them only when they are used. Older clients load
+all 600 on import (0.75 s of CPU time instead of 0.45 s).
 
-Back-off is the caller's. The text of an error is the same whenever its cause is.
+The caller backs off. An error's text contains no pod names and no usage, so repetitions are recognized.
 """
 
 from __future__ import annotations

@@ -68,6 +68,11 @@ def test_the_page_of_settings_is_the_one_that_the_models_make() -> None:
 
 
 @pytest.mark.parametrize("model", [*SECTION_MODELS.values(), *MANAGER_MODELS.values()])
+def test_defaults_are_shown_without_an_exponent(model: type[SettingsModel]) -> None:
+    assert not [item.name for item in describe(model).values() if re.fullmatch(r"[\d.]+e[+-]\d+", item.default_text)]
+
+
+@pytest.mark.parametrize("model", [*SECTION_MODELS.values(), *MANAGER_MODELS.values()])
 def test_every_setting_is_documented_and_no_two_share_a_flag(model: type[SettingsModel]) -> None:
     assert set(documentation(model)) == set(describe(model))
     short = [flag for item in describe(model).values() for flag in item.setting.short_flags.split()]
