@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
@@ -12,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from scaler import Client, SchedulerClusterCombo
+from scaler import AsyncClient, Client, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, ClientDisconnectedError
-from tests.waiting import until, wait_for_file
+from tests.waiting import soon, until, wait_for_file
 
 SECONDS = 20
 
@@ -28,6 +30,10 @@ def cluster() -> Iterator[SchedulerClusterCombo]:
 def hold(gate: str) -> None:
     Path(f"{gate}.began").touch()
     wait_for_file(gate)
+
+
+def asks_for_workers(_: str) -> bool:
+    return any(thread.name == "cluster-status" for thread in threading.enumerate())
 
 
 def has_begun(gate: str) -> bool:
@@ -51,6 +57,7 @@ WAITS: dict[str, tuple[Wait, Callable[[str], bool]]] = {
     "get": (lambda client, gate: client.get({"a": (partial(hold, gate),)}, ["a"]), has_begun),
     "executor": (lambda client, gate: list(client.executor().map(hold, [gate])), has_begun),
     "run": (lambda client, gate: raised(client.run(hold, gate)), has_begun),
+    "wait_for_workers": (lambda client, _: client.wait_for_workers(99), asks_for_workers),
 }
 
 
@@ -70,6 +77,19 @@ def test_disconnect_ends_the_waits_of_other_threads(cluster: SchedulerClusterCom
             assert isinstance(waiting.exception(SECONDS), ClientClosedError | ClientDisconnectedError | CancelledError)
         finally:
             gate.touch()
+
+
+def test_disconnect_ends_the_wait_for_workers_of_a_coroutine(cluster: SchedulerClusterCombo) -> None:
+    async def run() -> None:
+        client = AsyncClient(cluster.get_address(), timeout_seconds=SECONDS)
+        async with client:
+            waiting = asyncio.ensure_future(client.wait_for_workers(99))
+            await soon(lambda: asks_for_workers(""))
+            await client.disconnect()
+            with pytest.raises(ClientClosedError):
+                await asyncio.wait_for(waiting, SECONDS)
+
+    asyncio.run(run())
 
 
 def test_results_of_cancelled_tasks_are_cancelled_errors_among_the_others(
