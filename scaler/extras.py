@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator
-from importlib.metadata import PackageNotFoundError, requires
 from importlib.util import find_spec
 
 from scaler.errors import UsageError
@@ -22,6 +21,8 @@ def require(extra: str, library: str, what: str) -> None:
 
 def advice(extra: str, library: str) -> str:
     """Return the command that installs what an extra needs, however this package was installed."""
+    from importlib.metadata import PackageNotFoundError, requires  # noqa: PLC0415 (50 modules that only an error needs)
+
     try:
         declared = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
