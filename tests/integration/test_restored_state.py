@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import os
 import signal
 import sys
@@ -34,10 +35,13 @@ def state() -> object:
     timer = signal.getitimer(signal.ITIMER_REAL)
     print("printed", flush=True)
     limits = sys.getrecursionlimit(), socket.getdefaulttimeout()
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
     variables = {name: value for name, value in os.environ.items() if name != "LINES"}
     filters = [each[:1] for each in warnings.filters]
     place = locale.setlocale(locale.LC_ALL), Path.cwd()
-    return os.getpid(), umask, handlers, streams, blocked, timer, limits, variables, filters, place
+    signals = handlers, blocked, timer, wakeup
+    return os.getpid(), umask, signals, streams, limits, variables, filters, place
 
 
 def close_stdout() -> None:
@@ -74,6 +78,14 @@ def change_signals() -> None:
     signal.alarm(1)
 
 
+def leave_an_event_loop_open() -> None:
+    import asyncio  # noqa: PLC0415 (a task's own)
+
+    loop = asyncio.new_event_loop()
+    loop.add_signal_handler(signal.SIGUSR1, print)
+    builtins.loop = loop  # type: ignore[attr-defined]
+
+
 def change_environment() -> None:
     os.environ["NEW"] = "1"
     os.environ["HOME"] = "/elsewhere"
@@ -102,6 +114,7 @@ HARMS = (
     close_descriptors,
     move,
     change_signals,
+    leave_an_event_loop_open,
     change_environment,
     change_libraries,
     change_and_raise,

@@ -8,12 +8,14 @@ a look at the streams. What a module changes while it is imported stays, because
 
 from __future__ import annotations
 
+import _signal  # the functions of `signal` spend ten times as long on names of signals
 import contextlib
 import fcntl
 import os
 import signal
 import socket
 import sys
+import threading
 import warnings
 from collections.abc import Callable
 from functools import partial, wraps
@@ -51,6 +53,7 @@ class StateRestorer:
         self._note(os, "dup2", lambda _, number=0, *__: self._standard_descriptor(number))
         self._note(signal, "signal", _handler)
         self._note(signal, "pthread_sigmask", _mask)
+        self._note(signal, "set_wakeup_fd", _wakeup)
         self._note(signal, "alarm", lambda *_: _timer(signal.ITIMER_REAL))
         self._note(signal, "setitimer", lambda which=signal.ITIMER_REAL, *_: _timer(which))
         self._note(sys, "setrecursionlimit", lambda *_: _value(sys.setrecursionlimit, sys.getrecursionlimit()))
@@ -172,11 +175,28 @@ def _variable(name: str | bytes, *_: object) -> tuple[object, Callable[[], objec
 
 
 def _handler(number: int, *_: object) -> tuple[object, Callable[[], object]] | None:
-    before = signal.getsignal(number)
-    return None if before is None else (("signal", number), partial(signal.signal, number, before))
+    before = _signal.getsignal(number)
+    if before is None:
+        return None
+    change = _signal.signal
+
+    def restore() -> None:
+        if _signal.getsignal(number) is not before:  # asyncio.run has usually restored its handler
+            change(number, before)
+
+    return ("signal", number), restore
 
 
-def _mask(*_: object) -> tuple[object, Callable[[], object]]:
+def _wakeup(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
+    change = signal.set_wakeup_fd.__wrapped__  # type: ignore[attr-defined]
+    before = change(-1)
+    change(before)
+    return "wakeup", partial(change, before)
+
+
+def _mask(*_: object) -> tuple[object, Callable[[], object]] | None:
+    if threading.current_thread() is not threading.main_thread():  # each thread has a mask of its own
+        return None
     change = signal.pthread_sigmask.__wrapped__  # type: ignore[attr-defined]
     return "mask", partial(change, signal.SIG_SETMASK, change(signal.SIG_BLOCK, ()))
 
