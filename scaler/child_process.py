@@ -16,14 +16,14 @@ from collections.abc import Mapping, Sequence
 
 from scaler.interpreter import inherited_environment
 from scaler.output import STDERR
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, send_signal
 
 MAX_READY_BYTES = 64 * 1024
 """Longest readiness line of a child."""
 
 
 class ChildProcess:
-    """A running child: `pidfd` is readable when it has ended, `ready_pipe` until all of its readiness line is read."""
+    """A running child: `ended` is readable when it has ended, `ready_pipe` until all of its readiness line is read."""
 
     def __init__(
         self,
@@ -57,7 +57,13 @@ class ChildProcess:
             os.close(childs_end)
         os.set_blocking(ready_fd, False)
         self.pid = self.popen.pid
-        self.pidfd = os.pidfd_open(self.pid)
+        try:
+            self.ended = end_of(self.pid)
+        except OSError:
+            os.close(ready_fd)
+            self.kill()
+            self.popen.wait()
+            raise
         self.ready_pipe = io.FileIO(ready_fd)
         """Closed when nothing more will come from it."""
         self._ready_line = b""
@@ -77,11 +83,11 @@ class ChildProcess:
 
     def has_ended(self) -> bool:
         """Tell whether it has ended, without reaping it: until then no other group of processes can have its number."""
-        return os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def terminate(self) -> None:
         """Send SIGTERM to the process, not to its group: it ends itself what it has started."""
-        signal.pidfd_send_signal(self.pidfd, signal.SIGTERM)
+        send_signal(self.pid, self.ended, signal.SIGTERM)
 
     def kill(self) -> None:
         """Send SIGKILL to the process and all of its group."""
@@ -94,7 +100,7 @@ class ChildProcess:
         None when it is unknown: a program that ignores SIGCHLD or waits for any child has taken it.
         """
         try:
-            os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOWAIT)
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         except ChildProcessError:
             self.popen.wait()
             return None
@@ -102,7 +108,7 @@ class ChildProcess:
             self.kill()  # before the process is reaped
             return self.popen.wait()
         finally:
-            os.close(self.pidfd)
+            os.close(self.ended)
             self.ready_pipe.close()
 
 

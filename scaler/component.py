@@ -15,7 +15,7 @@ from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.extras import require
 from scaler.output import OutputRelay
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, handling_signals
 from scaler.texts import escaped
 
 EXIT_FAILURE = 1
@@ -64,11 +64,7 @@ class Component:
         """Set `stop` when the process in SCALER_PARENT_PID ends, and exit some seconds later in any case."""
         if self._parent_pid is None:
             return
-        try:
-            descriptor = os.pidfd_open(int(self._parent_pid))
-        except ProcessLookupError:
-            self._orphaned(loop)
-            return
+        descriptor = end_of(int(self._parent_pid))
 
         def ended() -> None:
             loop.remove_reader(descriptor)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import itertools
 import os
 import select
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from functools import cache
@@ -49,6 +51,103 @@ def end_with_parent(signal_number: int, parent_pid: int) -> None:
 def adopt_orphans() -> None:
     """Have descendants of this process whose parents have ended become its children, instead of those of init."""
     _libc().prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+SIGNS_OF_NO_PIDFDS = (errno.ENOSYS, errno.EPERM)
+"""Errors of Linux before 5.3, and of containers whose seccomp profiles are older."""
+POLL_SECONDS = 0.02
+"""Interval at which a process without pidfds looks for the ends of others; longer when it watches more than 20."""
+
+
+def end_of(pid: int) -> int:
+    """Return a descriptor that becomes readable when a process ends. The caller closes it.
+
+    The descriptor is a pidfd, or an eventfd where there are none. Raises OSError without a free descriptor.
+    """
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:  # the eventfd is readable at once
+        pass
+    except OSError as error:
+        if error.errno not in SIGNS_OF_NO_PIDFDS:
+            raise
+    ended = os.eventfd(0)
+    try:
+        _poller(os.getpid()).watch(pid, ended)
+    except OSError:
+        os.close(ended)
+        raise
+    return ended
+
+
+def send_signal(pid: int, ended: int, number: int) -> None:
+    """Send a signal to a process. ended: from `end_of`. Raises ProcessLookupError once the process has ended."""
+    try:
+        signal.pidfd_send_signal(ended, number)
+    except OSError as error:
+        if error.errno not in (*SIGNS_OF_NO_PIDFDS, errno.EBADF):
+            raise
+        if is_readable(ended, 0.0):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH)) from None
+        os.kill(pid, number)
+
+
+class _EndPoller:
+    """Writes to eventfds when processes end, for systems without pidfds. Its thread runs while it watches any."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._watched: dict[int, tuple[int, bytes]] = {}
+        """Pid and time of birth, by a copy of the eventfd: its reader may close the original at any time."""
+
+    def watch(self, pid: int, ended: int) -> None:
+        born = _born(pid)
+        if not born:
+            os.eventfd_write(ended, 1)
+            return
+        with self._lock:
+            self._watched[os.dup(ended)] = pid, born
+            if len(self._watched) == 1:
+                threading.Thread(target=self._poll, name="ends of processes", daemon=True).start()
+
+    def _poll(self) -> None:
+        while True:
+            time.sleep(POLL_SECONDS * max(1.0, len(self._watched) / 20))
+            with self._lock:
+                for ended, (pid, born) in list(self._watched.items()):
+                    if _born(pid) != born:
+                        os.eventfd_write(ended, 1)
+                        os.close(ended)
+                        del self._watched[ended]
+                if not self._watched:
+                    return
+
+
+@cache
+def _poller(_own_pid: int) -> _EndPoller:
+    """Return the poller of this process: a forked child needs its own, because threads stay with the parent."""
+    return _EndPoller()
+
+
+def _born(pid: int) -> bytes:
+    """Return when a running process was born, in ticks since the boot; nothing once the process has ended."""
+    try:
+        fields = _stat_fields(pid)
+    except OSError:
+        return b""
+    return b"" if fields[0] in b"ZX" else fields[19]
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of `man proc_pid_stat` from the third on: the second, a name, may have blanks and brackets."""
+    return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()
+
+
+def is_readable(descriptor: int, seconds: float) -> bool:
+    """Wait until a descriptor is readable, and return whether that was in time."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return any(event & select.POLLIN for _, event in poll.poll(seconds * 1000))
 
 
 def after_fork(reset: Callable[[], object]) -> None:
@@ -167,41 +266,41 @@ def end_descendants(spared: Collection[int] = ()) -> None:
     _end_processes(lambda: _children(spared), are_own=True)
 
 
-def _end_processes(find: Callable[[], Iterator[int]], *, are_own: bool = False) -> None:
-    """Kill the processes whose pidfds are found, until none is. are_own: they are children that nothing else awaits."""
+def _end_processes(find: Callable[[], Iterator[tuple[int, int]]], *, are_own: bool = False) -> None:
+    """Kill the processes that are found, until none is. are_own: they are children that nothing else awaits."""
     for _ in range(MAX_ROUNDS):
         with contextlib.ExitStack() as after:
             waiting = select.poll()
-            count = 0
-            for pidfd in find():
-                after.callback(os.close, pidfd)
+            pids: dict[int, int] = {}
+            for pid, ended in find():
+                after.callback(os.close, ended)
                 with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                waiting.register(pidfd, select.POLLIN)
-                count += 1
-            if not count:
+                    send_signal(pid, ended, signal.SIGKILL)
+                waiting.register(ended, select.POLLIN)
+                pids[ended] = pid
+            if not pids:
                 return
             deadline = time.monotonic() + ROUND_SECONDS
-            while count and (left := deadline - time.monotonic()) > 0:
-                for pidfd, _ in waiting.poll(left * 1000):
-                    waiting.unregister(pidfd)
+            while pids and (left := deadline - time.monotonic()) > 0:
+                for ended, _ in waiting.poll(left * 1000):
+                    waiting.unregister(ended)
+                    pid = pids.pop(ended)
                     if are_own:
                         with contextlib.suppress(ChildProcessError):  # the kernel has, because SIGCHLD is ignored
-                            os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
-                    count -= 1
+                            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
-def _children(spared: Collection[int] = ()) -> Iterator[int]:
-    """Yield a pidfd of each child of this process. The caller closes it. None where the kernel does not list them."""
+def _children(spared: Collection[int] = ()) -> Iterator[tuple[int, int]]:
+    """Yield the pid and `end_of` each child of this process. None where the kernel does not list children."""
     with contextlib.suppress(OSError):
         for thread in Path("/proc/self/task").iterdir():
             for pid in (thread / "children").read_bytes().split():
                 if int(pid) not in spared:
-                    yield os.pidfd_open(int(pid))
+                    yield int(pid), end_of(int(pid))
 
 
-def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:
-    """Yield a pidfd of each other chosen process. The caller closes it."""
+def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[tuple[int, int]]:
+    """Yield the pid and `end_of` each other chosen process."""
     for name in [path.name for path in Path("/proc").iterdir()]:
         if not name.isdigit() or int(name) == os.getpid():
             continue
@@ -209,12 +308,12 @@ def _processes(is_chosen: Callable[[Collection[bytes]], bool]) -> Iterator[int]:
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
             if not is_chosen(environ.read_bytes().split(b"\0")):
                 continue
-            pidfd = os.pidfd_open(int(name))
-            # Again, now that the pidfd pins the number: before, it may have been reused.
+            ended = end_of(int(name))
+            # Again, now that the descriptor pins the number: before, it may have been reused.
             if is_chosen(environ.read_bytes().split(b"\0")):
-                yield pidfd
+                yield int(name), ended
             else:
-                os.close(pidfd)
+                os.close(ended)
 
 
 LOAD_SECONDS = 1.0
@@ -250,11 +349,9 @@ class LoadMeter:
         found: dict[int, Load] = {}
         for pid in {os.getpid(), *pids}:
             try:
-                line = Path("/proc", str(pid), "stat").read_bytes()
+                fields = _stat_fields(pid)
             except OSError:
                 continue
-            # See `man proc_pid_stat`; counted from the third field on, because a name may have blanks and brackets.
-            fields = line.rpartition(b")")[2].split()
             now, born = time.clock_gettime(time.CLOCK_BOOTTIME), int(fields[19]) / self._ticks_per_second
             used = (int(fields[11]) + int(fields[12])) / self._ticks_per_second
             before = last.get(pid)

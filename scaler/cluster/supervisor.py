@@ -42,7 +42,7 @@ from scaler.cluster.supervision import (
 from scaler.config.setting import SettingsModel
 from scaler.interpreter import inherited_environment, options_for_tasks
 from scaler.output import STDERR, STDOUT, OutputStreams
-from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute, describe_exit
+from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute, describe_exit, end_of
 from scaler.texts import escaped
 
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
@@ -211,13 +211,9 @@ class Supervisor:
         with contextlib.ExitStack() as after:
             after.callback(self._close)
             if self._parent_pid is not None:
-                try:
-                    parent_fd = os.pidfd_open(self._parent_pid)
-                except ProcessLookupError:
-                    self.stop()
-                else:
-                    after.callback(os.close, parent_fd)
-                    self._selector.register(parent_fd, selectors.EVENT_READ, partial(self._parent_ended, parent_fd))
+                parent_fd = end_of(self._parent_pid)
+                after.callback(os.close, parent_fd)
+                self._selector.register(parent_fd, selectors.EVENT_READ, partial(self._parent_ended, parent_fd))
             while not self.supervision.finished:
                 self._iterate()
         return self.supervision.exit_code
@@ -264,7 +260,7 @@ class Supervisor:
             return
         self._alive[component.name] = child
         self._inputs.append(ProcessStarted(component.name, child.pid))
-        self._selector.register(child.pidfd, selectors.EVENT_READ, partial(self._take_end, child))
+        self._selector.register(child.ended, selectors.EVENT_READ, partial(self._take_end, child))
         self._selector.register(child.ready_pipe, selectors.EVENT_READ, partial(self._take_ready, child))
         self._outputs += child.outputs
         for output in child.outputs:
@@ -298,7 +294,7 @@ class Supervisor:
             output.finish()
         if not child.ready_pipe.closed:
             self._selector.unregister(child.ready_pipe)
-        self._selector.unregister(child.pidfd)
+        self._selector.unregister(child.ended)
         returncode = child.reap()
         del self._alive[child.name]
         self._inputs.append(ProcessEnded(child.name, returncode, describe_exit(returncode), tuple(child.lines)))

@@ -6,7 +6,8 @@ it. When the agent is gone, the fork server ends its processors, all that their 
 a session of its own so that it lives to do so. When the fork server is gone, the kernel kills its processors.
 
 Requests (agent to fork server): the processor's number, with its `Descriptors`. Reports (fork server to agent): the
-processor's number with a pid and a pidfd when it was started, with a return code when it has ended.
+processor's number with a pid when it was started, with a return code when it has ended. A pidfd comes with the pid
+where the system has pidfds.
 
 A task with a client of its own may wait for other tasks, and each that waits keeps its processor. So when the first one
 imports its client, the fork server does so at once: the processors after it share that memory, and start without delay.
@@ -37,14 +38,16 @@ from scaler.processes import (
     READY_FD_VARIABLE,
     adopt_orphans,
     end_descendants,
+    end_of,
     end_others_born_with,
     end_with_parent,
+    is_readable,
     stop_sign,
 )
 from scaler.worker.frames import Descriptors
 
 _REQUEST = struct.Struct("<I")
-_REPORT = struct.Struct("<IiQ")
+_REPORT = struct.Struct("<I?iQ")
 _MAX_SIGNS = 4096
 AGENT_SECONDS = 2.0
 """How long a processor that gets a signal waits for the agent to get one, too: the order is not defined."""
@@ -64,15 +67,16 @@ _LATER_MODULES = ("scaler.object_storage.client", "scaler.security.credential")
 
 
 class ProcessReport(NamedTuple):
-    """A processor was started, or it has ended, and pidfd is None."""
+    """A processor was started, or it has ended."""
 
     number: int
+    is_start: bool
     value: int
     """Its pid, or its return code as in `subprocess`: minus the signal for a killed process."""
     peak_bytes: int
     """Its largest resident memory, when it has ended."""
-    pidfd: int | None
-    """Names its process for sure, and belongs to the reader."""
+    ended: int
+    """Readable when the started processor has ended: see `end_of`. Belongs to the reader. -1 after the end."""
 
 
 class ForkServer:
@@ -110,8 +114,9 @@ class ForkServer:
                 return None
             if flags & socket.MSG_CTRUNC:
                 raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-            number, value, peak_bytes = _REPORT.unpack(data)
-            found.append(ProcessReport(number, value, peak_bytes, descriptors[0] if descriptors else None))
+            number, is_start, value, peak_bytes = _REPORT.unpack(data)
+            ended = descriptors[0] if descriptors else end_of(value) if is_start else -1
+            found.append(ProcessReport(number, is_start, value, peak_bytes, ended))
 
     def close(self) -> None:
         """End the fork server and all its processors at once, and wait until it is gone."""
@@ -216,17 +221,22 @@ def _fork(crash_text: int) -> int:
 def _report_start(requests: socket.socket, processors: dict[int, int], number: int, pid: int) -> None:
     """Report a new processor, or its end when there is no process."""
     if pid < 0:
-        _report(requests, number, 1, 0)
+        _report(requests, _REPORT.pack(number, False, 1, 0))
         return
     processors[pid] = number
-    pidfd = os.pidfd_open(pid)
-    _report(requests, number, pid, 0, [pidfd])
-    os.close(pidfd)
+    report = _REPORT.pack(number, True, pid, 0)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except OSError:  # the agent watches the process: this one must not have the thread of `end_of`
+        _report(requests, report)
+    else:
+        _report(requests, report, [pidfd])
+        os.close(pidfd)
 
 
-def _report(requests: socket.socket, number: int, value: int, peak_bytes: int, descriptors: Sequence[int] = ()) -> None:
+def _report(requests: socket.socket, report: bytes, descriptors: Sequence[int] = ()) -> None:
     with contextlib.suppress(ConnectionError):  # the agent is gone: that is read next
-        socket.send_fds(requests, [_REPORT.pack(number, value, peak_bytes)], descriptors)
+        socket.send_fds(requests, [report], descriptors)
 
 
 def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
@@ -242,7 +252,8 @@ def _reap(requests: socket.socket, processors: dict[int, int]) -> None:
                     os.killpg(found.si_pid, signal.SIGKILL)
             _, status, usage = os.wait4(found.si_pid, 0)
             if number is not None:
-                _report(requests, number, os.waitstatus_to_exitcode(status), usage.ru_maxrss * 1024)
+                returncode = os.waitstatus_to_exitcode(status)
+                _report(requests, _REPORT.pack(number, False, returncode, usage.ru_maxrss * 1024))
 
 
 def _import(names: Iterable[str]) -> None:
@@ -311,7 +322,7 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
 
     def share(number: int, frame: FrameType | None) -> None:
         """Not SIG_IGN, which programs would inherit."""
-        if _is_readable(agent_stops, AGENT_SECONDS):
+        if is_readable(agent_stops, AGENT_SECONDS):
             return
         action = usual[signal.Signals(number)]
         if callable(action):
@@ -324,12 +335,6 @@ def _share_signals(usual: Mapping[signal.Signals, Any], agent_stops: int) -> Non
         signal.signal(number, action if action is signal.SIG_IGN else share)
         signal.siginterrupt(number, False)
     os.register_at_fork(after_in_child=take_back)
-
-
-def _is_readable(descriptor: int, seconds: float) -> bool:
-    poll = select.poll()
-    poll.register(descriptor, select.POLLIN)
-    return any(event & select.POLLIN for _, event in poll.poll(seconds * 1000))
 
 
 def _close_all_but(*kept: int) -> None:

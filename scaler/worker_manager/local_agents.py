@@ -73,7 +73,7 @@ class LocalAgents:
             self._alive[agent.unit_id] = agent
             started.append(agent.unit_id)
             # Closing a descriptor removes it.
-            self._epoll.register(agent.pidfd, select.EPOLLIN)
+            self._epoll.register(agent.ended, select.EPOLLIN)
             self._epoll.register(agent.ready_pipe, select.EPOLLIN)
         return started
 

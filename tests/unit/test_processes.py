@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -11,7 +13,7 @@ import time
 import psutil
 import pytest
 
-from scaler.processes import LoadMeter
+from scaler.processes import SIGNS_OF_NO_PIDFDS, LoadMeter, end_of, is_readable, send_signal
 
 
 def test_a_process_that_works_is_seen_to_and_one_that_waits_is_not() -> None:
@@ -57,3 +59,30 @@ def test_the_interval_of_a_meter_does_not_depend_on_how_often_it_is_asked() -> N
         found.add(meter.measure()[os.getpid()].cpu_percent)
     assert len(found) <= 2  # a second may end meanwhile
     assert max(found) < 100 * threading.active_count() + 100
+
+
+@pytest.mark.parametrize("error", [None, *SIGNS_OF_NO_PIDFDS], ids=lambda error: errno.errorcode.get(error, "pidfds"))
+def test_the_end_of_a_process_is_seen_with_and_without_pidfds(
+    error: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> int:
+        assert error is not None
+        raise OSError(error, os.strerror(error))
+
+    if error is not None:
+        monkeypatch.setattr(os, "pidfd_open", fail)
+        monkeypatch.setattr(signal, "pidfd_send_signal", fail)
+    with subprocess.Popen(["sleep", "60"]) as process, subprocess.Popen(["sleep", "60"]) as other:
+        ends = [end_of(each.pid) for each in (process, other)]
+        assert not is_readable(ends[0], 0.05)
+        os.close(ends[1])  # nobody waits for this end any more
+        send_signal(process.pid, ends[0], signal.SIGKILL)
+        other.kill()
+        assert is_readable(ends[0], 10.0)
+        assert process.wait() == -signal.SIGKILL
+        ends.append(end_of(process.pid))
+        assert is_readable(ends[2], 0.0)
+        for end in ends[::2]:
+            with pytest.raises(ProcessLookupError):
+                send_signal(process.pid, end, signal.SIGKILL)
+            os.close(end)

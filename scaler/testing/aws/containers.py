@@ -2,7 +2,7 @@
 
 A container's command runs in a session of its own, in an empty folder, with a clean environment in which `python` is
 this interpreter and has everything installed. Its first process is the container: when that ends, so
-does the rest of its process group. Linux only (pidfd).
+does the rest of its process group. Linux only.
 """
 
 from __future__ import annotations

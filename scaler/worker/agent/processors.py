@@ -20,7 +20,7 @@ from scaler.errors import ProtocolError, ScalerError
 from scaler.grammar import counted
 from scaler.host import memory_cgroup
 from scaler.ids import PEER_ID_BYTES
-from scaler.processes import describe_exit
+from scaler.processes import describe_exit, send_signal
 from scaler.protocol.messages import PackagesDiffer, Relay, TasksProfiled, Welcome, WorkerHeartbeat
 from scaler.texts import escaped
 from scaler.worker.agent.crash_text import with_crash
@@ -102,7 +102,7 @@ class _Processor:
             theirs.callback(os.close, page)
             self.page = PageReader(page)
             self.pid = 0
-            self.pidfd = -1
+            self.ended = -1
             self.is_killed = False
             ends = self.unread.fileno(), their_definitions.fileno(), their_results.fileno()
             with contextlib.suppress(OSError):  # the fork server is gone, which ends the agent as soon as it is seen
@@ -110,16 +110,16 @@ class _Processor:
             own.pop_all()
 
     def signal(self, number: signal.Signals) -> None:
-        if self.pidfd >= 0:
+        if self.ended >= 0:
             with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, number)
+                send_signal(self.pid, self.ended, number)
 
     def close(self) -> None:
         for end in (self.results, self.tasks, self.unread, self.definitions):
             end.close()
         os.close(self.crash_text)
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+        if self.ended >= 0:
+            os.close(self.ended)
 
 
 class ProcessorAgent(Agent):
@@ -266,13 +266,13 @@ class ProcessorAgent(Agent):
         alive = 0
         for each in self._processors.values():
             each.signal(signal.SIGKILL)
-            if each.pidfd >= 0:
-                waiting.register(each.pidfd, select.POLLIN)
+            if each.ended >= 0:
+                waiting.register(each.ended, select.POLLIN)
                 alive += 1
         deadline = time.monotonic() + KILL_SECONDS
         while alive and (left := deadline - time.monotonic()) > 0:
-            for pidfd, _ in waiting.poll(left * 1000):
-                waiting.unregister(pidfd)
+            for ended, _ in waiting.poll(left * 1000):
+                waiting.unregister(ended)
                 alive -= 1
         return [item for number in self._processors for item in (*self._read(number), *self._reclaimed(number))]
 
@@ -352,8 +352,8 @@ class ProcessorAgent(Agent):
         for report in reports:
             number = report.number
             processor = self._processors[number]
-            if report.pidfd is not None:
-                processor.pid, processor.pidfd = report.value, report.pidfd
+            if report.is_start:
+                processor.pid, processor.ended = report.value, report.ended
                 if processor.is_killed:
                     processor.signal(signal.SIGKILL)
                 continue

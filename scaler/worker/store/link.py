@@ -18,6 +18,7 @@ from scaler.ids import new_peer_id
 from scaler.net.local import has_local_listener
 from scaler.object_storage.client import StorageClient
 from scaler.object_storage.shared_memory import is_supported
+from scaler.processes import end_of
 from scaler.protocol.messages import Role
 from scaler.worker.credential import CREDENTIAL_FD_VARIABLE, credential_text, own_access, pipe_with
 from scaler.worker.store import place
@@ -137,16 +138,14 @@ class StoreLink:
         """Wait for the end of a process."""
         while True:
             try:
-                pidfd = os.pidfd_open(pid)
+                descriptor = end_of(pid)
                 break
-            except ProcessLookupError:
-                return
             except OSError:  # no descriptor is free
                 await asyncio.sleep(_POLL_SECONDS)
         ended = self._loop.create_future()
-        self._loop.add_reader(pidfd, lambda: None if ended.done() else ended.set_result(None))
+        self._loop.add_reader(descriptor, lambda: None if ended.done() else ended.set_result(None))
         try:
             await ended
         finally:
-            self._loop.remove_reader(pidfd)
-            os.close(pidfd)
+            self._loop.remove_reader(descriptor)
+            os.close(descriptor)

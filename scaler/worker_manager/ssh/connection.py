@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
-from scaler.processes import describe_exit
+from scaler.processes import describe_exit, end_of
 from scaler.worker_manager.ssh.command import MARK
 
 PIPE_BYTES = 1024 * 1024
@@ -44,7 +44,7 @@ class HostConnection:
             start_new_session=True,  # Ctrl-C in a terminal is for the manager, which ends it in order
         )
         try:
-            self._ended = os.pidfd_open(self._process.pid)
+            self._ended = end_of(self._process.pid)
         except OSError:
             with self._process:  # closes its pipes, and awaits its end
                 self._process.kill()
