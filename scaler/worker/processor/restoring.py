@@ -8,7 +8,7 @@ a look at the streams. What a module changes while it is imported stays, because
 
 from __future__ import annotations
 
-import _signal  # the functions of `signal` spend ten times as long on names of signals
+import _signal  # type: ignore[import-not-found]  # `signal` spends ten times as long on names of signals
 import contextlib
 import fcntl
 import os
