@@ -71,8 +71,7 @@ def call_limited(chunk: MapFunction, items: Sequence[Any], limits: ItemLimits) -
     """Call a chunk's function with every item, as `call_each` does, within the limits of each call."""
     left: dict[int, bool] = {}
     results = ChunkResults(Packer(), {}, left)
-    is_to_retry = load_retry_on(limits.retry_on)
-    seconds = limits.timeout_seconds
+    seconds, retry_on = limits.timeout_seconds, limits.retry_on
     began = time.monotonic()
     with _alarm(seconds) as alarm:
         for position in range(len(items)):
@@ -91,7 +90,7 @@ def call_limited(chunk: MapFunction, items: Sequence[Any], limits: ItemLimits) -
                 if chunk.serializer is not None:
                     value = bytes(check_bytes(chunk.serializer, chunk.serializer.serialize(value)))
             except BaseException as error:  # noqa: BLE001 (whatever an item raises is that item's outcome)
-                if limits.leaves and asks_to_retry(error, is_to_retry):
+                if limits.leaves and asks_to_retry(error, lambda error: load_retry_on(retry_on)(error)):  # noqa: PLW0108
                     left[position] = True
                     results.add(None)
                 else:

@@ -170,16 +170,13 @@ class LoadedSpec:
     """Duration of its tasks, a moving mean; 0: not known."""
     function: Fresh[Callable[..., Any]] | None = None
     serializer: Serializer | None = None
-    _retry_on: Callable[[BaseException], bool] | None = None
 
     def is_to_retry(self, error: BaseException) -> bool:
         """Tell whether the user asked to run the task again after such an error.
 
         Raises SerializationError, and whatever the user's predicate raises.
         """
-        if self._retry_on is None:
-            self._retry_on = load_retry_on(self.retry_on)
-        return self._retry_on(error)
+        return load_retry_on(self.retry_on)(error)
 
 
 class FunctionCache:
