@@ -40,7 +40,7 @@ from scaler.serialization.exceptions import (
     unpack_exception,
 )
 from scaler.serialization.loading import loading
-from scaler.serialization.separate import ATOMS, Items, Packed, Packer, outside
+from scaler.serialization.separate import ATOMS, Items, Packed, Packer, outside, untouched
 from scaler.serialization.snapshot import Fresh, Unchanging
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.worker.processor.calling import finish
@@ -125,7 +125,7 @@ class MapFunction(Unchanging):
         """parts: the function's. spread: each item is a tuple of arguments. serializer: makes function, arguments, and
         results; then each item is a list of serialized arguments. limits: None where no call has limits of its own.
         """
-        self.parts = parts
+        self.parts = parts = untouched(parts)
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         """The function itself, in the client."""

@@ -20,7 +20,7 @@ from scaler.protocol.messages import Outcome
 from scaler.serialization import Buffer, dump, dump_function, load, load_function, name_of, unpicklable
 from scaler.serialization.exceptions import PartFailedError
 from scaler.serialization.loading import loading
-from scaler.serialization.separate import ATOMS, outside
+from scaler.serialization.separate import ATOMS, outside, untouched
 from scaler.serialization.snapshot import Fresh, Unchanging
 from scaler.worker.processor.calling import failure_of, finish
 
@@ -145,7 +145,7 @@ class NodeFunction(Unchanging):
     """A function of nodes in chunks. Each call gets it as it was pickled."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
-        self.parts = parts
+        self.parts = parts = untouched(parts)
         self.fresh = Fresh(lambda: load_function(parts))
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]

@@ -38,6 +38,11 @@ def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
     return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
 
 
+def untouched(parts: Sequence[Buffer]) -> list[Buffer]:
+    """Return parts that are loaded more than once: nothing that is loaded from them can write to them."""
+    return [memoryview(part).toreadonly() for part in parts]
+
+
 class Packer:
     """Takes values, each as it is at that moment, and becomes a `Packed` where it is unpickled."""
 
