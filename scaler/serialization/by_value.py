@@ -16,12 +16,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from enum import Enum
 from functools import _lru_cache_wrapper, cached_property, lru_cache
 from hashlib import blake2b
 from io import BytesIO
 from pickle import PickleBuffer
 from types import CodeType, MemberDescriptorType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import cloudpickle
@@ -117,7 +118,10 @@ _made_with: WeakKeyDictionary[type, frozenset[str]] = WeakKeyDictionary()
 
 
 def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
-    """Give an unpickled class its attributes, and remove all others, unless `loading` has it keep those it has."""
+    """Give an unpickled class its attributes, and remove all others, unless `loading` has it keep those it has.
+
+    state: the attributes of the class, and those of the members of an enumeration.
+    """
     if not loading.takes(cls):
         return cls
     made_with = _made_with.get(cls)
@@ -128,17 +132,40 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
             with suppress(AttributeError, TypeError):  # the interpreter's own
                 delattr(cls, name)
     _class_setstate(cls, state)
+    for name, attributes in state[1].items():
+        vars(cls.__members__[name]).update(attributes)  # type: ignore[attr-defined]
     return cls
 
 
-def _with_slots(
-    cls: type, arguments: tuple[Any, ...], state: tuple[dict[str, Any], Any]
-) -> tuple[tuple[Any, ...], tuple[dict[str, Any], Any]]:
+def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
+    """Return the class of this process, or make it: that runs `__init_subclass__` and the metaclass of the user."""
+    known: type | None = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(arguments[-2])  # noqa: SLF001
+    return maker(*arguments) if known is None else known
+
+
+def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Have an unpickled class made with its slots: cloudpickle sets `__slots__` later, when that has no effect."""
     maker, name, bases, keywords, *rest = arguments
-    members = {each: value for each, value in state[0].items() if type(value) is not MemberDescriptorType}
-    del members["__slots__"]
-    return (maker, name, bases, {**keywords, "__slots__": cls.__dict__["__slots__"]}, *rest), (members, state[1])
+    members = {each: value for each, value in state.items() if type(value) is not MemberDescriptorType}
+    members.pop("__slots__", None)  # absent if it is equal to that of a base
+    bases = tuple([tuple if each is NamedTuple else each for each in bases])  # NamedTuple itself refuses slots
+    return (maker, name, bases, {**keywords, "__slots__": cls.__dict__["__slots__"]}, *rest), members
+
+
+def _with_members(
+    cls: type[Enum], arguments: tuple[Any, ...], state: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any], dict[str, dict[str, Any]]]:
+    """Add what cloudpickle omits of an enumeration: its aliases, and the attributes of its members."""
+    members = {name: member.value for name, member in cls.__members__.items()}
+    attributes = {name: _attributes(member) for name, member in cls.__members__.items()}
+    bases, name, qualname, _, *rest = arguments
+    return (bases, name, qualname, members, *rest), {k: v for k, v in state.items() if k not in members}, attributes
+
+
+def _attributes(member: Enum) -> dict[str, Any]:
+    """Return the value of a member, which may be a list, and the attributes that the program gave it."""
+    own = vars(member).items()
+    return {name: each for name, each in own if name == "_value_" or not (name.startswith("_") and name.endswith("_"))}
 
 
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
@@ -152,8 +179,10 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)
-            maker, arguments, state, *rest = reduced
-            if "__slots__" in obj.__dict__:
+            maker, arguments, (state, attributes), *rest = reduced
+            if issubclass(obj, Enum):
+                arguments, state, attributes = _with_members(obj, arguments, state)
+            elif "__slots__" in obj.__dict__:
                 arguments, state = _with_slots(obj, arguments, state)
-            return (maker, arguments, state, *rest[:-1], _set_class)
+            return (_make_class, (maker, arguments), (state, attributes), *rest[:-1], _set_class)
         return reduced

@@ -200,12 +200,11 @@ class Snapshot:
             if name == "__annotations__" and isinstance(value, dict):
                 yield from self._of_annotations(value)
             # What the class statement itself makes, such as fields of a dataclass, is replaced and never changed.
-            elif (
-                not (name.startswith("_") and name.endswith("_"))
-                and name != "_abc_impl"
-                and not (is_enum and isinstance(value, cls))
-            ):
-                yield value
+            elif not (name.startswith("_") and name.endswith("_")) and name != "_abc_impl":
+                if is_enum and isinstance(value, cls):
+                    yield from self._note_items(vars(value))
+                else:
+                    yield value
 
     def _of_annotations(self, annotations: dict[str, Any]) -> Iterator[object]:
         """Return the classes among the annotations: they travel with their function."""

@@ -440,3 +440,132 @@ one.value = 7
     assert slotted.values() == (1, 2)
     assert client.submit(names["Data"], 4).result() == names["Data"](4)
     assert client.submit(names["use"], slotted, names["Data"](4), names["one"]).result() == ((1, 2), 7, 7)
+
+
+KINDS_OF_CLASSES = """
+import enum, typing
+T = typing.TypeVar("T")
+
+class Pair(typing.NamedTuple):
+    a: int
+    b: int = 2
+class Generic(typing.NamedTuple, typing.Generic[T]):
+    a: T
+class Slotless:
+    __slots__ = ()
+class AlsoSlotless(Slotless):
+    __slots__ = ()
+
+class Color(enum.Enum):
+    RED = 1
+    CRIMSON = 1
+class Planet(enum.Enum):
+    EARTH = (1, 2)
+    def __init__(self, mass, radius):
+        self.mass, self.radius = mass, radius
+class Labelled(int, enum.Enum):
+    ONE = 1, "one"
+    def __new__(cls, value, label):
+        made = int.__new__(cls, value)
+        made._value_, made.label = value, label
+        return made
+class Permission(enum.Flag):
+    READ = 1
+    WRITE = 2
+    BOTH = 3
+class Levels(enum.Enum):
+    LOW = [1]
+    @classmethod
+    def grow(cls, found):
+        result = [list(cls.LOW.value), list(found.value), found is cls.LOW]
+        cls.LOW.value.append(2)
+        return result
+
+class Plugin:
+    registry = {}
+    def __init_subclass__(cls):
+        Plugin.registry[cls.__name__] = cls
+class Csv(Plugin):
+    def name(self):
+        return "csv"
+class Excel(Csv):
+    def name(self):
+        return "excel"
+    def names(self):
+        return [Plugin.registry[each]().name() for each in sorted(Plugin.registry)] + Plugin.__subclasses__()
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "[Pair(1), Pair(1)._replace(b=5), Generic[int](3)]",
+        "[AlsoSlotless(), hasattr(AlsoSlotless(), '__dict__')][1:]",
+        "[Color['CRIMSON'] is Color.RED, sorted(Color.__members__)]",
+        "[Planet.EARTH.mass, Planet.EARTH.radius, Planet((1, 2)) is Planet.EARTH]",
+        "[Labelled.ONE + 1, Labelled(1).label]",
+        "[Permission(3) is Permission.BOTH, Permission['BOTH'], list(Permission)]",
+        "Levels.grow(Levels.LOW)",
+        "Excel().names()",
+    ],
+)
+def test_classes_of_each_kind_compute_what_they_do_in_the_program(client: Client, call: str) -> None:
+    names = program()
+    exec(KINDS_OF_CLASSES, names)
+    exec(f"def function(x): return {call}", names)
+    found = [client.submit(names["function"], 0).result() for _ in range(2)]
+    found += client.map(names["function"], range(3), chunk_size=3)
+    found += graph_in_chunks(client, names["function"], [1, 2])
+    assert list(map(repr, found)) == [repr(names["function"](0))] * 7
+
+
+def test_changed_values_and_attributes_of_enumerations_travel(client: Client) -> None:
+    names = program()
+    exec(KINDS_OF_CLASSES, names)
+    exec("def look(level): return level.value, Levels.LOW.value, Planet.EARTH.mass", names)
+    for step in ("None", "Levels.LOW.value.append(8)", "Planet.EARTH.mass = 7"):
+        exec(step, names)
+        assert client.submit(names["look"], names["Levels"].LOW).result() == names["look"](names["Levels"].LOW)
+
+
+def test_reading_a_result_makes_no_class_again_that_the_program_has(client: Client) -> None:
+    names = program()
+    exec(KINDS_OF_CLASSES, names)
+    registry = dict(names["Plugin"].registry)
+    assert type(client.submit(names["Excel"]).result()) is names["Excel"]
+    assert client.map(lambda _: names["Excel"]().name(), range(2), chunk_size=2) == ["excel", "excel"]
+    assert names["Plugin"].registry == registry
+    assert names["Plugin"].__subclasses__() == [names["Csv"]]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_calls_share_no_array_that_the_function_takes_along(client: Client, way: Callable[..., list[Any]]) -> None:
+    numpy = pytest.importorskip("numpy")
+    names = {"table": numpy.zeros(3), "numpy": numpy}
+    exec("def count(x):\n    table[0] += 1\n    return [float(table[0])]", names)
+    assert way(client, names["count"], [[1], [2], [3], [4]]) == [[1.0]] * 4
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2])
+def test_retry_on_gets_its_own_state_for_each_exception(client: Client, tmp_path: Path, chunk_size: int) -> None:
+    names = program()
+    exec(
+        """
+def flaky(path):
+    attempts = len(os.listdir(path))
+    open(os.path.join(path, str(attempts)), "w").close()
+    if attempts < 2:
+        raise ValueError(attempts)
+    return attempts
+asked = []
+def is_first(error):
+    asked.append(error)
+    return len(asked) == 1
+""",
+        names,
+    )
+    paths = [tmp_path / f"{each}" for each in range(2)]
+    for path in paths:
+        path.mkdir()
+    eager = client.options(retry_on=names["is_first"], retries=5)
+    assert eager.map(names["flaky"], map(str, paths), chunk_size=chunk_size) == [2, 2]
