@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar, Unpack
 from weakref import WeakSet
 
 from scaler.client.client import Client, bar_of
+from scaler.client.connect import say_unfinished
 from scaler.client.future import ScalerFuture, check_future
 from scaler.client.gathering import futures_in, gather
 from scaler.client.graph import GraphRun
@@ -144,8 +145,10 @@ class AsyncClient(AsyncCalls):
         return self
 
     async def __aexit__(
-        self, _type: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
+        self, type_: type[BaseException] | None, _error: BaseException | None, _traceback: TracebackType | None
     ) -> None:
+        if type_ is None and self._client is not None:
+            say_unfinished(self._client._loop)
         await self.disconnect()
 
     def options(self, **options: Unpack[OptionKeywords]) -> AsyncView:

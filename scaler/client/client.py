@@ -20,7 +20,7 @@ from scaler.client.calls import count_of
 from scaler.client.chunks import ItemCall, ItemLimits
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
-from scaler.client.connect import is_inside_task, nested_loop, processor, uploaded_code
+from scaler.client.connect import is_inside_task, nested_loop, processor, say_unfinished, uploaded_code
 from scaler.client.durable import NamedSession
 from scaler.client.functions import Submitter, TemplateTable, check_call
 from scaler.client.future import ScalerFuture, check_future
@@ -740,8 +740,10 @@ class Client(Submitter):
         return self
 
     def __exit__(
-        self, _type: type[BaseException] | None, _exception: BaseException | None, _traceback: TracebackType | None
+        self, type_: type[BaseException] | None, _exception: BaseException | None, _traceback: TracebackType | None
     ) -> None:
+        if type_ is None:  # an error says more than what it interrupted
+            say_unfinished(self._loop)
         self.disconnect()
 
     # -- inside

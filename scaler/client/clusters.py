@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 from typing import get_args
 
-from scaler.client.connect import open_loop
+from scaler.client.connect import open_loop, say
 from scaler.client.loop import ClientLoop
 from scaler.config.compression import COMPRESSION_VARIABLE, Compression
 from scaler.errors import RefusedError, UnreachableError, UsageError
@@ -20,8 +19,6 @@ from scaler.security import CREDENTIALS_VARIABLE, INSECURE_VARIABLE
 ADDRESS_VARIABLE = "SCALER_ADDRESS"
 """Names the cluster of clients that give none, by its address or name."""
 _TRUE = ("1", "true", "yes", "on")
-QUIET_VARIABLE = "SCALER_QUIET"
-"""Any value keeps clients from printing which cluster they use."""
 
 
 def open_cluster(
@@ -124,8 +121,4 @@ def _start(name: str, timeout_seconds: float, n_workers: int | None) -> ClientLo
 
 
 def _say(text: str, page: str) -> None:
-    # stdout belongs to the program. A program without a terminal or console may have no stderr at all.
-    if sys.stderr is not None and not os.environ.get(QUIET_VARIABLE):
-        with contextlib.suppress(OSError, ValueError):
-            sys.stderr.write(f"scaler: {text}{'; web page ' if page else ''}{page}\n")
-            sys.stderr.flush()
+    say(f"{text}{'; web page ' if page else ''}{page}")

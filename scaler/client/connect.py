@@ -7,6 +7,7 @@ and the end of the program ends them.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import threading
@@ -34,6 +35,9 @@ IDLE_SHARE = 0.25
 """A process that uses less of a CPU than this, and whose main thread sleeps, waits."""
 BUSY_SHARE = 0.5
 """A process that uses more of a CPU than this works again. So does one that finds no CPU to run on."""
+
+QUIET_VARIABLE = "SCALER_QUIET"
+"""Any value keeps clients from printing which cluster they use, and which tasks they drop."""
 
 _loops: WeakSet[ClientLoop] = WeakSet()
 _lock = threading.RLock()
@@ -92,6 +96,7 @@ def open_loop(
         partial(_connect_storage, Role.CLIENT, access, timeout_seconds),
         address,
         timeout_seconds,
+        name=name,
         session_id=session_peer_id(key, session) if session else b"",
         cache_owner=cache_owner(key),
         ended=ended,
@@ -236,9 +241,24 @@ def open_loops() -> list[ClientLoop]:
     return list(_loops)
 
 
+def say(text: str) -> None:
+    """Print a line to stderr. A program without a terminal or console may have no stderr."""
+    if sys.stderr is not None and not os.environ.get(QUIET_VARIABLE):
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"scaler: {text}\n")
+            sys.stderr.flush()
+
+
+def say_unfinished(loop: ClientLoop) -> None:
+    """Print how many tasks a client of a program drops; those of a client inside a task are not the program's."""
+    if processor() is None and (text := loop.describe_unfinished()):
+        say(text)
+
+
 def _at_exit() -> None:
     """End what the program did not end itself: its threads must not outlive the interpreter."""
     for loop in open_loops():
+        say_unfinished(loop)
         loop.close("the program ends")
 
 

@@ -139,6 +139,7 @@ class ClientLoop:
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         submitted: Callable[[Callable[[], bool]], object] | None = None,
+        name: str = "",
         session_id: bytes = b"",
         cache_owner: bytes = b"",
         ended: Callable[[], object] = lambda: None,
@@ -146,11 +147,12 @@ class ClientLoop:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
         connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
-        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. session_id: peer id of a
-        durable session. cache_owner: see CachedResults. ended: called after the end of the connection, harmless when
-        repeated.
+        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. name: of the client, for
+        display. session_id: peer id of a durable session. cache_owner: see CachedResults. ended: called after the end
+        of the connection, harmless when repeated.
         """
         self.address = address
+        self._name = name
         # The default loop of Windows cannot wait for the sockets of ZeroMQ.
         self._loop = asyncio.SelectorEventLoop() if sys.platform == "win32" else asyncio.new_event_loop()
         self.futures = FutureTable(
@@ -240,6 +242,16 @@ class ClientLoop:
             shown = origin.task_id.hex()
             text = text.replace(f"({shown})", f"({shown}, node {origin.node[0]!r} of the graph)")
         return text
+
+    def describe_unfinished(self) -> str:
+        """Return how many tasks end with this client, and what to do instead; empty where there are none."""
+        unfinished = self.futures.unfinished() if self.futures.closed is None else []
+        if not unfinished or self._is_durable:  # a session keeps its tasks
+            return ""
+        named = f"{self._name!r} ({self.futures.ids.owner.hex()})" if self._name else self.futures.ids.owner.hex()
+        tasks = f"{counted(len(unfinished), 'unfinished task')} of client {named} at {self.address}"
+        advice = "wait for the futures, or submit in a durable session: Client(ADDRESS, session=NAME)"
+        return f"dropped {tasks}, {unfinished[0].title} first; {advice}"
 
     def explain_oldest(self) -> str:
         """Return why the oldest task that has not ended waits, and how many others have not ended."""

@@ -242,6 +242,51 @@ def test_calls_of_an_executor_without_an_address_end_before_its_cluster(start: C
     assert (code, output) == (0, "None\n"), errors
 
 
+SUBMIT = "[client.submit(time.sleep, 60) for _ in range(2)]"
+ENDS = {
+    "program": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}",
+    "error": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}\n1 / 0",
+    "block": f"with Client(ADDRESS, name='mine') as client: {SUBMIT}",
+    "asynchronous": """
+async def main():
+    async with AsyncClient(ADDRESS, name='mine') as client:
+        for _ in range(2):
+            await client.submit(time.sleep, 60)
+asyncio.run(main())""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(start: Callable[..., Program], end: str) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        head = f"import asyncio, time\nfrom scaler import AsyncClient, Client\nADDRESS = {combo.get_address()!r}\n"
+        _, output, errors = start(head + ENDS[end]).end()
+        [line] = [each for each in errors.splitlines() if each.startswith("scaler: ")]
+        assert output == ""
+        assert re.fullmatch(
+            rf"scaler: dropped 2 unfinished tasks of client 'mine' \([0-9a-f]{{16}}\) at {combo.get_address()}, "
+            r"sleep \([0-9a-f]{32}\) first; wait for the futures, or submit in a durable session: .*",
+            line,
+        )
+
+
+def test_a_program_that_ended_its_tasks_or_disconnects_prints_nothing(start: Callable[..., Program]) -> None:
+    with SchedulerClusterCombo(n_workers=1) as combo:
+        program = start(
+            f"""
+            import time
+            from scaler import Client
+            with Client({combo.get_address()!r}) as client:
+                client.submit(abs, -1).result()
+                client.submit(time.sleep, 60).cancel()
+            client = Client({combo.get_address()!r})
+            client.submit(time.sleep, 60)
+            client.disconnect()
+            """
+        )
+        assert program.end() == (0, "", "")
+
+
 def test_forked_children_leave_the_cluster_alone_and_may_have_one_of_their_own(start: Callable[..., Program]) -> None:
     program = start(
         """
