@@ -98,19 +98,29 @@ def test_a_malformed_record_fails_no_task(talking: Client) -> None:
     assert "Logging error" in talking.logs(future).stderr
 
 
-def test_a_higher_level_and_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_records_from_info_on_are_shown_as_json_by_a_quiet_worker(capsys: pytest.CaptureFixture[str]) -> None:
     with (
-        SchedulerClusterCombo(n_workers=1, logging_level="ERROR", logging_format="json", name="quiet") as combo,
+        SchedulerClusterCombo(n_workers=1, logging_format="json", name="quiet") as combo,
         Client(combo.get_address()) as client,
     ):
         future = client.submit(priced, "tin")
         future.result()
-        [line] = client.logs(future).stderr.splitlines()
-        entry = json.loads(line)
+        info, entry = map(json.loads, client.logs(future).stderr.splitlines())
+        assert (info["level"], info["message"]) == ("INFO", "price of tin")
         assert entry["message"] == "no price of tin"
         assert entry["task_id"] == future.task_id.hex()
         assert (entry["level"], entry["component"], entry["logger"]) == ("ERROR", "task", "market")
         assert "ValueError: closed" in entry["traceback"]
+
+
+def test_a_preload_hides_records_of_lower_levels() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, preload="logging:disable(20)", name="hushed") as combo,
+        Client(combo.get_address()) as client,
+    ):
+        future = client.submit(priced, "zinc")
+        future.result()
+        assert " ERROR task[" in client.logs(future).stderr.splitlines()[0]
 
 
 def test_the_folders_of_a_log_are_made(tmp_path: Path) -> None:

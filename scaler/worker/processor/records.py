@@ -1,4 +1,4 @@
-"""The `logging` records of tasks and preload hooks: lines on stderr, at the level of the worker, with the task's id.
+"""The `logging` records of tasks and preload hooks: lines on stderr, from INFO on, with the task's id.
 
 The root logger has their handler, so that `basicConfig`, which `logging.info` calls too, adds none. A record that a
 handler of the task takes is left to that handler, so no record appears twice. A task's stderr travels to its client, to
@@ -16,6 +16,7 @@ from scaler.config.setting import LoggingConfig
 from scaler.logs import JsonLines, TextLines, about, message_of
 
 _COMPONENT = "task"
+_LEVELS = logging.getLevelNamesMapping()
 _REPORTED = ("WARNING", "ERROR", "CRITICAL")
 
 
@@ -26,10 +27,11 @@ class TaskRecords(logging.Handler):
         self, config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
     ) -> None:
         """running: returns the id of the running task, empty between tasks. report: takes level, logger and message."""
-        super().__init__(config.logging_level)
+        super().__init__()
         is_json = config.logging_format == "json"
         self.setFormatter(JsonLines(_COMPONENT) if is_json else TextLines(_COMPONENT, with_ids=True))
         self._running = running
+        self._own_level = _LEVELS[config.logging_level]
         self._report = report
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -43,7 +45,7 @@ class TaskRecords(logging.Handler):
             if stream is not None:  # a task may have closed or removed it
                 stream.write(self.format(record) + "\n")
                 stream.flush()
-            if not task and record.levelname in _REPORTED:
+            if not task and record.levelname in _REPORTED and record.levelno >= self._own_level:
                 self._report(record.levelname, record.name, message_of(record))
         except Exception:  # noqa: BLE001 (as every handler of Python does)
             self.handleError(record)
@@ -61,9 +63,12 @@ class TaskRecords(logging.Handler):
 def show_records(
     config: LoggingConfig, running: Callable[[], bytes], report: Callable[[str, str, str], object]
 ) -> None:
-    """Have this process show records from the configured level on, as long as nothing else handles them."""
+    """Have this process show records from INFO on, or from a lower `logging_level`, unless something else handles them.
+
+    A higher `logging_level`, such as the WARNING of a client's own cluster, only keeps the worker itself quiet.
+    """
     # The last resort is for a task that removes the handlers of the root logger.
     logging.lastResort = records = TaskRecords(config, running, report)
     root = logging.getLogger()
     root.addHandler(records)
-    root.setLevel(config.logging_level)
+    root.setLevel(min(logging.INFO, _LEVELS[config.logging_level]))
