@@ -117,12 +117,12 @@ def test_a_line_of_the_present_has_a_gap_where_nothing_was_known(windows: Window
         page = windows.open(server.url)
         page.locator(".tile-workers", has_text="3 slots").wait_for()
         columns = drawn(page, "Workers")
-        # Of the last 300 s, 220 are known, with a gap of 100 s in their middle: from 140 s to 240 s of the shown time.
+        # The chart shows the 219 s since the first point, with a gap from 60 s to 160 s.
         width = len(columns) * 0.88
         left = len(columns) * 0.1
-        gap = [columns[int(left + width * seconds / 300)] for seconds in (165, 190, 215)]
+        gap = [columns[int(left + width * seconds / 219)] for seconds in (85, 110, 135)]
         assert not any(gap)
-        assert any(columns[int(left + width * 100 / 300) :][:5])
+        assert any(columns[int(left + width * 30 / 219) :][:5])
 
 
 def test_a_chosen_time_is_shown_on_every_page_until_now_is_chosen(told: Told, windows: Windows) -> None:

@@ -129,6 +129,42 @@ def test_the_overview_shows_counts_curves_decisions_and_incidents(told: Told, wi
     assert "worker lost node-007" in page.get_by_role("region", name="Incidents").inner_text()
 
 
+CURVE_BEGINS_AT = """canvas => {
+    const { width, height } = canvas;
+    const { data } = canvas.getContext("2d").getImageData(0, 0, width, height);
+    const isColoured = ([red, green, blue, alpha]) =>
+        alpha > 200 && Math.max(red, green, blue) - Math.min(red, green, blue) > 25;
+    for (let x = 0; x < width; x += 1)
+        for (let y = 0; y < height; y += 1) {
+            const place = 4 * (y * width + x);
+            if (isColoured(data.slice(place, place + 4))) return x / width;
+        }
+    return 1;
+}"""
+"""The share of the width of a chart that is left of its curves: the axis takes less than a fifth."""
+
+
+@pytest.mark.parametrize("path", ["", "#/data", "#/network"])
+def test_the_curves_of_a_new_cluster_fill_their_charts(server: WebServer, windows: Windows, path: str) -> None:
+    Told(server, FakeCluster(workers=4, at=time.time() - 30), seconds=30)
+    page = windows.open(f"{server.url}/{path}")
+    canvas = page.locator(".plot canvas").first
+    canvas.wait_for()
+    page.evaluate("() => new Promise(requestAnimationFrame)")
+    assert canvas.evaluate(CURVE_BEGINS_AT) < 0.2
+
+
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 860}, PHONE])
+def test_code_to_copy_is_shown_whole(server: WebServer, windows: Windows, viewport: dict[str, int]) -> None:
+    status = FakeCluster(workers=0).status()
+    nothing: dict[str, object] = {**dict.fromkeys(status["tasks"], 0), "ended": {}}
+    server.tell({**status, "tasks": nothing, "totals": {**status["totals"], "managers": 0}})
+    page = windows.open(server.url, viewport=viewport)
+    boxes = page.locator(".code pre")
+    boxes.nth(1).wait_for()
+    assert boxes.evaluate_all("boxes => boxes.map(box => box.scrollWidth - box.clientWidth)") == [0, 0]
+
+
 def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_without_a_way(
     told: Told, windows: Windows
 ) -> None:

@@ -8,6 +8,7 @@ const HEIGHT = 156;
 const BINARY_STEPS = Array.from({ length: 51 }, (_none, power) => 2 ** power);
 const SPOKEN_MS = 10_000;
 const GAP_SECONDS = 5;
+const MIN_SECONDS = 10;  // of a window that grows with its data
 const DAY = 86_400;
 const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short" });
 const GAP_FACTOR = 2.5;
@@ -122,6 +123,12 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
     place.setAttribute("aria-label", `${title}. ${said.join("; ")}.`);
   }
 
+  /** Show at most the last seconds of growing columns: all of them while they are younger. */
+  function last(columns, seconds, now) {
+    const until = columns.at.at(-1) ?? now;
+    update(columns, until - Math.min(seconds, Math.max(MIN_SECONDS, until - (columns.at[0] ?? until))), until);
+  }
+
   const sized = new ResizeObserver(() => {
     if (place.clientWidth === 0) return;
     if (plot === null) make();
@@ -129,7 +136,7 @@ export function chart(title, lines, show, { picked = null, isWhole = false } = {
   });
   sized.observe(place);
   const forget = onTheme(make);
-  return { element, update, close() { sized.disconnect(); forget(); plot?.destroy(); } };
+  return { element, update, last, close() { sized.disconnect(); forget(); plot?.destroy(); } };
 }
 
 function clockOf(at, step) {

@@ -46,8 +46,7 @@ export function data(store) {
     if (has("objects")) objects.update(store.rows("objects"));
     if (has("pairs")) drawPairs(store.rows("pairs"));
     if (has("series")) {
-      const until = store.series.at.at(-1) ?? store.now();
-      rate.update(store.series, until - SECONDS, until);
+      rate.last(store.series, SECONDS, store.now());
     }
   }
 

@@ -36,8 +36,7 @@ export function network(store) {
       links.update(rows);
     }
     if (has("series")) {
-      const until = store.series.at.at(-1) ?? store.now();
-      times.update(store.series, until - SECONDS, until);
+      times.last(store.series, SECONDS, store.now());
       drawVerdict();
     }
   }

@@ -127,8 +127,7 @@ export function overview(store) {
 
   function drawSeries() {
     if (range >= 86_400) return;
-    const until = store.series.at.at(-1) ?? store.now();
-    for (const each of charts) each.update(store.series, until - range, until);
+    for (const each of charts) each.last(store.series, range, store.now());
   }
 
   async function drawDay() {
@@ -139,7 +138,7 @@ export function overview(store) {
     } catch {
       return;  // the state of the connection is shown already; it is asked again
     }
-    if (range >= 86_400) for (const each of charts) each.update(day, (day.at.at(-1) ?? store.now()) - range, day.at.at(-1) ?? store.now());
+    if (range >= 86_400) for (const each of charts) each.last(day, range, store.now());
   }
 
   async function drawAdvice() {
