@@ -8,54 +8,32 @@ size is unproven. When no result comes for a while, more are sent: slow items, o
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
-from scaler.errors import ObjectLostError, ScalerError, SerializationError, UsageError
-from scaler.grammar import counted
-from scaler.protocol.messages import Outcome
+from scaler.client.chunk_calls import ChunkCalls, ChunkResults, call_each, checked
+from scaler.client.item_limits import ItemLimits, call_limited
+from scaler.errors import ScalerError, SerializationError, UsageError
 from scaler.serialization import (
     Buffer,
-    Divisible,
     Serializer,
-    check_bytes,
-    describe,
     dump_function,
     dump_value,
     load_function,
     load_value,
     name_of,
-    size_of,
-    unpicklable,
 )
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.exception_graph import assign
-from scaler.serialization.exceptions import (
-    ShownAsError,
-    dump_exception,
-    failure_texts,
-    pack_exception,
-    unpack_exception,
-)
-from scaler.serialization.loading import loading
-from scaler.serialization.separate import ATOMS, Items, Packed, Packer, outside, untouched
+from scaler.serialization.separate import Items, outside, untouched
 from scaler.serialization.snapshot import Fresh, Unchanging
-from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
-from scaler.worker.processor.calling import finish
 
 TARGET_SECONDS = 0.01
 GROWTH = 8
 UNPROVEN_CHUNKS = 16
 PROBE_TIMEOUT_SECONDS = 0.05
 """After this long without a result, more chunks of an unproven size are sent."""
-MAX_FAILED_BYTES = 256 * 1024
 MAX_CHUNK_ITEMS = 4096
 """More would seldom fit in a message, and the way through the object storage is longer."""
-
-
-NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 
 
 class Chunking:
@@ -99,15 +77,6 @@ class Chunking:
         self._size = min(fitting, GROWTH * self._proven)
 
 
-class ItemLimits(NamedTuple):
-    """Options of each call of a chunk. retry_on: as in a Spec."""
-
-    timeout_seconds: float
-    retry_on: bytes
-    leaves: bool = True
-    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
-
-
 class MapFunction(Unchanging):
     """What the task of a chunk runs: a function, called with each item.
 
@@ -140,44 +109,20 @@ class MapFunction(Unchanging):
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
         """Return the results of a chunk. Raises ItemsFailedError."""
+        calls = ChunkCalls(self.function, self.spread, self.serializer, items)
         if self.limits is None or len(items) == 1:  # a call alone has the limits of its task
-            return checked(call_each(self, items))
-        from scaler.client.item_limits import call_limited  # noqa: PLC0415 (most processes never need it)
+            return checked(call_each(calls))
+        return checked(call_limited(calls, self.limits))
 
-        return checked(call_limited(self, items, self.limits))
+    def calls(self, items: Sequence[Any]) -> Iterator[tuple[Callable[..., Any], Sequence[Any]]]:
+        """Return function and arguments of each call, for those who make the calls themselves."""
+        calls = ChunkCalls(self.function, self.spread, self.serializer, items)
+        return (calls.prepare(position) for position in range(len(items)))
 
     def without_leaving(self) -> MapFunction:
         """Return the same for a chunk whose limits leave no items to the client."""
         limits = self.limits and self.limits._replace(leaves=False)
         return MapFunction(self.parts, self.name, self.spread, self.serializer, limits)
-
-    def prepare(self, items: Sequence[Any], position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
-        """Return the function and the arguments of one call, which share nothing with those of others.
-
-        Raises SerializationError, and ObjectLostError when an input of the chunk is lost.
-        """
-        loading.begin()
-        try:
-            function = self.function.get()
-            item = items[position]
-            if self.serializer is not None:
-                return function, [load_value([each], self.serializer, "an argument") for each in item]
-        except ScalerError:
-            raise
-        except Exception as error:
-            raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
-        finally:
-            loading.is_active = False
-        return function, item if self.spread else (item,)
-
-    def show(self, items: Sequence[Any], position: int) -> str:
-        """Return the text of an item as it was before its call; empty if it cannot be shown."""
-        if self.serializer is not None:
-            return ""
-        try:
-            return show_item(items[position])
-        except Exception:  # noqa: BLE001 (the user's code may raise anything when it is loaded)
-            return ""
 
 
 class ItemCall:
@@ -237,168 +182,3 @@ class ItemCall:
 
     def _spread_out(self, item: Any) -> Any:
         return item if self._spread else (item,)
-
-
-class ChunkResults(Sequence[Any], Divisible):
-    """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised.
-
-    left: positions of items that the client sends again, and whether such an item was called, and is tried again.
-    only: the exception of a chunk of one item, which is in this process.
-    """
-
-    __slots__ = ("failures", "left", "only", "values")
-    __hash__ = None  # type: ignore[assignment]
-
-    def __init__(
-        self, values: Packer | Sequence[Any], failures: dict[int, bytes], left: Mapping[int, bool] = NONE_LEFT
-    ) -> None:
-        """values: a sequence once they have arrived."""
-        self.values = values
-        self.failures = failures
-        self.left = left
-        self.only: BaseException | None = None
-
-    def __len__(self) -> int:
-        return len(self.values)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        values = self.values, self.failures
-        return ChunkResults, (*values, dict(self.left)) if self.left else values
-
-    def __iter__(self) -> Iterator[Any]:
-        return (self[position] for position in range(len(self)))
-
-    def __eq__(self, other: object) -> bool:
-        return list(self) == other
-
-    def __repr__(self) -> str:
-        return repr(list(self))
-
-    def __getitem__(self, position: Any) -> Any:
-        """Return the value of an item, None for one that raised. Raises SerializationError."""
-        assert not isinstance(self.values, Packer), "it has arrived"
-        try:
-            return self.values[position]
-        except ScalerError:
-            raise
-        except Exception as error:
-            raise SerializationError(f"the result cannot be loaded: {describe(error)}") from error
-
-    @property
-    def calls(self) -> tuple[int, int]:
-        """How many calls ended, and how many of these failed."""
-        return len(self) - len(self.left), len(self.failures)
-
-    def part(self, begin: int, end: int) -> ChunkResults:
-        """Return the results of these positions, of which none is left."""
-        failures = {position - begin: each for position, each in self.failures.items() if begin <= position < end}
-        return ChunkResults(self[begin:end], failures)
-
-    def add(self, value: Any) -> None:
-        """Take the value of the next item as it is now; one that cannot be pickled is a failure."""
-        assert isinstance(self.values, Packer), "it is being made"
-        try:
-            self.values.add(value)
-        except Exception as error:  # noqa: BLE001 (a user's pickling may raise anything)
-            found = error if isinstance(error, ScalerError) else unpicklable("the result", value, error)
-            self.fail(dump_exception(found, f"\n{user_traceback(found)}"))
-
-    def fail(self, exception: bytes) -> None:
-        """Take the exception of the next item, as `dump_exception` returns it."""
-        assert isinstance(self.values, Packer), "it is being made"
-        self.failures[len(self.values)] = exception
-        self.values.add(None)
-
-
-class ItemsFailedError(ShownAsError):
-    """Items of a chunk raised: its results, shown as the exception of the first of these items."""
-
-    def __init__(self, results: ChunkResults) -> None:
-        super().__init__(results)
-        self.results = results
-        kind, text, trace, _ = unpack_exception(results.failures[min(results.failures)])
-        failed = len(results.failures)
-        text = f"{text} ({failed} of {counted(len(results), 'item')} failed)" if failed > 1 else text
-        self.shown = pack_exception(kind, text, trace, b"")
-
-    @property
-    def only(self) -> BaseException | None:
-        return self.results.only
-
-    def __str__(self) -> str:
-        return failure_texts(Outcome.EXCEPTION, self.shown).text
-
-
-def show_item(item: Any) -> str:
-    """Return a line that shows an item in an error."""
-    return " ".join(reprlib.repr(item).split())
-
-
-def checked(results: ChunkResults) -> ChunkResults:
-    """Return the results of a chunk; raise them when an item failed, so that the task is listed among the failures.
-
-    Results beyond MAX_FAILED_BYTES are returned all the same: an exception travels inline.
-    """
-    if results.failures and size_of(dump_value(results)) <= MAX_FAILED_BYTES:
-        raise ItemsFailedError(results)
-    return results
-
-
-def call_each(chunk: MapFunction, items: Sequence[Any]) -> ChunkResults:
-    """Call a chunk's function with every item, and go on when one raises: what a chunk's task runs.
-
-    Each call gets a function and an item of its own, and its value is pickled before the next call.
-    """
-    results = ChunkResults(Packer(), {})
-    done = _call_atoms(chunk, items, results)
-    for position in range(done, len(items)):
-        try:
-            function, arguments = chunk.prepare(items, position)
-            value = finish(function(*arguments))
-            if chunk.serializer is not None:
-                value = bytes(check_bytes(chunk.serializer, chunk.serializer.serialize(value)))
-        except ObjectLostError as error:
-            if error.object_id and not is_raised_by_user(error):
-                raise  # the chunk runs again when its input is there again
-            _note_failure(chunk, items, position, error, results)
-        except BaseException as error:  # noqa: BLE001 (whatever an item raises, sys.exit() too, is that item's outcome)
-            _note_failure(chunk, items, position, error, results)
-        else:
-            results.add(value)
-    return results
-
-
-def _call_atoms(chunk: MapFunction, items: Sequence[Any], results: ChunkResults) -> int:
-    """Call a function that no call can change with items that none can change, until one raises or returns more.
-
-    Returns how many items have an outcome.
-    """
-    packer = results.values
-    atoms = items.atoms if isinstance(items, Packed) else ()
-    if not atoms or chunk.serializer is not None:
-        return 0
-    function, _ = chunk.prepare(items, 0)
-    if not chunk.function.is_fixed:
-        return 0
-    assert isinstance(packer, Packer), "it is being made"
-    done, spread, kinds = packer.atoms, chunk.spread, ATOMS
-    position = -1
-    try:
-        for position, item in enumerate(atoms):
-            value = function(*item) if spread else function(item)
-            if type(value) not in kinds:
-                results.add(finish(value))
-                return position + 1
-            done.append(value)
-    except BaseException as error:  # noqa: BLE001 (see above)
-        _note_failure(chunk, items, position, error, results)
-    return position + 1
-
-
-def _note_failure(
-    chunk: MapFunction, items: Sequence[Any], position: int, error: BaseException, results: ChunkResults
-) -> None:
-    results.fail(dump_exception(error, f"item: {chunk.show(items, position)}\n{user_traceback(error)}"))
-    if len(items) == 1:
-        assign(error, "__traceback__", None)  # it would keep this frame, which keeps the exception
-        results.only = error

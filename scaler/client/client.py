@@ -17,7 +17,7 @@ from scaler.client.again import id_of_task, run_again
 from scaler.client.arity import check_arguments
 from scaler.client.cached import Call
 from scaler.client.calls import count_of
-from scaler.client.chunks import ItemCall, ItemLimits
+from scaler.client.chunks import ItemCall
 from scaler.client.cluster_rows import ClusterSnapshot, HistorySnapshot, LogTable, TaskTable
 from scaler.client.clusters import client_access, open_cluster, open_in_process, runs_in_process
 from scaler.client.connect import is_inside_task, nested_loop, processor, say_unfinished, uploaded_code
@@ -28,6 +28,7 @@ from scaler.client.gathering import AsCompleted, gather, show_progress
 from scaler.client.graph import GraphRun, nodes_with_options
 from scaler.client.graph_chunks import checked_size
 from scaler.client.graph_plan import Key
+from scaler.client.item_limits import ItemLimits
 from scaler.client.map import (
     UNBOUNDED,
     ChunkRunner,

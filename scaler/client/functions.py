@@ -33,7 +33,7 @@ from scaler.serialization import (
 )
 from scaler.serialization.arguments import ArgumentOnly
 from scaler.serialization.packages import Packages, packages_of
-from scaler.serialization.snapshot import Snapshot, snapshot_of
+from scaler.serialization.snapshot import FunctionSnapshot, snapshot_of
 from scaler.serialization.tracebacks import hide_frames
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class CachedFunction(NamedTuple):
 
     function: Callable[..., Any]
     reference: FunctionReference
-    snapshot: Snapshot | None
+    snapshot: FunctionSnapshot | None
     templates: dict[tuple[Options, bytes], TaskTemplate]
     packages: Packages
 

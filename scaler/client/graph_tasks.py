@@ -58,7 +58,7 @@ class ChunkFunction(Unchanging):
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
         self.functions = functions
-        self._nodes = [NodeFunction(dump_function(each)) for each in functions]
+        self._nodes = [ChunkNode(dump_function(each)) for each in functions]
         self._options = options._replace(owner=None, call=0)
         self._seconds = seconds
         name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
@@ -141,7 +141,7 @@ class ChunkedNode:
         return self.functions[0](*_copied([values[slot] for slot in program.slots]))
 
 
-class NodeFunction(Unchanging):
+class ChunkNode(Unchanging):
     """A function of nodes in chunks. Each call gets it as it was pickled."""
 
     def __init__(self, parts: Sequence[Buffer]) -> None:
@@ -149,7 +149,7 @@ class NodeFunction(Unchanging):
         self.fresh = Fresh(lambda: load_function(parts))
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        return NodeFunction, ([outside(part, protocol) for part in self.parts],)
+        return ChunkNode, ([outside(part, protocol) for part in self.parts],)
 
     def prepared(self, arguments: Sequence[Any]) -> Callable[[], Any]:
         """Return the call with arguments of its own. Raises what unpickling raises."""

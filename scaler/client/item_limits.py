@@ -11,20 +11,29 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
-from typing import Any
+from typing import NamedTuple
 
-from scaler.client.chunks import ChunkResults, ItemLimits, MapFunction
+from scaler.client.chunk_calls import ChunkCalls, ChunkResults
 from scaler.errors import TaskTimeoutError
-from scaler.serialization import check_bytes, load_retry_on
+from scaler.serialization import load_retry_on
 from scaler.serialization.exceptions import dump_exception
-from scaler.serialization.separate import Packer
+from scaler.serialization.separate import ValuePacker
 from scaler.serialization.tracebacks import user_traceback
 from scaler.worker.processor.calling import asks_to_retry, finish
 
 REPEAT_SECONDS = 1.0
 """A call that goes on after it was interrupted is interrupted again after this time."""
+
+
+class ItemLimits(NamedTuple):
+    """Options of each call of a chunk. retry_on: as in a Spec."""
+
+    timeout_seconds: float
+    retry_on: bytes
+    leaves: bool = True
+    """The client sends again what the chunk leaves to it; otherwise every item is called, and has an outcome."""
 
 
 class _Interrupted(BaseException):
@@ -67,34 +76,33 @@ def _alarm(seconds: float) -> Iterator[_Alarm]:
         signal.signal(signal.SIGALRM, before)
 
 
-def call_limited(chunk: MapFunction, items: Sequence[Any], limits: ItemLimits) -> ChunkResults:
-    """Call a chunk's function with every item, as `call_each` does, within the limits of each call."""
+def call_limited(calls: ChunkCalls, limits: ItemLimits) -> ChunkResults:
+    """Make all calls of a chunk, as `call_each` does, within the limits of each call."""
     left: dict[int, bool] = {}
-    results = ChunkResults(Packer(), {}, left)
+    results = ChunkResults(ValuePacker(), {}, left)
     seconds, retry_on = limits.timeout_seconds, limits.retry_on
     began = time.monotonic()
     with _alarm(seconds) as alarm:
-        for position in range(len(items)):
+        for position in range(len(calls.items)):
             if seconds and limits.leaves and time.monotonic() - began >= seconds:
-                for later in range(position, len(items)):
+                for later in range(position, len(calls.items)):
                     left[later] = False
                     results.add(None)
                 break
             try:
-                function, arguments = chunk.prepare(items, position)
+                function, arguments = calls.prepare(position)
                 try:
                     alarm.start()
                     value = finish(function(*arguments))
                 finally:
                     alarm.stop()
-                if chunk.serializer is not None:
-                    value = bytes(check_bytes(chunk.serializer, chunk.serializer.serialize(value)))
+                value = calls.returned(value)
             except BaseException as error:  # noqa: BLE001 (whatever an item raises is that item's outcome)
                 if limits.leaves and asks_to_retry(error, lambda error: load_retry_on(retry_on)(error)):  # noqa: PLW0108
                     left[position] = True
                     results.add(None)
                 else:
-                    results.fail(_failure(error, chunk.show(items, position), seconds))
+                    results.fail(_failure(error, calls.show(position), seconds))
             else:
                 results.add(value)
     return results

@@ -24,15 +24,8 @@ from typing import Any
 from weakref import WeakMethod, WeakSet
 
 from scaler.client.calls import CallProgress
-from scaler.client.chunks import (
-    MAX_CHUNK_ITEMS,
-    TARGET_SECONDS,
-    Chunking,
-    ChunkResults,
-    ItemCall,
-    ItemsFailedError,
-    show_item,
-)
+from scaler.client.chunk_calls import ChunkResults, ItemsFailedError, show_item
+from scaler.client.chunks import MAX_CHUNK_ITEMS, TARGET_SECONDS, Chunking, ItemCall
 from scaler.client.future import carry_through, error_of
 from scaler.client.futures import FutureTable
 from scaler.client.options import check_integer, iterated
@@ -52,7 +45,7 @@ from scaler.serialization import parts_of
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.exception_graph import assign, copy_of
 from scaler.serialization.exceptions import load_exception, locate, remote_traceback
-from scaler.serialization.separate import Items, Packed
+from scaler.serialization.separate import Items, PackedValues
 from scaler.serialization.tracebacks import hide_frames
 from scaler.texts import shown
 
@@ -265,7 +258,7 @@ class ChunkRunner:
             return list(failed), True
         results = chunk.results()
         values = results.values
-        if self.call.is_plain and not results.failures and isinstance(values, Packed) and values.atoms:
+        if self.call.is_plain and not results.failures and isinstance(values, PackedValues) and values.atoms:
             return values.atoms, False
         outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
         return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)

@@ -75,8 +75,7 @@ def run(request: ReplayRequest) -> int:
 def _call(function: Callable[..., Any], args: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(function, MapFunction):
         # A chunk keeps the exceptions of its items, and a debugger wants them where they are raised, as below.
-        calls = (function.prepare(args[0], position) for position in range(len(args[0])))
-        return [_finish(each(*arguments)) for each, arguments in calls]
+        return [_finish(each(*arguments)) for each, arguments in function.calls(args[0])]
     if isinstance(function, ChunkFunction):
         program, *inputs = args
         return function.run(program, inputs, [])

@@ -60,7 +60,7 @@ class CallRow(NamedTuple):
         return done_percent(self)
 
 
-class Job(Protocol):
+class JobCounts(Protocol):
     """Counts of a call's or function's present or last job."""
 
     @property
@@ -73,7 +73,7 @@ class Job(Protocol):
     def live(self) -> int: ...
 
 
-def done_percent(row: Job) -> float | None:
+def done_percent(row: JobCounts) -> float | None:
     """Return how much of a job has ended with a result; None for a job without items."""
     items = row.job_ended + row.live
     return 100.0 * (row.job_ended - row.job_failed - row.job_cancelled) / items if items else None

@@ -43,8 +43,8 @@ def untouched(parts: Sequence[Buffer]) -> list[Buffer]:
     return [memoryview(part).toreadonly() for part in parts]
 
 
-class Packer:
-    """Takes values, each as it is at that moment, and becomes a `Packed` where it is unpickled."""
+class ValuePacker:
+    """Takes values, each as it is at that moment, and becomes a `PackedValues` where it is unpickled."""
 
     def __init__(self) -> None:
         self.atoms: list[Any] = []
@@ -77,7 +77,7 @@ class Packer:
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
         if not self._rows:
-            return Packed, (self.atoms, b"", b"", (), b"")
+            return PackedValues, (self.atoms, b"", b"", (), b"")
         pickles = b"".join(row[0] for row in self._rows)
         counts = array("Q")
         for data, numbers in self._rows:
@@ -88,7 +88,7 @@ class Packer:
 
             definitions = dumps(list(self._classes), None)
         buffers = tuple([outside(each.raw(), protocol) for each in self._buffers])
-        return Packed, ([], outside(pickles, protocol), counts.tobytes(), buffers, outside(definitions, protocol))
+        return PackedValues, ([], outside(pickles, protocol), counts.tobytes(), buffers, outside(definitions, protocol))
 
     def _pickled(self, value: Any) -> tuple[bytes, tuple[int, ...]]:
         buffers: list[pickle.PickleBuffer] = []
@@ -123,8 +123,8 @@ class Packer:
         return number
 
 
-class Packed(Sequence[Any]):
-    """Values that a `Packer` took. Each time that one is read, it is another object."""
+class PackedValues(Sequence[Any]):
+    """Values that a `ValuePacker` took. Each time that one is read, it is another object."""
 
     def __init__(
         self, atoms: list[Any], pickles: Buffer, counts: bytes, buffers: Sequence[Buffer], definitions: Buffer
@@ -143,7 +143,7 @@ class Packed(Sequence[Any]):
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
         atoms, pickles, counts, buffers, definitions = self._raw
         copies = tuple([outside(each, protocol) for each in buffers])
-        return Packed, (atoms, outside(pickles, protocol), counts, copies, outside(definitions, protocol))
+        return PackedValues, (atoms, outside(pickles, protocol), counts, copies, outside(definitions, protocol))
 
     def __len__(self) -> int:
         return len(self._rows) or len(self.atoms)
@@ -172,7 +172,7 @@ class Packed(Sequence[Any]):
 
 
 class Items:
-    """An argument of a task that arrives as a `Packed`. It is packed when the task's arguments are pickled."""
+    """An argument of a task that arrives as a `PackedValues`. It is packed when the task's arguments are pickled."""
 
     def __init__(self, items: Sequence[Any]) -> None:
         self.items = items
@@ -181,7 +181,7 @@ class Items:
         return len(self.items)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        packer = Packer()
+        packer = ValuePacker()
         for item in self.items:
             packer.add(item)
         return packer.__reduce_ex__(protocol)

@@ -67,7 +67,7 @@ class Unchanging:
     __slots__ = ()
 
 
-class Snapshot:
+class FunctionSnapshot:
     """What a callable takes along, at one moment."""
 
     __slots__ = (
@@ -219,12 +219,12 @@ class Snapshot:
         return True
 
 
-def snapshot_of(value: object, is_loaded: bool = False) -> Snapshot | None:
+def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | None:
     """Return a snapshot of a callable; None if what it takes along could change unnoticed.
 
     is_loaded: the callable was unpickled here, so nothing else shares its globals.
     """
-    snapshot = Snapshot()
+    snapshot = FunctionSnapshot()
     seen: set[int] = set()
     stack: list[object] = [value]
     try:
@@ -305,7 +305,7 @@ class Fresh(Generic[_T]):
         """load: unpickles the callable, and may raise."""
         self._load = load
         self._function: _T | None = None
-        self._snapshot: Snapshot | None = None
+        self._snapshot: FunctionSnapshot | None = None
         self.is_fixed = False
         """Known after the first `get`: all calls get the same object."""
 

@@ -12,19 +12,17 @@ from typing import Any
 import numpy
 import pytest
 
+from scaler.client.chunk_calls import MAX_FAILED_BYTES, ChunkCalls, ChunkResults, ItemsFailedError
+from scaler.client.chunk_calls import call_each as call_each_of
 from scaler.client.chunks import (
     MAX_CHUNK_ITEMS,
-    MAX_FAILED_BYTES,
     PROBE_TIMEOUT_SECONDS,
     TARGET_SECONDS,
     UNPROVEN_CHUNKS,
     Chunking,
-    ChunkResults,
-    ItemLimits,
-    ItemsFailedError,
     MapFunction,
-    call_each,
 )
+from scaler.client.item_limits import ItemLimits
 from scaler.errors import SerializationError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
@@ -50,6 +48,10 @@ def chunk(
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
+
+
+def call_each(function: MapFunction, items: Any) -> ChunkResults:
+    return call_each_of(ChunkCalls(function.function, function.spread, function.serializer, items))
 
 
 def arrived(value: Any) -> Any:

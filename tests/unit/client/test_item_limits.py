@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from scaler.client.chunks import ChunkResults, ItemLimits, ItemsFailedError
+from scaler.client.chunk_calls import ChunkResults, ItemsFailedError
+from scaler.client.item_limits import ItemLimits
 from scaler.errors import TaskTimeoutError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import dump_retry_on

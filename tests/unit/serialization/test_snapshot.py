@@ -12,7 +12,7 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from scaler.serialization.snapshot import Fresh, Snapshot, snapshot_of
+from scaler.serialization.snapshot import Fresh, FunctionSnapshot, snapshot_of
 
 NAMES = """
 import abc, collections, dataclasses, enum, functools, logging, re, xml
@@ -64,7 +64,7 @@ def names() -> dict[str, Any]:
     return made.__dict__
 
 
-def snapshot(function: Any) -> Snapshot:
+def snapshot(function: Any) -> FunctionSnapshot:
     made = snapshot_of(function)
     assert made is not None, "there is something that could change unnoticed"
     assert not made.has_changed()
