@@ -168,6 +168,11 @@ def _attributes(member: Enum) -> dict[str, Any]:
     return {name: each for name, each in own if name == "_value_" or not (name.startswith("_") and name.endswith("_"))}
 
 
+def _member_of(cls: Any, name: str) -> Enum:
+    member: Enum = cls.__members__[name]
+    return member
+
+
 class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
         {CodeType: _with_file_name, _lru_cache_wrapper: _reduce_cached, cached_property: reduce_cached_property}
@@ -176,6 +181,8 @@ class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     def reducer_override(self, obj: object) -> Any:
         if is_generic(obj):
             return reduce_generic(obj)
+        if isinstance(obj, Enum) and obj._name_ in type(obj).__members__ and not is_found_by_name(type(obj)):
+            return _member_of, (type(obj), obj._name_)  # its value, such as a function, may equal no other one
         reduced = super().reducer_override(obj)
         if isinstance(reduced, tuple) and isinstance(obj, type) and reduced[-1] is _class_setstate:
             loading.know(obj)

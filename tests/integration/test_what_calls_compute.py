@@ -481,6 +481,11 @@ class Levels(enum.Enum):
         cls.LOW.value.append(2)
         return result
 
+class Operation(enum.Enum):
+    ADD = functools.partial(lambda x, y: x + y, 1)
+    def apply(self, other):
+        return [self.value(2), self is Operation.ADD, other is self]
+
 class Plugin:
     registry = {}
     def __init_subclass__(cls):
@@ -526,6 +531,15 @@ def test_changed_values_and_attributes_of_enumerations_travel(client: Client) ->
     for step in ("None", "Levels.LOW.value.append(8)", "Planet.EARTH.mass = 7"):
         exec(step, names)
         assert client.submit(names["look"], names["Levels"].LOW).result() == names["look"](names["Levels"].LOW)
+
+
+def test_members_of_enumerations_travel_whose_values_equal_no_copy(client: Client) -> None:
+    names = program()
+    exec(KINDS_OF_CLASSES, names)
+    add = names["Operation"].ADD
+    assert client.submit(add.apply, add).result() == [3, True, True]
+    assert client.map(names["Operation"].apply, [add] * 2, [add] * 2, chunk_size=2) == [[3, True, True]] * 2
+    assert client.submit(lambda: add).result() is add
 
 
 def test_reading_a_result_makes_no_class_again_that_the_program_has(client: Client) -> None:
