@@ -7,6 +7,7 @@ the next reader removes it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -44,8 +45,72 @@ class RunningCluster(NamedTuple):
     pid: int
 
 
+class OwnFile:
+    """A file in the private directory by which processes of this user find this process: locked while it runs.
+
+    A forked child holds nothing: a child that outlives its parent must not keep the file locked.
+    """
+
+    def __init__(self, stem: str, suffix: str, text: bytes = b"", *, is_numbered: bool = False) -> None:
+        """Take the file of this name. is_numbered: or of the next free name (`stem-2`).
+
+        Raises UsageError when the directory is not private.
+        """
+        self.stem = stem
+        """Of the name that was free."""
+        self._wanted, self._suffix, self._is_numbered = stem, suffix, is_numbered
+        self._text = text
+        self._file = -1
+        self._take()
+        _own_files.add(self)
+
+    @property
+    def is_held(self) -> bool:
+        """Return False when another process has the file, and after `close`."""
+        return self._file >= 0
+
+    def publish(self, text: bytes) -> None:
+        """Let others read this. Raises OSError when the disk is full."""
+        self._text = text
+        if self.is_held:
+            os.pwrite(self._file, text, 0)
+
+    def refresh(self) -> None:
+        """Publish the text again if the file is gone: cleaners remove old files, and logouts runtime directories."""
+        if self.is_held and not os.fstat(self._file).st_nlink:
+            with contextlib.suppress(UsageError):  # the next call tries again
+                self._take()
+
+    def close(self, *, is_parents: bool = False) -> None:
+        """Give the file up. Again: does nothing. is_parents: this is a forked child, and its parent keeps the file."""
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+            if not is_parents:
+                with contextlib.suppress(UsageError):
+                    texts_of_running(self._suffix)  # removes what is not locked any more
+
+    def _take(self) -> None:
+        with contextlib.ExitStack() as failed, private_directory() as directory:
+            for number in itertools.count(1):
+                stem = self._wanted if number == 1 else f"{self._wanted}-{number}"
+                file = os.open(stem + self._suffix, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)
+                failed.callback(os.close, file)
+                if lock(file):
+                    break
+                failed.close()
+                if not self._is_numbered:
+                    return
+            os.ftruncate(file, 0)
+            os.pwrite(file, self._text, 0)
+            failed.pop_all()
+        old, self._file, self.stem = self._file, file, stem
+        if old >= 0:
+            os.close(old)
+
+
 class Registration:
-    """A name that this process holds until `close`, or until it ends. A forked child holds nothing."""
+    """A name that this process holds until `close`, or until it ends."""
 
     def __init__(self, name: str) -> None:
         """Take this name, or the next free one (`name-2`). Raises UsageError when it can be no name."""
@@ -54,34 +119,39 @@ class Registration:
         self.name = name
         self.problem = ""
         """Why the cluster is not registered, and others need its address; empty when it is."""
-        self._file = -1
+        self._file: OwnFile | None = None
+        self._cluster: RunningCluster | None = None
         try:
-            with private_directory() as directory:
-                self._file, self.name = _take(name, directory)
+            self._file = OwnFile(name, _SUFFIX, is_numbered=True)
         except UsageError as error:
             self.problem = f"the cluster runs without a name: {error}"
-        _registrations.add(self)
+        else:
+            self.name = self._file.stem
 
     def publish(self, address: str, monitor_address: str, page: str = "") -> None:
         """Show the cluster to others under the name."""
-        cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
-        if self._file >= 0:
+        if self._file is not None:
+            self._cluster = RunningCluster(self.name, address, monitor_address, page, os.getpid())
             try:
-                os.write(self._file, json.dumps(cluster).encode())
+                self._file.publish(json.dumps(self._cluster).encode())
             except OSError as error:  # the disk is full
                 self.problem = f"the cluster runs without a name: {error}"
 
-    def close(self, *, is_parents: bool = False) -> None:
-        """Give the name up. Again: does nothing. is_parents: this is a forked child, and its parent keeps the name."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-            if not is_parents:
-                with contextlib.suppress(UsageError):
-                    running()  # removes what is not locked any more
+    def refresh(self) -> None:
+        """Publish the cluster again if its file is gone, under the next free name if another has taken the name."""
+        if self._file is not None:
+            self._file.refresh()
+            if self._file.stem != self.name and self._cluster is not None:
+                self.name = self._file.stem
+                self.publish(*self._cluster[1:4])
+
+    def close(self) -> None:
+        """Give the name up. Again: does nothing."""
+        if self._file is not None:
+            self._file.close()
 
 
-_registrations: WeakSet[Registration] = WeakSet()
+_own_files: WeakSet[OwnFile] = WeakSet()
 
 
 def is_name(text: object) -> bool:
@@ -174,17 +244,6 @@ def _path() -> Path:
     return Path(f"/tmp/scaler-{os.geteuid()}")  # noqa: S108 (refused unless it is this user's own)
 
 
-def _take(name: str, directory: int) -> tuple[int, str]:
-    """Return the locked and empty file of the first free name, and that name."""
-    free, number = name, 1
-    while not lock(file := os.open(free + _SUFFIX, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)):
-        os.close(file)
-        number += 1
-        free = f"{name}-{number}"
-    os.ftruncate(file, 0)
-    return file, free
-
-
 def texts_of_running(suffix: str) -> list[bytes]:
     """Return the contents of this user's files whose processes run, without those that are still empty.
 
@@ -218,9 +277,9 @@ def lock(file: int) -> bool:
 
 
 def _after_fork() -> None:
-    """Leave the names to the parent: a child that outlives it must not keep them locked."""
-    for registration in _registrations:
-        registration.close(is_parents=True)
+    """Leave the files to the parent."""
+    for file in _own_files:
+        file.close(is_parents=True)
 
 
 after_fork(_after_fork)

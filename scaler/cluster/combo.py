@@ -177,15 +177,18 @@ class SchedulerClusterCombo:
                     self._page = page_of(listening)
                     page = replace(page, web_port=listening.getsockname()[1])
                     components.append(component("web-ui", page, listening=listening))
-            self._supervisor = Supervisor(components, together=together, report=report)
-            registration = None if name is None else Registration(name)
-            self._name = "" if registration is None or registration.problem else registration.name
-            if registration is not None and registration.problem:
-                _log.warning(registration.problem)
-            # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
-            # it together with the thread that started it.
+            self._registration = registration = None if name is None else Registration(name)
+            on_ready = None
             if registration is not None:
                 after.callback(registration.close)
+                if registration.problem:
+                    _log.warning(registration.problem)
+                on_ready = functools.partial(registration.publish, self._address, self._monitor_address, self._page)
+            self._supervisor = Supervisor(
+                components, together=together, report=report, on_ready=on_ready, registration=registration
+            )
+            # A thread of its own starts the processes and lives as long as they do: a worker may ask the system to end
+            # it together with the thread that started it.
             run = functools.partial(_run, self._supervisor, after.pop_all())
             self._thread = thread = threading.Thread(target=run, name="scaler-combo", daemon=True)
             self._end = weakref.finalize(self, _end, self._supervisor, thread, os.getpid())
@@ -200,8 +203,6 @@ class SchedulerClusterCombo:
             raise ComponentError(
                 self._supervisor.supervision.failure or "the components ended as soon as they had started"
             )
-        if registration is not None:
-            registration.publish(self._address, self._monitor_address, self._page)
         is_made.set()
 
     def get_address(self) -> str:
@@ -218,7 +219,8 @@ class SchedulerClusterCombo:
 
     def get_name(self) -> str:
         """Return the name under which this user's programs and commands find the cluster; empty without one."""
-        return self._name
+        registration = self._registration
+        return "" if registration is None or registration.problem else registration.name
 
     def get_page(self) -> str:
         """Return the link of the web page; empty without one."""
@@ -260,7 +262,7 @@ class SchedulerClusterCombo:
         }
         if self._thread.is_alive():
             rows["web page"] = PageLink(self._page)
-            rows["watch it with"] = f"scaler_top {self._name or self._monitor_address}"
+            rows["watch it with"] = f"scaler_top {self.get_name() or self._monitor_address}"
         return table("SchedulerClusterCombo", rows)
 
     def _state(self) -> str:

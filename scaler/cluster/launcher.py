@@ -77,7 +77,9 @@ def run(request: LauncherConfig | LocalRequest) -> int:
         parent = None if parent_pid is None else int(parent_pid)
         report = partial(_print, output)
         components = components_of(config, listening)
-        supervisor = Supervisor(components, report=report, on_ready=on_ready, parent_pid=parent, output=output)
+        supervisor = Supervisor(
+            components, report=report, on_ready=on_ready, registration=registration, parent_pid=parent, output=output
+        )
         with handling_signals(STOP_SIGNALS, lambda _, count: supervisor.stop(hurry=count > 1)):
             return supervisor.run()
 

@@ -43,8 +43,11 @@ from scaler.config.setting import SettingsModel
 from scaler.interpreter import inherited_environment, options_for_tasks
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.processes import COMPONENT_VARIABLE, LISTENING_FD_VARIABLE, absolute, describe_exit, end_of
+from scaler.registry import Registration
 from scaler.texts import escaped
 
+REFRESH_SECONDS = 1.0
+"""Longest interval between two looks at the file of the cluster's name."""
 _TIERS = {"object-storage-server": 0, "scheduler": 1}
 """Of each kind of component. The others, which need these, are in tier 2."""
 MAX_LAST_LINES = 20
@@ -163,13 +166,15 @@ class Supervisor:
         together: bool = False,
         start_seconds: float = START_SECONDS,
         report: Callable[[ReportLine], None] = lambda _line: None,
-        on_ready: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] | None = None,
+        registration: Registration | None = None,
         parent_pid: int | None = None,
         output: OutputStreams | None = None,
     ) -> None:
         """together: start all at once instead of tier by tier. report: prints lines about progress and failures.
 
         on_ready: called by the thread of `run`, once, when all components are ready that are not optional.
+        registration: refreshed now and then, in the same thread.
         parent_pid: a process at whose end everything is stopped. output: closed at the end. Raises ValueError when two
         components have the same name.
         """
@@ -177,6 +182,7 @@ class Supervisor:
         """Read by any thread, stepped by that of `run`."""
         self._report = report
         self._on_ready = on_ready
+        self._registration = registration
         self._alive: dict[str, _Child] = {}
         self._output = output or OutputStreams()
         self._outputs: list[_ChildOutput] = []
@@ -227,12 +233,16 @@ class Supervisor:
         for command in self.supervision.step(inputs, time.monotonic()):
             self._perform(command)
         if self.supervision.ready and not self._settled.is_set():
-            self._on_ready()
+            if self._on_ready is not None:
+                self._on_ready()
             self._settled.set()
         if self._inputs or self.supervision.finished:
             return
         deadline = self.supervision.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if self._registration is not None:
+            self._registration.refresh()
+            timeout = REFRESH_SECONDS if timeout is None else min(timeout, REFRESH_SECONDS)
         for key, _ in self._selector.select(timeout):
             key.data()
 

@@ -6,15 +6,13 @@ see `registry`. The server's own secret key is in no file.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from scaler.config.addresses import dialled
-from scaler.errors import UsageError
-from scaler.registry import FLAGS, lock, private_directory, texts_of_running
+from scaler.registry import OwnFile, texts_of_running
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 
 LOCAL = "local"
@@ -38,39 +36,33 @@ class RunKeys:
         self.pair = new_key_pair()
         """The server's own."""
         self._own = new_key_pair()
-        self._file = -1
-        self._addresses: tuple[str, ...] = ()
+        self._file: OwnFile | None = None
 
     def publish(self, addresses: Iterable[str]) -> None:
         """Let processes of this user find the keys by any of these addresses. Raises UsageError when they cannot."""
-        self._addresses = tuple(addresses)
-        file = publish(self._addresses, FoundKeys(self.pair.public, self._own))
+        file = publish(addresses, FoundKeys(self.pair.public, self._own))
         self.close()
         self._file = file
 
     def close(self) -> None:
         """Give the keys up, and remove the file. Again: does nothing."""
-        file, self._file = self._file, -1
-        if file >= 0:
-            os.close(file)
-            with contextlib.suppress(UsageError):
-                find("")
+        if self._file is not None:
+            self._file.close()
 
     def entries(self) -> dict[str, Entry]:
         """Return the entry of the one key that is accepted, by its public key."""
         return {self._own.public: Entry(LOCAL, LOCAL)}
 
     def refresh(self) -> None:
-        """Publish the keys again if their file is gone: cleaners remove old files, and logouts runtime directories."""
-        if self._file >= 0 and not os.fstat(self._file).st_nlink:
-            with contextlib.suppress(UsageError):  # tried again a second later
-                self.publish(self._addresses)
+        """Publish the keys again if their file is gone."""
+        if self._file is not None:
+            self._file.refresh()
 
 
-def publish(addresses: Iterable[str], keys: FoundKeys) -> int:
-    """Write the keys of a server at these addresses into a file, and return its descriptor.
+def publish(addresses: Iterable[str], keys: FoundKeys) -> OwnFile:
+    """Let processes of this user find the keys of a server by its addresses, until the file is closed.
 
-    Processes of this user find them until that is closed, or this process ends. Raises UsageError when they cannot.
+    Raises UsageError when they cannot.
     """
     document = {
         "addresses": sorted({dialled(address) for address in addresses}),
@@ -78,12 +70,7 @@ def publish(addresses: Iterable[str], keys: FoundKeys) -> int:
         "public": keys.own.public,
         "secret": keys.own.secret,
     }
-    with private_directory() as directory:
-        name = f"{os.getpid()}-{os.urandom(8).hex()}{_SUFFIX}"
-        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | FLAGS, 0o600, dir_fd=directory)
-        lock(file)
-        os.write(file, json.dumps(document).encode())
-    return file
+    return OwnFile(f"{os.getpid()}-{os.urandom(8).hex()}", _SUFFIX, json.dumps(document).encode())
 
 
 def find(address: str) -> FoundKeys | None:

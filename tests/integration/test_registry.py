@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from scaler import SchedulerClusterCombo
 from scaler.errors import UnreachableError, UsageError
 from scaler.registry import Registration, find, find_only, name_from, page_at, running
+from tests.waiting import until
 
 HOLDER = """
 import os, sys, time
@@ -87,6 +91,41 @@ def test_the_errors_name_the_clusters_that_run(registered: Registration) -> None
     registered.close()
     with pytest.raises(UsageError, match="none of this user runs on this host"):
         find_only()
+
+
+def test_a_cluster_whose_file_a_cleaner_has_removed_is_found_again(directory: Path, registered: Registration) -> None:
+    before = find("research")
+    shutil.rmtree(directory)
+    registered.refresh()
+    assert find("research") == before
+    (directory / "research.cluster").unlink()
+    other = Registration("research")
+    other.publish("tcp://h:5", "tcp://h:7")
+    registered.refresh()
+    assert registered.name == "research-2"
+    assert [each.address for each in (find("research"), find("research-2"))] == ["tcp://h:5", "tcp://h:1"]
+    other.close()
+
+
+@pytest.mark.parametrize("how", ["store", "combo", "launcher"])
+def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
+    suffix = ".store" if how == "store" else ".cluster"
+
+    def published() -> set[bytes]:
+        return {file.read_bytes() for file in directory.glob(f"*{suffix}")} - {b""}
+
+    with contextlib.ExitStack() as after:
+        if how == "launcher":
+            command = [sys.executable, "-P", "-m", "scaler.cli", "scaler", "local", "-n", "1", "--web-port", "0"]
+            launcher = after.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+            after.callback(launcher.terminate)
+        else:
+            host = "elsewhere" if how == "store" else ""
+            combo = SchedulerClusterCombo(n_workers=1, name="cleaned", host_name=host)
+            after.enter_context(combo)
+        before = until(published)
+        shutil.rmtree(directory)
+        assert until(published) == before
 
 
 @pytest.mark.parametrize("how", ["alone", "fork"])

@@ -21,8 +21,7 @@ def main() -> int:
     os.environ.pop(PARENT_PID_VARIABLE, None)  # it serves other workers, too, and stays for them
     try:
         config = WorkerConfig.from_json(os.environ.pop(place.CONFIG_VARIABLE))
-        name = place.file_name(config)
-        file = place.take(name)
+        file = place.take(place.file_name(config))
     except ScalerError as error:
         return report("store", error)
     if file is None:
@@ -30,7 +29,7 @@ def main() -> int:
 
     async def work(component: Component) -> int:
         store = HostStoreServer(config)
-        place.publish(file, place.RunningStore(store.addresses[0], store.peer.hex(), os.getpid()))
+        store.publish(file)
         component.ready({"store": store.addresses[0]})
         stop = asyncio.ensure_future(component.stop.wait())
         try:
@@ -40,7 +39,7 @@ def main() -> int:
         finally:
             stop.cancel()
             store.close()
-            place.release(name, file)
+            file.close()
 
     return run_component("store", config, work, config.event_loop)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
 from scaler.ids import content_id
-from scaler.registry import FLAGS, lock, private_directory, texts_of_running
+from scaler.registry import FLAGS, OwnFile, lock, private_directory, texts_of_running
 
 SUFFIX = ".store"
 CONFIG_VARIABLE = "SCALER_STORE_CONFIG"
@@ -63,28 +63,16 @@ def pids_of_store(config: WorkerConfig) -> list[int]:
     return []
 
 
-def take(name: str) -> int | None:
-    """Lock the file for this process, and return its descriptor; None when another process is the store.
+def take(name: str) -> OwnFile | None:
+    """Lock the file for this process, and return it; None when another process is the store.
 
     Raises UsageError when the directory is not private.
     """
     texts_of_running(SUFFIX)  # removes the files of stores that were killed
-    with private_directory() as directory:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | FLAGS, 0o600, dir_fd=directory)
-        if not lock(file):
-            os.close(file)
-            return None
-        os.ftruncate(file, 0)
-        return file
+    file = OwnFile(name.removesuffix(SUFFIX), SUFFIX)
+    return file if file.is_held else None
 
 
-def release(name: str, file: int) -> None:
-    """Remove the file of this process, which is the store and ends, unless another one has a file of this name."""
-    with suppress(ScalerError, FileNotFoundError), private_directory() as directory:
-        if os.path.samestat(os.stat(name, dir_fd=directory, follow_symlinks=False), os.fstat(file)):
-            os.unlink(name, dir_fd=directory)
-
-
-def publish(file: int, store: RunningStore) -> None:
+def publish(file: OwnFile, store: RunningStore) -> None:
     """Let agents find this process."""
-    os.pwrite(file, json.dumps(store).encode(), 0)
+    file.publish(json.dumps(store).encode())

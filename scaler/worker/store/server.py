@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
@@ -46,8 +47,10 @@ from scaler.protocol.messages import (
     StoresChanged,
     Welcome,
 )
+from scaler.registry import OwnFile
 from scaler.security.keys import Entry, KeyPair, new_key_pair
 from scaler.worker.credential import own_access
+from scaler.worker.store import place
 from scaler.worker.store.spilling import spill_space
 
 LINGER_SECONDS = 5.0
@@ -141,6 +144,12 @@ class HostStoreServer(StorageServer):
         self._report_seconds = REPORT_SECONDS
         self._report_at = self._loop.time() + REPORT_SECONDS
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
+        self._file: OwnFile | None = None
+
+    def publish(self, file: OwnFile) -> None:
+        """Let the agents of this host find the store by a file."""
+        place.publish(file, place.RunningStore(self.addresses[0], self.peer.hex(), os.getpid()))
+        self._file = file
 
     def close(self) -> None:
         """Say Goodbye to all, and let go of all objects."""
@@ -205,6 +214,8 @@ class HostStoreServer(StorageServer):
 
     def _look(self) -> None:
         """End when no worker needs this store any more; report now and then."""
+        if self._file is not None:
+            self._file.refresh()
         now = self._loop.time()
         self._look_timer = self._loop.call_later(LOOK_SECONDS, self._look)
         if now >= self._report_at:

@@ -19,6 +19,7 @@ from scaler.config.worker import WorkerConfig
 from scaler.errors import ScalerError
 from scaler.processes import end_others_born_with
 from scaler.protocol.messages import UnitState
+from scaler.registry import OwnFile
 from scaler.security.keys import KeyPair
 from scaler.security.run import FoundKeys, publish
 from scaler.worker_manager.backend import ENDED, ENDED_SHOWN, Capacity
@@ -45,8 +46,8 @@ class HostWatcher:
         """Requests to start a unit so far. The manager has sent later ones if a unit of it is not listed."""
         self._refused: deque[tuple[str, str, str]] = deque(maxlen=ENDED_SHOWN)
         self._published: list[dict[str, Any]] = []
-        self._keys: list[int] = []
-        """Files with the keys, which units find while the files are open."""
+        self._keys: list[OwnFile] = []
+        """Files with the keys, which units find until the files are closed."""
         self._written = ""
         """The last line."""
         self._outgoing = b""
@@ -73,6 +74,8 @@ class HostWatcher:
                     self._end()
             if time.monotonic() - received_at > self._silence_seconds:
                 self._end()
+            for file in self._keys:
+                file.refresh()
             units = self._agents.list()
             rows = [(unit.unit_id, unit.state.value, unit.reason) for unit in units] + list(self._refused)
             self._write(f"units {json.dumps({'started': self._started, 'units': rows})}")
@@ -110,7 +113,7 @@ class HostWatcher:
             made = [publish(row["addresses"], FoundKeys(row["server"], KeyPair(*row["own"]))) for row in rows]
             self._keys, old = made, self._keys
             for file in old:
-                os.close(file)
+                file.close()
 
     def _end(self) -> None:
         if not self._is_ending:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from pathlib import Path
 
 import pytest
 
-from scaler.registry import RUNTIME_DIRECTORY_VARIABLE
+from scaler.registry import RUNTIME_DIRECTORY_VARIABLE, OwnFile
 from scaler.worker.store import place
 
 NAME = "host" + place.SUFFIX
@@ -19,7 +19,7 @@ def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(RUNTIME_DIRECTORY_VARIABLE, str(tmp_path))
 
 
-def started(store: place.RunningStore) -> int:
+def started(store: place.RunningStore) -> OwnFile:
     file = place.take(NAME)
     assert file is not None
     place.publish(file, store)
@@ -31,24 +31,35 @@ def test_one_process_at_a_time_is_the_store_of_a_host() -> None:
     file = started(FIRST)
     assert place.take(NAME) is None
     assert place.find(NAME) == FIRST
-    place.release(NAME, file)
+    file.close()
     assert place.find(NAME) is None
-    os.close(file)
 
 
 def test_a_store_whose_file_was_removed_leaves_that_of_the_next_one(tmp_path: Path) -> None:
     first = started(FIRST)
     (tmp_path / "scaler" / NAME).unlink()
     second = started(SECOND)
-    place.release(NAME, first)
+    first.close()
     assert place.find(NAME) == SECOND
-    place.release(NAME, second)
+    second.close()
     assert place.find(NAME) is None
-    os.close(first)
-    os.close(second)
 
 
 def test_the_file_of_a_store_that_was_killed_is_taken_by_the_next_one() -> None:
-    os.close(started(FIRST))
+    started(FIRST).close(is_parents=True)  # keeps the file
     assert place.find(NAME) is None
-    os.close(started(SECOND))
+    started(SECOND).close()
+
+
+def test_a_store_is_found_again_after_a_cleaner_has_removed_its_file(tmp_path: Path) -> None:
+    store = started(FIRST)
+    shutil.rmtree(tmp_path / "scaler")
+    assert place.find(NAME) is None
+    store.refresh()
+    assert place.find(NAME) == FIRST
+    (tmp_path / "scaler" / NAME).unlink()
+    other = started(SECOND)
+    store.refresh()
+    assert place.find(NAME) == SECOND
+    store.close()
+    other.close()
