@@ -179,6 +179,8 @@ class ClientLoop:
         """When `_maintain` was called last, and found a connection that was no relic of before a stall."""
         self._output = OutputStreams(as_text=True)
         """What tasks with `stream_output` write. The thread of this loop never waits for a reader."""
+        self._has_printed = False
+        """Tasks have written since the last flush."""
         self._questions = Questions(lambda question: self._call(self._ask_scheduler, question))
         self._connected: Future[None] = Future()
         self._connector: Connector | None = None
@@ -444,7 +446,9 @@ class ClientLoop:
                     inputs.append(message)
                 case Received(message=Finished() as message):
                     inputs.append(message)
-                    self._output.flush()  # what a task has printed comes before its result
+                    if self._has_printed:  # what a task has printed comes before its result
+                        self._has_printed = False
+                        self._output.flush()
                     resolved += self._load(message)
                 case Received(message=message):
                     self._received(message)
@@ -579,6 +583,7 @@ class ClientLoop:
                 self.futures.started(ids)
             case Output(is_stderr=is_stderr, text=text):
                 self._output.write(STDERR if is_stderr else STDOUT, text)
+                self._has_printed = True
             case ObjectsMissing(ids):
                 self._restoring.ask(ids)
             case Notice(text):

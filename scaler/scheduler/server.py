@@ -377,7 +377,7 @@ class SchedulerServer:
                 changes.append(event)
                 continue
             self._received[type(event.message).__name__] += 1
-            if may_wait(event.message):
+            if isinstance(event.message, Inquiry) and may_wait(event.message):
                 questions.append(event)
         if changes:
             self._audit.add(changes, time.time())

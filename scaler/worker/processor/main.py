@@ -386,7 +386,15 @@ class _Processor:
                 self._undo(error)
             outcome, payload = failure_of(error, spec.is_to_retry)
             calls = calls_of(error)
-        if self._restorer.is_changed or self._restorer.has_other_streams():
+        stdin, stdout, stderr = self._restorer.streams
+        if (
+            self._restorer.is_changed
+            or sys.stdout is not stdout
+            or sys.stderr is not stderr
+            or sys.stdin is not stdin
+            or stdout.closed
+            or stderr.closed
+        ):
             self._restorer.restore()
         if self._printing.has_partial_line:
             self._printing.flush()

@@ -41,7 +41,7 @@ class StateRestorer:
         self._undo: dict[object, Callable[[], object]] = {}
         self._tee = tee
         self._on_drop = on_drop
-        self._streams = [sys.stdin, sys.stdout, sys.stderr]
+        self.streams = [sys.stdin, sys.stdout, sys.stderr]
         self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_COPY) for number in range(3)]
         self._note(os, "chdir", self._directory)
         self._note(os, "fchdir", self._directory)
@@ -64,7 +64,7 @@ class StateRestorer:
 
     def has_other_streams(self) -> bool:
         """Tell whether the running task has replaced or closed a standard stream."""
-        stdin, stdout, stderr = self._streams
+        stdin, stdout, stderr = self.streams
         return (
             sys.stdout is not stdout
             or sys.stderr is not stderr
@@ -88,12 +88,12 @@ class StateRestorer:
 
     def _restore_streams(self) -> None:
         for number, name in ((1, "stdout"), (2, "stderr")):
-            stream = self._streams[number]
+            stream = self.streams[number]
             if stream is None or stream.closed:
-                stream = self._streams[number] = lossy_stream(number, self._on_drop)
+                stream = self.streams[number] = lossy_stream(number, self._on_drop)
                 self._tee(number == 2, stream)
             setattr(sys, name, stream)
-        sys.stdin = self._streams[0]
+        sys.stdin = self.streams[0]
 
     def _note(self, module: ModuleType, name: str, before: Before) -> None:
         """Have a function of a module note what it changes. What pickles it by name finds the same one."""
