@@ -108,6 +108,7 @@ class InProcessLoop(ClientLoop):
         self.cached = Uncached(self.futures)
         self.copies = ResultCopies(self.futures, lambda *_: None, lambda _: None)
         self._functions: WeakKeyDictionary[FunctionReference, Fresh[Callable[..., Any]]] = WeakKeyDictionary()
+        """Functions that no call is using."""
         self._objects: WeakKeyDictionary[RemoteReference, Parts] = WeakKeyDictionary()
 
     @property
@@ -177,8 +178,12 @@ class InProcessLoop(ClientLoop):
         meter = Meter()
         began = time.perf_counter_ns()
         _thread.depth += 1
+        reference = template.functions[0]
+        fresh = self._functions.pop(reference, None)  # a call in another thread at the same time loads its own
+        if fresh is None:
+            fresh = self._loader(reference, serializer)
         try:
-            function = self._function(template.functions[0], serializer).get()
+            function = fresh.get()
             parts = self._objects[cast("ObjectUpload", references[-1])] if is_stored(payload) else parts_of(payload)
             args, kwargs = load_arguments(parts, lambda index: self._value(references[index], serializer), serializer)
             with meter if template.spec.profiling else nullcontext():
@@ -192,15 +197,13 @@ class InProcessLoop(ClientLoop):
             value, error = load_outcome(*failure_of(raised), serializer)
         finally:
             _thread.depth -= 1
+            self._functions[reference] = fresh
         duration_us = (time.perf_counter_ns() - began) // 1000
         return value, error, (duration_us, meter.cpu_us, meter.peak_bytes) if template.spec.profiling else duration_us
 
-    def _function(self, reference: FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
-        function = self._functions.get(reference)
-        if function is None:
-            parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
-            function = self._functions[reference] = Fresh(lambda: load_function(parts, serializer))
-        return function
+    def _loader(self, reference: FunctionReference, serializer: Serializer | None) -> Fresh[Callable[..., Any]]:
+        parts = parts_of(reference.payload) if reference.upload is None else self._objects[reference.upload]
+        return Fresh(lambda: load_function(parts, serializer))
 
     def _value(self, reference: Reference, serializer: Serializer | None) -> Any:
         """Return a copy of a value that a task needs: tasks see no changes that others make."""

@@ -10,8 +10,10 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -319,6 +321,28 @@ def test_calls_in_this_process_share_nothing_but_classes(
     with Client(processes=False) as client:
         assert [list(client.submit(names[call[0]], item).result()) for item in items] == expected
     assert state(names) == before
+
+
+def test_calls_in_threads_of_this_process_share_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    meeting: Any = ModuleType("meeting")
+    meeting.wait = threading.Barrier(2, timeout=10).wait
+    monkeypatch.setitem(sys.modules, "meeting", meeting)
+    names = program()
+    exec(
+        """
+def meet(x):
+    import meeting
+    meeting.wait()
+    items.append(x)
+    meeting.wait()
+    return items
+""",
+        names,
+    )
+    with Client(processes=False) as client, ThreadPoolExecutor(2) as threads:
+        for _ in range(2):
+            calls = [threads.submit(lambda: client.submit(names["meet"], 2).result()) for _ in range(2)]
+            assert [call.result() for call in calls] == [[1, 2]] * 2
 
 
 @pytest.mark.parametrize("chunk_size", [None, 1, 2])
