@@ -562,7 +562,7 @@ class Tasks:
             errors.texts.pop()
         errors.texts.append(error)
         if failure:
-            self.end(task, Outcome.WORKER_LOST, f"{failure}: {'; '.join(errors.texts)}".encode())
+            self.end(task, Outcome.WORKER_LOST, f"{failure}\n{together(errors.texts)}".encode())
         elif self._outbox.is_watched:
             self._outbox.publish(TaskRetried(task, number, worker.name, error))
         return not failure

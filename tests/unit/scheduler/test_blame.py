@@ -32,7 +32,7 @@ def test_of_tasks_that_were_lost_together_only_the_one_that_takes_workers_down_a
     assert loses_workers(cluster, client, culprit) == 3
     outcome, text = cluster.outcomes(client)[culprit]
     assert outcome is Outcome.POISON
-    assert b"with 4 tasks that may have been running; attempt 2" in text
+    assert b"with 4 tasks that may have been running\nattempt 2" in text
     assert b"attempt 3, alone: worker manager-3 (host, pid 1) was killed" in text
     others = [cluster.outcome(client, task) for task in tasks if task != culprit]
     assert others == [Outcome.SUCCESS] * 3, "its neighbours were not charged, with one retry each"
@@ -137,10 +137,12 @@ def test_a_task_that_takes_longer_than_units_live_fails_and_says_what_it_needs()
     run_until_the_time_limit(cluster, "last", task)
     outcome, payload = cluster.outcomes(client)[task]
     assert outcome is Outcome.WORKER_LOST
-    assert payload.decode().startswith(
+    why, *attempts = payload.decode().splitlines()
+    assert why == (
         "the cluster ended 3 attempts at the task at the time limit of its unit (1 minute), and the task runs for more "
-        "than 71 s: raise the time limit of units (slurm_time_minutes), or split the task: attempt 1: worker m-1 "
+        "than 71 s: raise the time limit of units (slurm_time_minutes), or split the task"
     )
+    assert [each.partition(" (")[0] for each in attempts] == [f"attempt {n}: worker m-{n}" for n in (1, 2, 3)]
     assert "it failed just now on worker m-3: the cluster ended 3 attempts" in explain(cluster.state, task, cluster.now)
 
 
