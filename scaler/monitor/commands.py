@@ -30,7 +30,7 @@ from scaler.config.monitors import TopConfig
 from scaler.errors import RefusedError, UsageError
 from scaler.grammar import counted
 from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.history_lines import Shown, shown, shown_of
+from scaler.monitor.history_lines import Shown, folded, shown, shown_of
 from scaler.monitor.history_lines import line as history_line
 from scaler.monitor.profiles import show_profile
 from scaler.monitor.rows import view
@@ -224,7 +224,7 @@ def _print_files(directory: Path, request: HistoryRequest) -> None:
 
 
 def _print_history(rows: Iterable[Shown], *, as_json: bool) -> None:
-    for row in rows:
+    for row in rows if as_json else folded(rows):
         sys.stdout.write(history_line(row, as_json=as_json) + "\n")
 
 
