@@ -17,7 +17,7 @@ import zmq
 
 SCHEMA = capnp.load(str(Path(__file__).parents[2] / "scaler/protocol/scaler.capnp"))
 HEADER = struct.Struct("<II16sQQ")
-PROTOCOL = 3
+PROTOCOL = 4
 INLINE_BYTES = 32 * 1024
 JSON, MSGPACK = 6, 7
 WAIT_SECONDS = 30
@@ -127,7 +127,7 @@ class TaskFailedError(Exception):
         self.type, self.text, self.traceback = "", payload.decode("utf-8", "replace"), ""
         if outcome == 1:
             tag, version, *sizes = struct.unpack_from("<BB3I", payload)
-            assert (tag, version) == (4, 2)
+            assert (tag, version) == (4, 3)
             ends = [14, *itertools.accumulate(sizes, initial=14)][1:]
             self.type, self.text, self.traceback = (
                 payload[begin:end].decode() for begin, end in itertools.pairwise(ends)
