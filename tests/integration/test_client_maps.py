@@ -347,7 +347,7 @@ def test_what_cannot_be_mapped_is_refused(client: Client) -> None:
             method(double)
         with pytest.raises(UsageError, match="to call, and 3 is not"):
             method(3, [1])  # type: ignore[arg-type]
-        with pytest.raises(TypeError, match="iterable"):
+        with pytest.raises(UsageError, match=f"iterable 1 of {method.__name__} is 3, and must be iterable"):
             method(double, 3)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"item 1 of starmap is 5"):
         client.starmap(add, [(1, 2), 5])  # type: ignore[list-item]

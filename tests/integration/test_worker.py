@@ -124,7 +124,7 @@ def explode(kind: str) -> Any:
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
-        ("unpicklable", RemoteError),
+        ("unpicklable", UnpicklableError),
         ("unprintable", BaseException),
         ("exit", SystemExit),
         ("interrupt", KeyboardInterrupt),
