@@ -17,6 +17,7 @@ import pytest
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.interpreter import HASH_SEED_VARIABLE
 from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.aws import AwsEmulator
 from scaler.testing.soamapi import StandIn, api
@@ -137,8 +138,9 @@ def document_of_agent(agent: psutil.Process) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_units_are_told_all_that_their_manager_was_told(
-    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path
+    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
     logging = tmp_path / "logging.json"
     logging.write_text('{"version": 1}')
     values: dict[str, Any] = {
@@ -166,7 +168,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         document = document_of(backend, unit_id, aws)
         backend.stop([unit_id])
     told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
-    expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2"}
+    expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2", "hash_seed": "7"}
     if kind in ELSEWHERE:  # files of the manager's machine are none of a container's
         expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     else:

@@ -412,6 +412,8 @@ EFFECTS: dict[type, dict[str, str]] = {
         "gpus": "integration/test_task_resources.py::"
         "test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice",
         "stop_grace_seconds": WORKERS + "test_a_worker_that_is_told_to_end_gives_its_task_so_long",
+        "hash_seed": "integration/test_interpreters.py::"
+        "test_all_workers_have_one_hash_seed_unless_their_operator_chose_another",
     },
     LauncherConfig: {
         **seen_by(FILE_IS_STARTED, "object_storage_server scheduler worker_managers name"),
