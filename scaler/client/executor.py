@@ -56,15 +56,17 @@ class ScalerExecutor(Executor):
         session: str | None = None,
         compression: str | None = None,
         processes: bool = True,
+        n_workers: int | None = None,
         task_options: OptionKeywords | None = None,
         **options: Unpack[TaskKeywords],
     ) -> None:
         """Use `client`, which stays open at `shutdown`, or make one with the arguments that are `Client`'s.
 
         max_workers: the number of workers that other libraries see, and divide their work by; by default the number of
-        CPUs here. It limits nothing. options: of each call, as in `submit_verbose`. Those whose names are a client's
-        own arguments here (`timeout_seconds`, `name`, `profiling`, `stream_output`) are given in the dict task_options,
-        or by `client.executor(timeout_seconds=5)`. Raises UsageError, and what `Client` raises.
+        CPUs here. It limits nothing: a new local cluster starts n_workers. options: of each call, as in
+        `submit_verbose`. Those whose names are a client's own arguments here (`timeout_seconds`, `name`, `profiling`,
+        `stream_output`) are given in the dict task_options, or by `client.executor(timeout_seconds=5)`. Raises
+        UsageError, and what `Client` raises.
         """
         if client is not None and not isinstance(client, Client):
             raise UsageError(f"an executor takes a Client, or address=...; {client!r} is neither")
@@ -76,6 +78,9 @@ class ScalerExecutor(Executor):
         if not processes:
             given["processes"] = False
             changed.append("processes")
+        if n_workers is not None:
+            given["n_workers"] = n_workers
+            changed.append("n_workers")
         if client is not None and changed:
             raise UsageError(
                 f"{', '.join(changed)}: is for a client that the executor makes; give it to the Client instead"
