@@ -118,7 +118,7 @@ class RemoteTraceback(Exception):  # noqa: N818 (it is shown to users under this
             return f"{frame[0]}    {line}\n" if line else frame[0]
 
         text = re.sub(r'^  File "(.+)", line (\d+), in .+\n(?!    )', with_source, self.text, flags=re.MULTILINE)
-        return f"{self.where}\n\n{text.rstrip()}"
+        return f"{self.where}\n\n{text.rstrip() or '(no frames of user code: built-in code or Scaler raised it)'}"
 
 
 class RemoteError(TaskError):

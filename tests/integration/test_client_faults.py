@@ -6,6 +6,7 @@ import asyncio
 import gc
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -550,7 +551,11 @@ def test_a_program_that_ends_without_disconnecting_ends_cleanly(scheduler: RigSc
     program = "import sys; from scaler import Client; c = Client(sys.argv[1]); f = c.submit(abs, 1); print('end')"
     process = run_program(program, scheduler.address)
     output, errors = process.communicate(timeout=10)
-    assert (process.returncode, output, errors) == (0, "end\n", "")
+    assert (process.returncode, output) == (0, "end\n")
+    dropped = (
+        rf"scaler: dropped 1 unfinished task of client \w+ at {re.escape(scheduler.address)}, abs \(\w+\) first; .*\n"
+    )
+    assert re.fullmatch(dropped, errors)
 
 
 def test_ctrl_c_interrupts_a_wait_for_a_result(scheduler: RigScheduler) -> None:

@@ -63,6 +63,7 @@ def test_a_requirement_that_nothing_offers_is_said_once_on_stderr(
             for number, capability in enumerate(sys.stdin):
                 gpu = client.submit_verbose(abs, (-1,), capabilities={"gpu": 4}, priority=number)
                 other = client.submit_verbose(abs, (-1,), capabilities={capability.strip(): None})
+            client.clear()
     """
     said = (
         "scaler: tasks that need {} wait: no worker offers {}, and no worker manager could start one that does: "
@@ -248,7 +249,11 @@ def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClu
 @pytest.mark.parametrize(
     ("call", "before", "after"),
     [
-        ("client.map(work, 5)", "", "TypeError: 'int' object is not iterable\n"),
+        (
+            "client.map(work, 5)",
+            "",
+            "scaler.errors.UsageError: iterable 1 of map is 5, and must be iterable, such as a list\n",
+        ),
         (
             "client.map(work, items())",
             "",
@@ -268,7 +273,7 @@ def test_the_loops_that_run_coroutines_are_in_no_traceback(cluster: SchedulerClu
         ("Client('', retries=1)", "", "TypeError: Client.__init__() got an unexpected keyword argument 'retries'\n"),
         (
             "client.submit(len, 5).result()",
-            "scaler.errors.RemoteTraceback: \n\nTypeError: object of type 'int' has no len()\n",
+            "scaler.errors.RemoteTraceback: \n\n(no frames of user code: built-in code or Scaler raised it)\n",
             "TypeError: object of type 'int' has no len()\n",
         ),
         (
