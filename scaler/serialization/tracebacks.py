@@ -71,13 +71,13 @@ def hiding_frames(function: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 def user_traceback(error: BaseException) -> str:
-    """Return the text of a traceback, and of those of its causes, without Scaler's frames; empty if no frame is left.
+    """Return the text of a traceback, and of those of its causes, without Scaler's frames.
 
-    Without frames, it would repeat the text of the exception.
+    If no frame is left, only the notes: a traceback would repeat the text of the exception.
     """
     hide_frames(error)
     if not any(each.__traceback__ for each in causes(error)):
-        return ""
+        return "".join(f"{note}\n" for note in getattr(error, "__notes__", ()))
     return "".join(traceback.format_exception(error))
 
 
