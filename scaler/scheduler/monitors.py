@@ -1,7 +1,7 @@
 """The monitors' port: sends status and events to monitors, and takes their questions.
 
 Monitors cost the scheduler bounded memory and time, whatever they do: a report is made once for all of them, and left
-out for a monitor that has not taken the earlier ones. A client connects here to ask, as `scaler explain` does.
+out for a monitor that has not taken the earlier ones. `scaler explain` connects here with a client's key to ask.
 Events are sent soon while there are few, and with the next status while there are many.
 """
 
@@ -23,6 +23,7 @@ from scaler.net.transport import Report
 from scaler.net.versions import check_versions
 from scaler.protocol.messages import (
     CLIENTS,
+    ClientDetails,
     Hello,
     Inquiry,
     MonitorEvents,
@@ -143,7 +144,8 @@ class Monitors:
         refused = check_versions(hello)
         if refused is not None:
             return refused
-        if hello.role not in (Role.MONITOR, *CLIENTS):
+        # A client that submits tasks greets with details, and a peer with a client's key that only asks, with none.
+        if hello.role not in (Role.MONITOR, *CLIENTS) or isinstance(hello.details, ClientDetails):
             return Refused(RefusalReason.ROLE, f"this is the monitors' address; {hello.role}s do not belong here")
         if len(self._monitors) + len(self._clients) >= MAX_MONITORS and peer not in self._monitors | self._clients:
             return Refused(RefusalReason.LIMIT, f"the scheduler has MAX_MONITORS = {MAX_MONITORS} monitors already")

@@ -132,8 +132,8 @@ def test_every_command_that_a_server_with_keys_refuses_says_why_and_what_to_do(
         case "--insecure-no-auth":
             flags, texts = (proof,), NEEDS_KEYS
         case "another role's":
-            flags = ("--credentials", str(path) if path.exists() else cluster.credential("stranger"))
-            texts = (f"the key stranger is for the role client, not {_role(words)}",)
+            flags = ("--credentials", str(path) if path.exists() else cluster.credential("stranger", "worker"))
+            texts = (f"the key stranger is for the role worker, not {_role(words)}",)
     assert_refused(words, cluster.far, flags, texts, tmp_path, monkeypatch)
 
 

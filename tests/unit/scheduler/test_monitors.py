@@ -15,6 +15,7 @@ from scaler.net.connection import Broken, Closed, ListenerEvent, Opened, Receive
 from scaler.net.identity import LOCAL, Identity
 from scaler.net.versions import own_hello
 from scaler.protocol.messages import (
+    ClientDetails,
     Explain,
     Explained,
     FindHistory,
@@ -365,11 +366,13 @@ def test_a_monitor_whose_connection_breaks_is_forgotten_after_its_lease_and_not_
     assert not port.is_watched
 
 
-def test_only_monitors_and_clients_are_let_in_and_not_too_many() -> None:
+def test_only_monitors_and_clients_that_ask_are_let_in_and_not_too_many() -> None:
     port = Port()
-    stranger = port.admit(ALICE, own_hello(Role.MANAGER), LOCAL)
-    assert isinstance(stranger, Refused)
-    assert stranger.reason is RefusalReason.ROLE
+    for hello in (own_hello(Role.MANAGER), own_hello(Role.CLIENT, ClientDetails("submits"))):
+        stranger = port.admit(ALICE, hello, LOCAL)
+        assert isinstance(stranger, Refused)
+        assert stranger.reason is RefusalReason.ROLE
+    assert isinstance(port.admit(ALICE, own_hello(Role.CLIENT), LOCAL), Welcome)
     port.come(*(number.to_bytes(8, "big") for number in range(MAX_MONITORS)))
     one_more = port.admit(ALICE, own_hello(Role.MONITOR), LOCAL)
     assert isinstance(one_more, Refused)
