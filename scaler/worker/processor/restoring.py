@@ -195,7 +195,8 @@ def _wakeup(*_: object, **__: object) -> tuple[object, Callable[[], object]]:
 
 
 def _mask(*_: object) -> tuple[object, Callable[[], object]] | None:
-    if threading.current_thread() is not threading.main_thread():  # each thread has a mask of its own
+    # Each thread has a mask of its own. `current_thread` would list a thread that `threading` does not know.
+    if threading.get_ident() != threading.main_thread().ident:
         return None
     change = signal.pthread_sigmask.__wrapped__  # type: ignore[attr-defined]
     return "mask", partial(change, signal.SIG_SETMASK, change(signal.SIG_BLOCK, ()))
