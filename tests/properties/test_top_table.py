@@ -146,18 +146,18 @@ def test_the_four_panels_fit_in_80_columns_and_say_what_is_cut() -> None:
 
 def test_counts_are_by_function_client_and_manager() -> None:
     model = model_of(
-        functions=[{"name": "reprice", "queued": 1204, "running": 3, "ended": 99, "failed": 1}],
+        functions=[{"name": "reprice", "queued": 1204, "running": 3, "ended": 99, "failed": 1, "cancelled": 20}],
         clients=[{"id": "0123456789abcdef", "name": "", "queued": 5}],
         managers=[{"id": "fleet", "desired": 5, "running": 2, "trouble": "no quota"}],
     )
     _calls, functions, clients, managers = panels.sides(model.status)
     assert functions.lines(38, 2) == [
-        "functions  queued    run  ended failed",
-        "reprice     1,204      3     99      1",
+        "functions  queued    run   done failed",
+        "reprice     1,204      3     78      1",
     ]
     assert clients.pairs[0][0] == "01234567"
     assert managers.pairs == [("fleet", "2 of 5 (!)")]
-    assert functions.lines(38, 1) == ["functions  queued    run  ended failed"]
+    assert functions.lines(38, 1) == ["functions  queued    run   done failed"]
 
 
 def test_of_ten_thousand_workers_it_is_said_how_many_are_listed() -> None:

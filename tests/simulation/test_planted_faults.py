@@ -40,8 +40,8 @@ FAULTS: dict[str, tuple[type, str, str, str, str]] = {
     "a task of a lost worker that was only queued there is forgotten": (
         Tasks,
         "worker_lost",
-        "else:\n                unstarted.append(task)",
-        "else:\n                pass",
+        "unstarted.append(task)",
+        "unstarted.extend([task] * may_have_run)",
         "recalled from a lost worker|is on a lost worker|not among its worker's tasks",
     ),
     "a task is tried once more often than its retries allow": (
