@@ -458,7 +458,7 @@ class Work:
         tasks = f"{counted(self.tasks, 'task')} of {work}"
         each = seconds_text(self.assumed_seconds / self.unmeasured_tasks) if self.unmeasured_tasks else ""
         if self.unmeasured_tasks == self.tasks:
-            return f"{tasks}, not measured yet, assuming {each} each"
+            return f"{tasks}, not measured yet, assuming {each} each" if each else tasks
         rest = f", {self.unmeasured_tasks:,} of them not measured yet, assuming {each} each" if each else ""
         return f"{seconds_text(self.seconds)} of work in {tasks}{rest}"
 
