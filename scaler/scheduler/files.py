@@ -19,7 +19,7 @@ MAX_WAITING = 1_000
 """Writes of one file that wait for the disk. Further records are lost, and counted."""
 CLOSE_SECONDS = 1.0
 """How long the end of the scheduler waits for the disk."""
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+_FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)  # Windows has neither
 _T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 

@@ -27,6 +27,8 @@ from scaler.serialization.tracebacks import MAX_CAUSES
 
 _HEAP_TYPE = 1 << 9
 """Flag of classes that were made at run time: by a class statement, or by a C extension."""
+MAX_TEXT_CHARACTERS = 10_000
+"""Longest text that stands in for an exception that cannot be loaded."""
 _UNSET = object()
 _Fields = dict[str, Any]
 Graph = list[tuple[Any, ...]]
@@ -146,8 +148,21 @@ class _Packer:
                 stand_in = RemoteError(type_name, f"{text} (the exception itself cannot be pickled: {describe(error)})")
                 made, state, notes = self._dumps(stand_in, stand_in), b"", []
             depths += [depths[number]] * (len(self._found) - len(depths))
-            texts = type_and_text(exception)
-            nodes.append(tuple(_Node(*texts, made, state, notes, cause, context, exception.__suppress_context__)))
+            type_name, text = type_and_text(exception)
+            nodes.append(
+                tuple(
+                    _Node(
+                        type_name,
+                        text[:MAX_TEXT_CHARACTERS],
+                        made,
+                        state,
+                        notes,
+                        cause,
+                        context,
+                        exception.__suppress_context__,
+                    )
+                )
+            )
         return nodes
 
     def _number(self, exception: BaseException) -> int:
