@@ -60,6 +60,7 @@ def test_over_the_whole_table_it_is_nearly_as_fast_as_all_units_from_the_start_f
     assert max(whole.cost, whole.cost_of_sums) <= 0.60
 
 
+@pytest.mark.timeout(180)
 def test_the_default_policy_is_about_as_fast_as_dasks_rule_costs_less_and_never_flaps() -> None:
     found = [duel(DEFAULT, DASK, NAMES[name], startup) for name, startup in AGAINST_DASK]
     assert [each.workload.name for each in found if each.makespan > 1.05] == []
