@@ -13,6 +13,7 @@ import pytest
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.config.worker_managers import PROCESSOR_SETTINGS
 from scaler.errors import UsageError
+from scaler.interpreter import HASH_SEED_VARIABLE
 from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.kubernetes import KubernetesEmulator
 from scaler.worker_manager.backend import BackendError
@@ -31,7 +32,10 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
         yield found
 
 
-def test_units_are_told_all_that_their_manager_was_told(standin: StandInSite, tmp_path: Path) -> None:
+def test_units_are_told_all_that_their_manager_was_told(
+    standin: StandInSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
     values: dict[str, Any] = {
         "insecure_no_auth": True,
         "compression": "off",
@@ -58,7 +62,7 @@ def test_units_are_told_all_that_their_manager_was_told(standin: StandInSite, tm
         [pod] = standin.objects("pods")
     variables = {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
     told = WorkerConfig.from_json(variables[WORKER_CONFIG_VARIABLE])
-    expected = {**values, "worker_manager_id": "m", "scheduler_address": "tcp://192.0.2.1:2"}
+    expected = {**values, "worker_manager_id": "m", "scheduler_address": "tcp://192.0.2.1:2", "hash_seed": "7"}
     expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
     assert {key: getattr(told, key) for key in expected} == expected
     keys = {item.name for item in dataclasses.fields(WorkerConfig)} - OF_THE_UNIT
