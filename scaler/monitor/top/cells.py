@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
-_NO_WIDTH = {"Mn", "Me", "Cf", "Cc"}
+_NO_WIDTH = {"Mn", "Mc", "Me", "Cf", "Cc"}
 _WIDE = {"W", "F"}
 
 
