@@ -155,7 +155,7 @@ def unpicklable(what: str, value: object, error: Exception) -> SerializationErro
 
     what: the value's display text. error: what pickling the whole value raised.
     """
-    from scaler.serialization.culprits import find_culprit  # noqa: PLC0415 (most processes meet no such error)
+    from scaler.serialization.unpicklable_members import find_culprit  # noqa: PLC0415 (most processes meet no such error)
 
     path, culprit, found = find_culprit(value, error)
     return cannot_serialize(f"{what} at {path}" if path else what, culprit, found)
