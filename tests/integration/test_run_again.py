@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import pickle
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,6 +36,13 @@ def total(path: str, *blobs: bytes) -> int:
         print("nothing at", path)
         raise FileNotFoundError(f"no market data, {len(blobs)} blobs")
     return sum(map(len, blobs))
+
+
+def fail_behind(gate: str) -> None:
+    """Fail once there is this file."""
+    while not Path(gate).exists():
+        threading.Event().wait(0.01)
+    raise FileNotFoundError("no market data")
 
 
 def made(size: int) -> bytes:
@@ -208,7 +216,9 @@ def test_an_input_that_is_gone_is_named() -> None:
         storage.close()
 
 
-def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(cluster: SchedulerClusterCombo) -> None:
+def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(
+    cluster: SchedulerClusterCombo, tmp_path: Path
+) -> None:
     with Client(cluster.get_address()) as client:
         done = client.submit(made, 1)
         done.result()
@@ -217,10 +227,12 @@ def test_what_did_not_fail_or_never_ran_does_not_run_again_and_says_why(cluster:
             match=f"task {done.task_id.hex()} cannot run again: it ended .*; only a task that ran and failed can",
         ):
             client.run_again(done)
-        first = client.submit(total, "/nowhere")
+        first = client.submit(fail_behind, str(tmp_path / "gate"))
         blocked = client.submit(total, first)
+        assert client.explain(blocked), "the scheduler has the task"
+        (tmp_path / "gate").touch()
         blocked.exception()
-        with pytest.raises(UsageError, match=r"it did not run because its input total \(\w+\) failed"):
+        with pytest.raises(UsageError, match=r"it did not run because its input fail_behind \(\w+\) failed"):
             client.run_again(blocked)
         with pytest.raises(UsageError, match="'17' is no task id"):
             client.run_again("17")
