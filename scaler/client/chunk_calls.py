@@ -11,8 +11,7 @@ from scaler.errors import ObjectLostError, ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
-    Divisible,
-    Serializer,
+    ManyCalls,
     check_bytes,
     describe,
     dump_value,
@@ -29,8 +28,7 @@ from scaler.serialization.exceptions import (
     unpack_exception,
 )
 from scaler.serialization.loading import loading
-from scaler.serialization.separate import ATOMS, PackedValues, ValuePacker
-from scaler.serialization.snapshot import Fresh
+from scaler.serialization.separate import ATOMS, PackedValues, PickledFunction, ValuePacker
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
 from scaler.worker.processor.calling import finish
 
@@ -41,15 +39,11 @@ NONE_LEFT: Mapping[int, bool] = MappingProxyType({})
 class ChunkCalls:
     """The calls of one chunk, by position."""
 
-    def __init__(
-        self, function: Fresh[Callable[..., Any]], spread: bool, serializer: Serializer | None, items: Sequence[Any]
-    ) -> None:
-        """spread: each item is a tuple of arguments. serializer: makes arguments and results; then each item is a list
-        of serialized arguments.
-        """
-        self.function = function
+    def __init__(self, function: PickledFunction, spread: bool, items: Sequence[Any]) -> None:
+        """spread: each item is a tuple of arguments. With a user's serializer, each is a list of serialized ones."""
+        self.function = function.fresh
+        self.serializer = function.serializer
         self.spread = spread
-        self.serializer = serializer
         self.items = items
 
     def prepare(self, position: int) -> tuple[Callable[..., Any], Sequence[Any]]:
@@ -87,7 +81,7 @@ class ChunkCalls:
             return ""
 
 
-class ChunkResults(Sequence[Any], Divisible):
+class ChunkResults(Sequence[Any], ManyCalls):
     """The result of a chunk: one value per item; failures: position to payload of the exception, where one raised.
 
     left: positions of items that the client sends again, and whether such an item was called, and is tried again.

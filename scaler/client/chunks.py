@@ -15,17 +15,15 @@ from scaler.client.chunk_calls import ChunkCalls, ChunkResults, call_each, check
 from scaler.client.item_limits import ItemLimits, call_limited
 from scaler.errors import ScalerError, SerializationError, UsageError
 from scaler.serialization import (
-    Buffer,
     Serializer,
     dump_function,
     dump_value,
-    load_function,
     load_value,
     name_of,
 )
 from scaler.serialization.arguments import dump_arguments
-from scaler.serialization.separate import Items, outside, untouched
-from scaler.serialization.snapshot import Fresh, Unchanging
+from scaler.serialization.separate import Items, PickledFunction
+from scaler.serialization.snapshot import Unchanging
 
 TARGET_SECONDS = 0.01
 GROWTH = 8
@@ -83,46 +81,37 @@ class MapFunction(Unchanging):
     The function is pickled when this is made, and every call gets it as it was then.
     """
 
-    def __init__(
-        self,
-        parts: Sequence[Buffer],
-        name: str,
-        spread: bool,
-        serializer: Serializer | None,
-        limits: ItemLimits | None = None,
-    ) -> None:
-        """parts: the function's. spread: each item is a tuple of arguments. serializer: makes function, arguments, and
-        results; then each item is a list of serialized arguments. limits: None where no call has limits of its own.
+    def __init__(self, function: PickledFunction, name: str, spread: bool, limits: ItemLimits | None = None) -> None:
+        """spread: each item is a tuple of arguments. limits: None where no call has limits of its own.
+
+        With a user's serializer, each item is a list of serialized arguments.
         """
-        self.parts = parts = untouched(parts)
+        self.function = function
         self.__qualname__ = self.name = name
         self.functions: list[Callable[..., Any]] = []
         """The function itself, in the client."""
         self.spread = spread
-        self.serializer = serializer
         self.limits = limits
-        self.function = Fresh(lambda: load_function(parts, serializer))
 
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        parts = [outside(part, protocol) for part in self.parts]
-        return MapFunction, (parts, self.name, self.spread, self.serializer, self.limits)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MapFunction, (self.function, self.name, self.spread, self.limits)
 
     def __call__(self, items: Sequence[Any]) -> ChunkResults:
         """Return the results of a chunk. Raises ItemsFailedError."""
-        calls = ChunkCalls(self.function, self.spread, self.serializer, items)
+        calls = ChunkCalls(self.function, self.spread, items)
         if self.limits is None or len(items) == 1:  # a call alone has the limits of its task
             return checked(call_each(calls))
         return checked(call_limited(calls, self.limits))
 
     def calls(self, items: Sequence[Any]) -> Iterator[tuple[Callable[..., Any], Sequence[Any]]]:
         """Return function and arguments of each call, for those who make the calls themselves."""
-        calls = ChunkCalls(self.function, self.spread, self.serializer, items)
+        calls = ChunkCalls(self.function, self.spread, items)
         return (calls.prepare(position) for position in range(len(items)))
 
     def without_leaving(self) -> MapFunction:
         """Return the same for a chunk whose limits leave no items to the client."""
         limits = self.limits and self.limits._replace(leaves=False)
-        return MapFunction(self.parts, self.name, self.spread, self.serializer, limits)
+        return MapFunction(self.function, self.name, self.spread, limits)
 
 
 class ItemCall:
@@ -147,7 +136,8 @@ class ItemCall:
             raise UsageError(f"{verb} needs something to call, and {function!r} is not")
         self.name = name_of(function)
         self.verb = verb
-        self.function = MapFunction(dump_function(function, serializer), self.name, spread, serializer, limits)
+        pickled = PickledFunction(dump_function(function, serializer), serializer)
+        self.function = MapFunction(pickled, self.name, spread, limits)
         self.function.functions.append(function)
         self.has_limits = limits is not None
         self.is_plain = serializer is None

@@ -17,11 +17,11 @@ from scaler.client.options import Options
 from scaler.errors import ScalerError, SerializationError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Buffer, dump, dump_function, load, load_function, name_of, unpicklable
+from scaler.serialization import dump, dump_function, load, name_of, unpicklable
 from scaler.serialization.exceptions import PartFailedError
 from scaler.serialization.loading import loading
-from scaler.serialization.separate import ATOMS, outside, untouched
-from scaler.serialization.snapshot import Fresh, Unchanging
+from scaler.serialization.separate import ATOMS, PickledFunction
+from scaler.serialization.snapshot import Unchanging
 from scaler.worker.processor.calling import failure_of, finish
 
 POSITION_BITS = 32
@@ -58,7 +58,7 @@ class ChunkFunction(Unchanging):
     def __init__(self, functions: Sequence[Callable[..., Any]], options: Options, seconds: float) -> None:
         """seconds: when a chunk has run for so long, its other nodes become tasks of their own, with these options."""
         self.functions = functions
-        self._nodes = [ChunkNode(dump_function(each)) for each in functions]
+        self._nodes = [PickledFunction(dump_function(each)) for each in functions]
         self._options = options._replace(owner=None, call=0)
         self._seconds = seconds
         name = name_of(functions[0]) if len(functions) == 1 else counted(len(functions), "function")
@@ -101,7 +101,7 @@ class ChunkFunction(Unchanging):
             if is_plain and node.fresh.is_fixed:
                 value = finish(node.fresh.get()(*arguments))
             else:
-                value = finish(node.prepared(arguments)())
+                value = finish(_prepared(node, arguments)())
             if type(value) not in ATOMS:
                 is_plain = False
                 value = _changeable(value)
@@ -141,24 +141,14 @@ class ChunkedNode:
         return self.functions[0](*_copied([values[slot] for slot in program.slots]))
 
 
-class ChunkNode(Unchanging):
-    """A function of nodes in chunks. Each call gets it as it was pickled."""
-
-    def __init__(self, parts: Sequence[Buffer]) -> None:
-        self.parts = parts = untouched(parts)
-        self.fresh = Fresh(lambda: load_function(parts))
-
-    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        return ChunkNode, ([outside(part, protocol) for part in self.parts],)
-
-    def prepared(self, arguments: Sequence[Any]) -> Callable[[], Any]:
-        """Return the call with arguments of its own. Raises what unpickling raises."""
-        loading.begin()
-        try:
-            function = self.fresh.get()
-            return partial(function, *_copied(arguments))
-        finally:
-            loading.is_active = False
+def _prepared(node: PickledFunction, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """Return the call of a node, with arguments of its own. Raises what unpickling raises."""
+    loading.begin()
+    try:
+        function = node.fresh.get()
+        return partial(function, *_copied(arguments))
+    finally:
+        loading.is_active = False
 
 
 def _from_elsewhere(program: Program, inputs: Sequence[Any]) -> list[Any]:

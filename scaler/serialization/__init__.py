@@ -221,7 +221,7 @@ def check_bytes(serializer: Serializer, made: object) -> Buffer:
     raise SerializationError(f"{shown(serializer)}.serialize must return bytes, not {type(made).__name__}")
 
 
-class Divisible:
+class ManyCalls:
     """The values of several calls."""
 
     __slots__ = ()

@@ -23,10 +23,9 @@ from typing import Any, NamedTuple, cast
 
 from scaler.errors import RemoteError, RemoteTraceback
 from scaler.serialization import PLAIN_PICKLE_ERRORS, describe, modules_by_value
+from scaler.serialization.snapshot import HEAP_TYPE
 from scaler.serialization.tracebacks import MAX_CAUSES
 
-_HEAP_TYPE = 1 << 9
-"""Flag of classes that were made at run time: by a class statement, or by a C extension."""
 MAX_TEXT_CHARACTERS = 10_000
 """Longest text that stands in for an exception that cannot be loaded."""
 _UNSET = object()
@@ -287,7 +286,7 @@ class _Unpacker:
 def _native(kind: type[BaseException]) -> type[BaseException]:
     """Return the built-in exception class that lays out the memory of a class's instances."""
     base: Any = kind
-    while base.__flags__ & _HEAP_TYPE:
+    while base.__flags__ & HEAP_TYPE:
         base = base.__base__
     return cast("type[BaseException]", base)
 

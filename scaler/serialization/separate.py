@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
-from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, modules_by_value
+from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, Serializer, load_function, modules_by_value
 from scaler.serialization.arguments import current_inputs, using_inputs
-from scaler.serialization.snapshot import Fresh, is_found_by_name
+from scaler.serialization.snapshot import Fresh, Unchanging, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import PickleStream
@@ -36,11 +36,6 @@ def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
     The bytes are a pickle themselves.
     """
     return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
-
-
-def untouched(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Return parts that are loaded more than once: nothing that is loaded from them can write to them."""
-    return [memoryview(part).toreadonly() for part in parts]
 
 
 class ValuePacker:
@@ -185,6 +180,19 @@ class Items:
         for item in self.items:
             packer.add(item)
         return packer.__reduce_ex__(protocol)
+
+
+class PickledFunction(Unchanging):
+    """A function as it was pickled. Each call gets the function as it was then, from `fresh`."""
+
+    def __init__(self, parts: Sequence[Buffer], serializer: Serializer | None = None) -> None:
+        """serializer: the user's, if it has pickled the function."""
+        self._parts = parts = [memoryview(part).toreadonly() for part in parts]  # loaded again, so never written to
+        self.serializer = serializer
+        self.fresh = Fresh(lambda: load_function(parts, serializer))
+
+    def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        return PickledFunction, ([outside(part, protocol) for part in self._parts], self.serializer)
 
 
 class _Unpickler(pickle.Unpickler):

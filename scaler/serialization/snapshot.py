@@ -55,7 +55,7 @@ _REACHING = frozenset({
 })  # fmt: skip
 """Names through which a function could change what it takes along."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
-_HEAP_TYPE = 1 << 9
+HEAP_TYPE = 1 << 9
 """Flag of types that are made while a program runs, such as all classes in Python."""
 _MISSING = object()
 _T = TypeVar("_T")
@@ -253,7 +253,7 @@ def _leaves_alone(code: CodeType) -> bool:
 
 def is_found_by_name(value: object) -> bool:
     """Tell whether a function or class is an attribute of an importable module, so that pickles name it."""
-    if isinstance(value, type) and not value.__flags__ & _HEAP_TYPE:
+    if isinstance(value, type) and not value.__flags__ & HEAP_TYPE:
         return True  # made in C
     module, name = getattr(value, "__module__", None), getattr(value, "__qualname__", None)
     if not isinstance(module, str) or not isinstance(name, str) or module == "__main__" or _is_by_value(module):

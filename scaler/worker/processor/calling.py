@@ -15,7 +15,7 @@ from typing import Any
 from scaler.config.preload import parse_preload
 from scaler.errors import ObjectLostError, RemoteError
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Divisible, describe
+from scaler.serialization import ManyCalls, describe
 from scaler.serialization.exception_graph import assign
 from scaler.serialization.exceptions import ShownAsError, annotate, dump_exception
 from scaler.serialization.tracebacks import is_raised_by_user, user_traceback
@@ -59,7 +59,7 @@ def run_preload(text: str) -> None:
 def calls_of(error: BaseException) -> tuple[int, int]:
     """Return how many calls of a chunk ended and failed, from its error; zeros for any other error."""
     results = error.args[0] if isinstance(error, ShownAsError) and error.args else None
-    return results.calls if isinstance(results, Divisible) else (0, 0)
+    return results.calls if isinstance(results, ManyCalls) else (0, 0)
 
 
 def failure_of(

@@ -27,7 +27,7 @@ from scaler.errors import ProtocolError
 from scaler.ids import new_peer_id, result_id
 from scaler.processes import give_memory_back
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, Role
-from scaler.serialization import Divisible, dump_value, load_value, size_of, to_payload
+from scaler.serialization import ManyCalls, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import load_arguments
 from scaler.serialization.loading import loading
 from scaler.worker.credential import own_access
@@ -370,7 +370,7 @@ class _Processor:
             if self._guard.is_changed:
                 self._undo(None)
             outcome = 0
-            calls = value.calls if isinstance(value, Divisible) else _ONE_CALL
+            calls = value.calls if isinstance(value, ManyCalls) else _ONE_CALL
             payload = _NONE_PAYLOAD if value is None and spec.serializer is None else b""
             if not payload:
                 parts = dump_value(value, spec.serializer)

@@ -27,7 +27,7 @@ from scaler.errors import SerializationError
 from scaler.protocol.messages import Outcome
 from scaler.serialization import Serializer, dump_function, dump_value, load, size_of
 from scaler.serialization.exceptions import dump_exception, failure_texts, load_exception
-from scaler.serialization.separate import Items
+from scaler.serialization.separate import Items, PickledFunction
 
 
 class Bytes(Serializer):
@@ -44,14 +44,14 @@ def chunk(
     function: Any, spread: bool = False, serializer: Serializer | None = None, limits: ItemLimits | None = None
 ) -> MapFunction:
     """Return what the task of a chunk runs, as it is unpickled there."""
-    made = MapFunction(dump_function(function, serializer), "function", spread, serializer, limits)
+    made = MapFunction(PickledFunction(dump_function(function, serializer), serializer), "function", spread, limits)
     loaded = arrived(made)
     assert isinstance(loaded, MapFunction)
     return loaded
 
 
 def call_each(function: MapFunction, items: Any) -> ChunkResults:
-    return call_each_of(ChunkCalls(function.function, function.spread, function.serializer, items))
+    return call_each_of(ChunkCalls(function.function, function.spread, items))
 
 
 def arrived(value: Any) -> Any:
