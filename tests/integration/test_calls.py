@@ -71,7 +71,7 @@ def test_maps_count_items_and_graphs_and_submits_count_tasks_in_calls_and_functi
         SchedulerClusterCombo(n_workers=1, client_timeout_seconds=2) as cluster,
         Client(cluster.get_address(), name="desk") as client,
     ):
-        results = client.map(divide, range(400), return_exceptions=True)
+        results = client.map(divide, range(400), chunk_size=100, return_exceptions=True)
         assert sum(isinstance(each, ZeroDivisionError) for each in results) == 10
         assert client.get({"a": 1, "b": (abs, "a"), "c": (abs, "b")}, ["c"]) == {"c": 1}
         for number in (3, 4):

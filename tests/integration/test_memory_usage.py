@@ -45,16 +45,14 @@ def leave_nothing() -> None:
 
 def test_the_peak_of_a_function_is_known_although_its_memory_is_free_before_anything_looks(tmp_path: Path) -> None:
     async def story(rig: Rig) -> None:
-        ids = rig.submit(hold, (200 * MIB,), name="large")
-        await rig.value(ids[0])
-        unknown = FunctionUse("large", 0, 0, 0)
-        seen = uses(rig).get("large", unknown).samples
-        large = await rig.until(lambda: (use := uses(rig).get("large", unknown)).samples > seen and use)
         rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
         held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
+        (tmp_path / "go").touch()
+        ids = rig.submit(hold, (200 * MIB,), name="large")
+        await rig.value(ids[0])
+        large = await rig.until(lambda: (use := uses(rig).get("large")) and use.peak_bytes and use)
         # Processors begin with what the process of this test has.
         assert large.peak_bytes > held.peak_bytes + 100 * MIB
-        (tmp_path / "go").touch()
         beat = rig.messages(WorkerHeartbeat)[-1]
         assert 0 < beat.rss_mean_bytes <= beat.rss_peak_bytes
 

@@ -70,6 +70,7 @@ def test_a_server_writes_its_log_where_it_was_told_in_the_format_and_from_the_le
         flags = ["-ll", level, "--logging-format", "json", "-lp", str(file), "/dev/stdout"]
         with command(name, f"ipc://{tmp_path}/{level}.s", *flags, directory=tmp_path) as running:
             running.addresses()
+            running.stop()
             assert running.output() == file.read_text()
     assert files["CRITICAL"].read_text() == ""
     entries = [json.loads(line) for line in files["DEBUG"].read_text().splitlines()]
