@@ -126,7 +126,7 @@ OF_WORKERS = {
     "hard_processor_suspend": CLUSTERS + "test_a_task_that_waits_for_its_own_is_stopped_meanwhile",
     "requirements": "integration/test_requirements.py::test_workers_import_what_their_manager_requires_from_one_folder",
     "preload": CLUSTERS + "test_processors_were_preloaded",
-    "preload_timeout_seconds": WORKERS + "test_workers_whose_preload_hangs_end_and_say_so",
+    "preload_timeout_seconds": WORKERS + "test_workers_whose_preload_hangs_end_say_so_and_are_replaced_ever_later",
     "io_threads": WORKERS + "test_manager_and_workers_use_the_threads_they_were_told",
     "event_loop": EVENT_LOOP,
     "logging_level": WORKERS + "test_only_lines_from_the_level_on_are_written",

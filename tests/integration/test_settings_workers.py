@@ -338,7 +338,7 @@ def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_pat
         assert client.explain(future).startswith("it runs on worker ")
 
 
-def test_workers_whose_preload_hangs_end_and_say_so(tmp_path: Path) -> None:
+def test_workers_whose_preload_hangs_end_say_so_and_are_replaced_ever_later(tmp_path: Path) -> None:
     log = tmp_path / "log"
     expected = "the preload time:sleep(60) took longer than preload_timeout_seconds = 0.2"
     with (
@@ -348,6 +348,8 @@ def test_workers_whose_preload_hangs_end_and_say_so(tmp_path: Path) -> None:
         Client(cluster.get_address()) as client,
     ):
         future = client.submit(abs, -1)
-        ended = re.compile(rf"unit \S+ ended .*: 3 processors in a row could not start: {re.escape(expected)}")
-        until(lambda: ended.search(log.read_text()))
+        reason = f"exit code 1: 3 processors in a row could not start: {re.escape(expected)}"
+        delayed = re.compile(rf"WARNING .*: {reason}; failed 2 times in a row, next try in \d s")
+        until(lambda: delayed.search(log.read_text()), seconds=40.0)
+        assert re.search(rf"WARNING .*unit \S+ ended .*: {reason}", log.read_text())
         assert not future.done()

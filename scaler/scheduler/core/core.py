@@ -697,8 +697,8 @@ class SchedulerCore:
             case messages.Started():
                 self._tasks.started(worker, message)
             case messages.Drain(reason):
-                # Something else ends it, and it waits for the answer that nothing more comes.
-                self._elastic.drain(worker, reason)
+                # The agent ends for a reason of its own, and waits for the answer that no more tasks come.
+                self._elastic.drain(worker, reason, leaving=True)
             case messages.UseStore(store):
                 self._stores.use(worker, store, now)
             case messages.Goodbye(reason):

@@ -143,9 +143,9 @@ class Elastic:
             del record.running_units[worker.details.unit_id]
             record.left_units.add(worker.details.unit_id)
 
-    def drain(self, worker: Worker, reason: str, *, quarantined: bool = False) -> None:
-        """Send a worker nothing more, and a Drain that says so."""
-        worker.drain(quarantined=quarantined)
+    def drain(self, worker: Worker, reason: str, *, quarantined: bool = False, leaving: bool = False) -> None:
+        """Send a worker nothing more, and a Drain that says so. leaving: its agent asked, and ends by itself."""
+        worker.drain(quarantined=quarantined, leaving=leaving)
         self._placement.update(worker)
         self._outbox.send(worker.id, Drain(reason))
         self._outbox.publish(Action("drained", worker.id, f"{worker.name}: {reason}"))
@@ -334,7 +334,12 @@ class Elastic:
             self.drain(worker, f"fewer units are wanted: {wanted.reason}")
 
     def _send_desired(self, record: ManagerRecord, wanted: Wanted) -> None:
-        draining = {unit: not worker.tasks for unit, worker in record.running_units.items() if worker.draining}
+        # An agent that leaves ends its unit. Naming the unit would make its failure look like a requested stop.
+        draining = {
+            unit: not (worker.tasks or worker.is_leaving)
+            for unit, worker in record.running_units.items()
+            if worker.draining
+        }
         draining.update((unit, True) for unit in record.unwanted_units if unit not in record.running_units)
         for unit in record.units:
             if unit.state not in ALIVE:

@@ -534,6 +534,8 @@ class Worker(PeerRecord):
     """It comes from an earlier session, and has not reported yet what it has."""
     stalled: bool = False
     draining: bool = False
+    is_leaving: bool = False
+    """Its agent asked to drain, and ends by itself."""
     quarantined: bool = False
     failures_in_row: int = 0
     paces: Paces = field(default_factory=Paces)
@@ -784,8 +786,9 @@ class Worker(PeerRecord):
         self.stalled = self.stalled or stalls
         return stalls
 
-    def drain(self, *, quarantined: bool = False) -> None:
+    def drain(self, *, quarantined: bool = False, leaving: bool = False) -> None:
         self.draining = True
+        self.is_leaving = self.is_leaving or leaving
         self.quarantined = self.quarantined or quarantined
 
     def use_store(self, number: int) -> None:

@@ -361,6 +361,17 @@ def test_a_quarantined_worker_is_named_as_drained_only_when_it_has_nothing_left(
     assert desired(cluster)[-1].drained == ["unit-w"]
 
 
+def test_does_not_name_the_unit_of_a_worker_that_asks_to_drain() -> None:
+    cluster = Cluster(Told(m=1))
+    manager = cluster.manager("m")
+    worker = cluster.worker("w", manager_id="m")
+    report(cluster, manager)
+    cluster.say(worker, Drain("3 processors in a row could not start"))
+    assert drained(cluster) == [worker]
+    cluster.wait(0.5, alive=[manager, worker])
+    assert desired(cluster)[-1] == Desired(1, [], "1 are wanted", draining=1), "its unit ends by itself"
+
+
 def test_however_many_are_drained_a_message_names_a_bounded_number_of_units() -> None:
     policy = Told(m=0)
     cluster = Cluster(policy)
