@@ -170,6 +170,12 @@ class Monitors:
                 case Received(peer, Inquiry() as question) if peer in self._monitors or peer in self._clients:
                     asker = self._clients.get(peer) or self._monitors[peer].asker
                     self._answers.add(asker, question)
+                case Received(peer, message) if peer in self._clients:
+                    # A client that sends no details, as in another language, and took this for the scheduler's address.
+                    kind = type(message).__name__
+                    text = f"this is the monitors' address, which takes no {kind}: connect to the scheduler's address"
+                    self._listener.forget(peer, Refused(RefusalReason.ROLE, text))
+                    self._forget(peer)
                 case Received():
                     pass
                 case _:

@@ -139,12 +139,14 @@ class BareClient:
     """Submits functions by name."""
 
     def __init__(self, address: str, credential: str | None = None, **hello: Any) -> None:
-        """hello: what the Hello says besides."""
+        """hello: further fields of the Hello; None leaves a field out."""
         self.peer = os.urandom(8)
         keys = None if credential is None else Keys(credential)
         self._keys = keys
         own = None if keys is None else (keys.scheduler, keys.public, keys.secret)
-        self.scheduler = Connection(address, self.peer, {"clientDetails": {"name": "bare"}, **hello}, own)
+        hello = {"clientDetails": {"name": "bare"}, **hello}
+        given = {name: value for name, value in hello.items() if value is not None}
+        self.scheduler = Connection(address, self.peer, given, own)
         self._storage: Connection | None = None
         self._count = itertools.count(1)
         self._results: dict[bytes, tuple[int, bytes]] = {}

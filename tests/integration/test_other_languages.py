@@ -195,3 +195,13 @@ def test_a_connection_may_be_encrypted_and_proves_who_the_peer_is(tmp_path: Path
 def test_a_client_with_another_python_is_still_refused(address: str) -> None:
     with pytest.raises(ConnectionRefusedError, match=r"runs Python 2\.7"):
         BareClient(address, pythonVersion="2.7")
+
+
+def test_a_client_that_submits_at_the_monitors_address_is_refused_and_told_why() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=0, insecure_no_auth=True) as cluster,
+        BareClient(cluster.get_monitor_address(), clientDetails=None) as peer,
+    ):
+        peer.submit("math:sqrt", {"args": [4]})
+        refused, _ = peer.scheduler.next("refused")
+    assert refused.text == "this is the monitors' address, which takes no Submit: connect to the scheduler's address"

@@ -14,29 +14,46 @@ _ATTEMPT = re.compile(r"attempt (\d+)((?: on |, alone).*?)?: (.*)", re.DOTALL)
 
 def together(texts: Sequence[str]) -> str:
     """Return what went wrong in attempts, each a text of `attempt 2 on WORKER: WHAT`. Attempts alike share a line."""
-    places: dict[str, list[tuple[str, list[str]]]] = {}
+    return "\n".join(f"{', '.join(map(_named, places))}: {what}" for what, places in _grouped(texts).items())
+
+
+def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> str:
+    """Return why a task is not tried again: the last cause and the number of attempts, then all of them.
+
+    Attempts that all went wrong in one way, in one place, are told by the first line.
+    """
+    groups = _grouped(texts)
+    last = _ATTEMPT.fullmatch(texts[-1])
+    cause, _, details = (texts[-1] if last is None else last[3]).partition("\n")
+    where = ""
+    rest = together(texts)
+    if last is not None and len(groups) == 1 and len(places := next(iter(groups.values()))) == 1:
+        where, rest = places[0][0], details
+    doubt = "; it may have run" if limit == 0 else ""
+    first = f"{cause.removeprefix(PROCESSOR_DIED)}, {counted(attempts, 'attempt')}{where}, {option}={limit}{doubt}"
+    return f"{first}\n{rest}" if rest else first
+
+
+_Place = tuple[str, list[str]]
+"""Where attempts went wrong, and their numbers."""
+
+
+def _grouped(texts: Sequence[str]) -> dict[str, list[_Place]]:
+    """Return the places of attempts by what went wrong."""
+    groups: dict[str, list[_Place]] = {}
     for text in texts:
         found = _ATTEMPT.fullmatch(text)
         number, where, what = found.groups("") if found is not None else ("", "", text)
-        known = places.setdefault(what, [])
+        known = groups.setdefault(what, [])
         if known and known[-1][0] == where:
             known[-1][1].append(number)
         else:
             known.append((where, [number]))
-    return "\n".join(f"{', '.join(map(_named, known))}: {what}" for what, known in places.items())
+    return groups
 
 
-def _named(place: tuple[str, list[str]]) -> str:
+def _named(place: _Place) -> str:
     where, numbers = place
     if len(numbers) == 1:
         return f"attempt {numbers[0]}{where}"
     return f"attempts {numbers[0]} {'and' if len(numbers) == 2 else 'to'} {numbers[-1]}{where}"
-
-
-def at_limit(texts: Sequence[str], attempts: int, option: str, limit: int) -> str:
-    """Return why a task is not tried again: the last cause and the number of attempts, then all of them."""
-    found = _ATTEMPT.fullmatch(texts[-1])
-    what = found[3] if found is not None else texts[-1]
-    cause = what.partition("\n")[0].removeprefix(PROCESSOR_DIED)
-    doubt = "; it may have run" if limit == 0 else ""
-    return f"{cause}, {counted(attempts, 'attempt')}, {option}={limit}{doubt}\n{together(texts)}"

@@ -10,8 +10,7 @@ CRASH = 'the processor that ran the task died: SIGSEGV in segv (work.py:17)\n  F
 def test_equal_attempts_are_told_once() -> None:
     texts = [f"attempt {number} on w-1 (box, pid 7): {CRASH}" for number in range(1, 5)]
     assert at_limit(texts, 4, "retries", 3).splitlines() == [
-        "SIGSEGV in segv (work.py:17), 4 attempts, retries=3",
-        "attempts 1 to 4 on w-1 (box, pid 7): the processor that ran the task died: SIGSEGV in segv (work.py:17)",
+        "SIGSEGV in segv (work.py:17), 4 attempts on w-1 (box, pid 7), retries=3",
         '  File "/home/me/work.py", line 17 in segv',
     ]
 
@@ -25,7 +24,13 @@ def test_attempts_on_several_workers_are_told_together_and_different_ones_apart(
     ]
 
 
-def test_a_task_that_may_run_once_says_that_it_may_have_run() -> None:
-    assert at_limit(["attempt 1 on a: killed"], 1, "retries", 0).startswith(
-        "killed, 1 attempt, retries=0; it may have run\n"
-    )
+def test_a_task_that_may_run_once_says_its_cause_once_and_that_it_may_have_run() -> None:
+    died = "attempt 1 on a: the processor that ran the task died: killed"
+    assert at_limit([died], 1, "retries", 0) == "killed, 1 attempt on a, retries=0; it may have run"
+
+
+def test_attempts_of_one_kind_on_several_workers_name_the_workers() -> None:
+    assert at_limit(["attempt 1 on a: killed", "attempt 2 on b: killed"], 2, "retries", 1).splitlines() == [
+        "killed, 2 attempts, retries=1",
+        "attempt 1 on a, attempt 2 on b: killed",
+    ]
