@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from scaler.errors import ObjectLostError, ScalerError, SerializationError
+from scaler.errors import ObjectLostError, ScalerError
 from scaler.grammar import counted
 from scaler.protocol.messages import Outcome
 from scaler.serialization import (
     ManyCalls,
+    cannot_load,
     check_bytes,
-    describe,
     dump_value,
     load_value,
     size_of,
@@ -60,7 +60,7 @@ class ChunkCalls:
         except ScalerError:
             raise
         except Exception as error:
-            raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
+            raise cannot_load("the arguments", error) from error
         finally:
             loading.is_active = False
         return function, item if self.spread else (item,)
@@ -124,7 +124,7 @@ class ChunkResults(Sequence[Any], ManyCalls):
         except ScalerError:
             raise
         except Exception as error:
-            raise SerializationError(f"the result cannot be loaded: {describe(error)}") from error
+            raise cannot_load("the result", error) from error
 
     @property
     def calls(self) -> tuple[int, int]:

@@ -26,7 +26,6 @@ from scaler.errors import (
     ProcessorDiedError,
     ProtocolError,
     ScalerError,
-    SerializationError,
     TaskError,
     TaskRejectedError,
     TaskTimeoutError,
@@ -34,7 +33,7 @@ from scaler.errors import (
 )
 from scaler.ids import IdFactory
 from scaler.protocol.messages import INLINE_LIMIT_BYTES, MAX_REFERENCES, Message, Outcome, PayloadTag
-from scaler.serialization import Buffer, Parts, Serializer, describe, load_value, parts_of, size_of, to_payload
+from scaler.serialization import Buffer, Parts, Serializer, cannot_load, load_value, parts_of, size_of, to_payload
 from scaler.serialization.arguments import DependencyFailedError, dump_arguments
 from scaler.serialization.exception_graph import copy_of
 from scaler.serialization.exceptions import PartFailedError, load_exception
@@ -417,7 +416,7 @@ def load_outcome(
         # Elsewhere, as in the client's thread, code of the user must not end the thread.
         if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
             raise
-        return None, SerializationError(f"the result cannot be loaded: {describe(error)}")
+        return None, cannot_load("the result", error)
 
 
 _SUCCESS = Outcome.SUCCESS
@@ -440,7 +439,7 @@ def _exception(outcome: Outcome, payload: bytes) -> BaseException:
         except ProtocolError as error:
             return error
         except BaseException as error:  # noqa: BLE001 (as above)
-            return SerializationError(f"the exception of the task cannot be loaded: {describe(error)}")
+            return cannot_load("the exception of the task", error)
     if outcome == Outcome.CANCELLED:
         return CancelledError()
     if outcome not in _ERRORS:

@@ -34,6 +34,7 @@ Buffer = bytes | bytearray | memoryview
 Parts = list[Buffer]
 """A pickle, then its out-of-band buffers in order."""
 
+_SCALER = __file__.rpartition("/serialization/")[0]
 _HEAD = struct.Struct("<BI")
 _ALIGNMENT = 16
 _OF_OTHER_LANGUAGES = frozenset({PayloadTag.NAMED, PayloadTag.JSON, PayloadTag.MSGPACK})
@@ -167,6 +168,19 @@ def cannot_serialize(what: str, value: object, error: Exception) -> Serializatio
     return SerializationError(f"{what} ({kind.__module__}.{kind.__qualname__}) cannot be serialized: {describe(error)}")
 
 
+def cannot_load(what: str, error: BaseException) -> SerializationError:
+    """Return the error of a value that cannot be loaded: what it is, why, and the line of its code that raised."""
+    place, step = "", error.__traceback__
+    while step is not None:
+        code, line, step = step.tb_frame.f_code, step.tb_lineno, step.tb_next
+        if code.co_filename.startswith((_SCALER, "<frozen ")) or "/cloudpickle/" in code.co_filename:
+            continue
+        place = f" in {code.co_qualname} ({code.co_filename.rpartition('/')[2]}:{line})"
+        if isinstance(error, RecursionError) and code.co_name == "__getattr__":
+            place += ", which must raise AttributeError while the object has no attributes yet"
+    return SerializationError(f"{what} cannot be loaded: {describe(error)}{place}")
+
+
 def describe(error: BaseException) -> str:
     """Return the type and the text of an exception in one line, also when its own `__str__` fails."""
     try:
@@ -253,7 +267,7 @@ def load_value(parts: Sequence[Buffer], serializer: Serializer | None = None, wh
     except Exception as error:  # noqa: BLE001 (it is raised as another one)
         # A missing module is named in the text, and has no frames that would tell more.
         cause = None if isinstance(error, ModuleNotFoundError) else error
-        raise SerializationError(f"{what} cannot be loaded: {describe(error)}") from cause
+        raise cannot_load(what, error) from cause
 
 
 def dump_function(function: Callable[..., Any], serializer: Serializer | None = None) -> Parts:

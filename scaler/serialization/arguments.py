@@ -23,6 +23,7 @@ from scaler.serialization import (
     Buffer,
     Parts,
     Serializer,
+    cannot_load,
     cannot_serialize,
     check_bytes,
     describe,
@@ -207,7 +208,7 @@ def load_arguments(
     except ScalerError:
         raise
     except Exception as error:
-        raise SerializationError(f"the arguments cannot be loaded: {describe(error)}") from error
+        raise cannot_load("the arguments", error) from error
     finally:
         _thread.inputs = outer
     if type(loaded) is tuple:
@@ -257,7 +258,7 @@ def _load_each(parts: Sequence[Buffer], inputs: Inputs, serializer: Serializer) 
         except ScalerError:
             raise
         except Exception as error:
-            raise SerializationError(f"argument {position} cannot be loaded: {describe(error)}") from error
+            raise cannot_load(f"argument {position}", error) from error
     positional = len(values) - len(names)
     return tuple(values[:positional]), dict(zip(names, values[positional:], strict=True))
 

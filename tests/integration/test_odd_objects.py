@@ -66,6 +66,14 @@ class RefusesItsClass:
         raise RuntimeError("no text")
 
 
+class AsksItsOwnAttributes:
+    def __init__(self) -> None:
+        self.names = {"size": 1}
+
+    def __getattr__(self, name: str) -> Any:
+        return self.names[name]
+
+
 class WrapsItself:
     def __init__(self) -> None:
         self.func = self.__wrapped__ = self
@@ -152,6 +160,15 @@ def test_what_cannot_be_done_with_an_object_is_an_error_that_names_it(
         call(client)
     assert isinstance(raised.value, ScalerError)
     assert len(str(raised.value)) < 1000
+
+
+def test_an_object_that_cannot_be_loaded_names_the_line_that_raised(client: Client) -> None:
+    line = r"RecursionError: .* in AsksItsOwnAttributes.__getattr__ \(test_odd_objects.py:\d+\), which must raise Attr"
+    for call in (client.submit(kind_of, AsksItsOwnAttributes()), client.submit(AsksItsOwnAttributes)):
+        with pytest.raises(SerializationError, match=line):
+            call.result()
+    with pytest.raises(SerializationError, match=line):
+        client.map(kind_of, [AsksItsOwnAttributes()])
 
 
 def test_a_mock_is_left_as_it_was(client: Client, tmp_path: Path) -> None:
