@@ -91,6 +91,7 @@ def read_bundle(path: str | Path) -> tuple[WhatRan, str]:
 
     Raises UsageError for a file that cannot be read or is no bundle.
     """
+    path = local_path(path)
     try:
         with zipfile.ZipFile(path) as archive:
             if archive.getinfo(_MANIFEST).file_size > MAX_MANIFEST_BYTES:

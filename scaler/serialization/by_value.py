@@ -37,6 +37,7 @@ MAX_CACHES = 256
 
 _reduce_code = cloudpickle.Pickler.dispatch_table[CodeType]
 _class_setstate = cloudpickle.cloudpickle._class_setstate  # noqa: SLF001 (it has no public name)
+_make_skeleton_class = cloudpickle.cloudpickle._make_skeleton_class  # noqa: SLF001
 
 
 def dumps(value: object, keep: Callable[[PickleBuffer], object] | None) -> bytes:
@@ -140,7 +141,14 @@ def _set_class(cls: type, state: tuple[dict[str, Any], Any]) -> type:
 def _make_class(maker: Callable[..., type], arguments: tuple[Any, ...]) -> type:
     """Return the class of this process, or make it: that runs `__init_subclass__` and the metaclass of the user."""
     known: type | None = cloudpickle.cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID.get(arguments[-2])  # noqa: SLF001
-    return maker(*arguments) if known is None else known
+    if known is None:
+        return maker(*arguments)
+    if maker is _make_skeleton_class and loading.would_take(known):
+        _, name, bases, *_ = arguments
+        known.__name__ = name
+        if known.__bases__ != bases and "__orig_bases__" not in known.__dict__:
+            known.__bases__ = bases
+    return known
 
 
 def _with_slots(cls: type, arguments: tuple[Any, ...], state: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -36,11 +36,15 @@ class _Loading:
 
     def takes(self, cls: type) -> bool:
         """Tell whether a class is to get the attributes of a pickle that is being loaded, and note that it has."""
-        known = self._set_in.get(cls)
-        if known is None or (self.is_active and known != self.number):
+        if self.would_take(cls):
             self._set_in[cls] = self.number
             return True
         return False
+
+    def would_take(self, cls: type) -> bool:
+        """Tell what `takes` would, and note nothing."""
+        known = self._set_in.get(cls)
+        return known is None or (self.is_active and known != self.number)
 
 
 loading = _Loading()

@@ -32,7 +32,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from scaler.config.worker import WorkerConfig
-from scaler.process_state import lossy_stream
+from scaler.process_state import leave_removed_directory, lossy_stream
 from scaler.processes import (
     PARENT_PID_VARIABLE,
     READY_FD_VARIABLE,
@@ -194,6 +194,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
                 end_others_born_with(*config.own_variables)  # the agent's manager may be gone as well
                 return 0
             (number,) = _REQUEST.unpack(data)
+            leave_removed_directory()
             pid = _fork(descriptors[-1])
             if not pid:
                 requests.close()

@@ -51,9 +51,18 @@ PYTHONS_OWN = [signal.SIGPIPE, signal.SIGXFSZ]
         ("signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does", [signal.SIGHUP, *PYTHONS_OWN]),
         ("os.closerange(0, 3)", PYTHONS_OWN),
         ("os.umask(0o777)", PYTHONS_OWN),
+        ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", PYTHONS_OWN),
         ("os.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])", PYTHONS_OWN),
     ],
-    ids=["blocks all signals", "ignores all signals", "nohup", "closed streams", "umask", "removed directory"],
+    ids=[
+        "blocks all signals",
+        "ignores all signals",
+        "nohup",
+        "closed streams",
+        "umask",
+        "few descriptors",
+        "removed directory",
+    ],
 )
 def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
     before: str, ignored: list[int], tmp_path: Path
@@ -86,19 +95,21 @@ def test_a_cluster_under_nohup_ignores_the_end_of_its_terminal(tmp_path: Path) -
     assert ignored & 1 << signal.SIGHUP - 1
 
 
-def test_new_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:
+def test_new_processors_and_workers_start_after_the_working_directory_was_removed(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import os, sys
         os.mkdir(sys.argv[1])
         os.chdir(sys.argv[1])
         from scaler import Client
 
-        with Client() as client:
+        with Client(n_workers=1) as client:
             client.submit(abs, -1).result(20)
             os.rmdir(sys.argv[1])
+            client.options(retries=0).submit(os._exit, 0).exception(20)
+            print(client.submit(os.getcwd).result(20))
             client.restart_workers()
             print(client.submit(abs, -1).result(20), client.submit(os.getcwd).result(20))
     """)
     command = [sys.executable, "-c", program, str(tmp_path / "gone")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (ran.stdout, "Traceback" in ran.stderr) == ("1 /\n", False), ran.stderr
+    assert (ran.stdout, "Traceback" in ran.stderr) == ("/\n1 /\n", False), ran.stderr

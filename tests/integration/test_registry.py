@@ -107,15 +107,15 @@ def test_a_cluster_whose_file_a_cleaner_has_removed_is_found_again(directory: Pa
     other.close()
 
 
-@pytest.mark.parametrize("how", ["store", "combo", "launcher"])
+@pytest.mark.parametrize("how", ["store", "combo", "launcher", "page"])
 def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
-    suffix = ".store" if how == "store" else ".cluster"
+    suffix = {"store": ".store", "page": "web-token"}.get(how, ".cluster")
 
     def published() -> set[bytes]:
         return {file.read_bytes() for file in directory.glob(f"*{suffix}")} - {b""}
 
     with contextlib.ExitStack() as after:
-        if how == "launcher":
+        if how in ("launcher", "page"):
             command = [sys.executable, "-P", "-m", "scaler.cli", "scaler", "local", "-n", "1", "--web-port", "0"]
             launcher = after.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             after.callback(launcher.terminate)

@@ -548,6 +548,27 @@ def test_classes_of_each_kind_compute_what_they_do_in_the_program(client: Client
     assert list(map(repr, found)) == [repr(names["function"](0))] * 7
 
 
+def test_a_class_has_the_bases_and_the_name_that_it_has_at_the_call(client: Client) -> None:
+    names = program()
+    exec("class A:\n    name = 'a'\nclass B:\n    name = 'b'\nclass Kind(A):\n    pass", names)
+    exec("def look(kind): return Kind.__name__, Kind.name, kind.name, Kind is type(kind)", names)
+    kind = names["Kind"]
+    for base in "ABA":
+        kind.__bases__, kind.__name__ = (names[base],), f"Kind{base}"
+        assert client.submit(names["look"], kind()).result() == names["look"](kind())
+
+
+def test_a_future_brings_the_class_of_its_value_unless_the_call_does(client: Client) -> None:
+    names = program()
+    exec("class Trade:\n    count = 0\ndef make():\n    Trade.count += 1\n    return Trade()", names)
+    exec("def brought(trade): return type(trade).count\ndef own(trade): return Trade.count, type(trade).count", names)
+    trade = client.submit(names["make"])
+    trade.result()
+    names["Trade"].count = 7
+    assert client.submit(names["brought"], trade).result() == 1
+    assert client.submit(names["own"], trade).result() == (7, 7)
+
+
 def test_changed_values_and_attributes_of_enumerations_travel(client: Client) -> None:
     names = program()
     exec(KINDS_OF_CLASSES, names)

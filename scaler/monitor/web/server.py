@@ -33,7 +33,7 @@ from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import Guard
 from scaler.monitor.web.serving import serve
 from scaler.monitor.web.stream import Broadcast
-from scaler.monitor.web.token import link_to_show, load_token
+from scaler.monitor.web.token import keep_token, link_to_show, load_token
 from scaler.monitor.web.views import answer, refusal
 from scaler.net.access import Access
 from scaler.protocol.messages import Role
@@ -162,10 +162,15 @@ async def _serve(config: WebUiConfig, listening: socket.socket, component: Compo
             _log.warning("%s; the page is empty until one does: %s", monitor.last_error, WHICH_ADDRESS)
 
     warning = asyncio.get_running_loop().call_later(WARN_SECONDS, warn)
+    keeping = None
+    if token is not None and config.web_token_file is None:
+        keeping = asyncio.create_task(keep_token(token))
     try:
         await serve(app, listening, component.stop, app.close, tls)
     finally:
         warning.cancel()
+        if keeping is not None:
+            keeping.cancel()
         monitor.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 import sys
 from pathlib import Path
@@ -16,6 +18,8 @@ from scaler.security.private_files import read_private, write_private
 
 TOKEN_FILE = "web-token"  # noqa: S105 (a file's name)
 MIN_TOKEN_CHARACTERS = 22
+KEEP_SECONDS = 1.0
+"""Interval at which a web server looks whether its token's file is there."""
 
 
 def load_token(path: str | None) -> tuple[str, Path]:
@@ -35,6 +39,20 @@ def load_token(path: str | None) -> tuple[str, Path]:
     if len(token) < MIN_TOKEN_CHARACTERS or not token.isascii() or not token.isprintable():
         raise ConfigError(f"the token in {file} must have {MIN_TOKEN_CHARACTERS} or more letters and digits")
     return token, file
+
+
+async def keep_token(token: str) -> None:
+    """Write this user's own file again whenever it is gone: cleaners remove old files. Runs until it is cancelled."""
+    while True:
+        await asyncio.sleep(KEEP_SECONDS)
+        await asyncio.to_thread(_write_again, token)
+
+
+def _write_again(token: str) -> None:
+    with contextlib.suppress(UsageError, FileExistsError):  # the next call tries again
+        file = private_path(TOKEN_FILE)
+        if not file.exists():
+            write_private(file, f"{token}\n")
 
 
 def link_to_show(config: WebUiConfig, page: str) -> str:

@@ -12,6 +12,7 @@ import _signal  # type: ignore[import-not-found]  # `signal` spends ten times as
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import socket
 import sys
@@ -42,7 +43,8 @@ class StateRestorer:
         self._tee = tee
         self._on_drop = on_drop
         self.streams = [sys.stdin, sys.stdout, sys.stderr]
-        self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, _FIRST_COPY) for number in range(3)]
+        first = min(_FIRST_COPY, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2)
+        self._copies = [fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, first) for number in range(3)]
         self._note(os, "chdir", self._directory)
         self._note(os, "fchdir", self._directory)
         self._note(os, "umask", _umask)

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from scaler import logs
+from scaler.client.bundle import read_bundle
 from scaler.config.files import read_file
 from scaler.config.monitors import TopConfig, WebUiConfig
 from scaler.config.servers import ObjectStorageServerConfig, SchedulerConfig
@@ -166,6 +167,9 @@ def test_files_that_settings_name_may_be_in_the_home_directory(home: Path) -> No
     assert [host.destination for host in all_hosts(["@~/hosts"])] == ["one"]
     (home / "scaler.toml").write_text("")
     assert not read_file("~/scaler.toml").tables
+    (home / "task.bundle").write_text("")
+    with pytest.raises(UsageError, match="is no bundle"):
+        read_bundle("~/task.bundle")
 
 
 def test_a_home_directory_that_is_not_known_is_an_error() -> None:
