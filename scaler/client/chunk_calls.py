@@ -189,10 +189,10 @@ def checked(results: ChunkResults) -> ChunkResults:
 def call_each(calls: ChunkCalls) -> ChunkResults:
     """Make all calls of a chunk, and go on when one raises.
 
-    Each call gets a function and an item of its own, and its value is pickled before the next call.
+    Each call gets a function and an item of its own, and its value is taken as it is before the next call.
     """
     results = ChunkResults(ValuePacker(), {})
-    done = _call_atoms(calls, results)
+    done = _call_plain(calls, results)
     for position in range(done, len(calls.items)):
         try:
             function, arguments = calls.prepare(position)
@@ -208,31 +208,33 @@ def call_each(calls: ChunkCalls) -> ChunkResults:
     return results
 
 
-def _call_atoms(calls: ChunkCalls, results: ChunkResults) -> int:
-    """Call a function that no call can change with items that none can change, until one raises or returns more.
+def _call_plain(calls: ChunkCalls, results: ChunkResults) -> int:
+    """Make all calls at once where no call can change the function, and items share nothing.
 
     Returns how many items have an outcome.
     """
     packer, items = results.values, calls.items
-    atoms = items.atoms if isinstance(items, PackedValues) else ()
-    if not atoms or calls.serializer is not None:
+    if not isinstance(items, PackedValues) or not items.is_plain or calls.serializer is not None:
         return 0
-    function, _ = calls.prepare(0)
-    if not calls.function.is_fixed:
+    try:
+        function, _ = calls.prepare(0)
+        if not calls.function.is_fixed:
+            return 0
+        values = items.all()
+    except Exception:  # noqa: BLE001 (it is raised again by each item at fault)
         return 0
     assert isinstance(packer, ValuePacker), "it is being made"
-    done, spread, kinds = packer.atoms, calls.spread, ATOMS
-    position = -1
-    try:
-        for position, item in enumerate(atoms):
+    spread, kinds, done = calls.spread, ATOMS, packer.plain
+    for position, item in enumerate(values):
+        try:
             value = function(*item) if spread else function(item)
-            if type(value) not in kinds:
+            if type(value) in kinds:
+                done.append(value)
+            else:
                 results.add(finish(value))
-                return position + 1
-            done.append(value)
-    except BaseException as error:  # noqa: BLE001 (see above)
-        _note_failure(calls, position, error, results)
-    return position + 1
+        except BaseException as error:  # noqa: BLE001 (see above)
+            _note_failure(calls, position, error, results)
+    return len(values)
 
 
 def _note_failure(calls: ChunkCalls, position: int, error: BaseException, results: ChunkResults) -> None:

@@ -258,8 +258,9 @@ class ChunkRunner:
             return list(failed), True
         results = chunk.results()
         values = results.values
-        if self.call.is_plain and not results.failures and isinstance(values, PackedValues) and values.atoms:
-            return values.atoms, False
+        if self.call.is_plain and not results.failures and isinstance(values, PackedValues):
+            with contextlib.suppress(Exception):  # each item at fault raises it again
+                return values.all(), False
         outcomes = [self._outcome(chunk, position, results) for position in range(len(results))]
         return outcomes, any(type(outcome) is FailedItem for outcome in outcomes)
 

@@ -1,33 +1,134 @@
 """Values that share a payload and nothing else: the items of a chunk, and its results.
 
 One pickle of several values keeps what the values have in common: a list that stands in two of them is one list again,
-and what the call with the first does to the list reaches the second. Here each value has a pickle of its own, made when
-the value is added. Classes that travel by value are pickled once for all values, because they are large. A buffer that
-several values share travels once, and each value gets its own copy.
+and what the call with the first does to the list reaches the second. So values share one pickle only where they cannot
+have anything changeable in common; that pickle costs a fraction of many. Each other value has a pickle of its own, made
+when the value is added. Classes that travel by value are pickled once for all values, because they are large. A buffer
+that several values share travels once, and each value gets its own copy.
 """
 
 from __future__ import annotations
 
+import copyreg
 import pickle
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from io import BytesIO
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from scaler.serialization import PLAIN_PICKLE_ERRORS, Buffer, Serializer, load_function, modules_by_value
 from scaler.serialization.arguments import current_inputs, using_inputs
-from scaler.serialization.snapshot import Fresh, Unchanging, is_found_by_name
+from scaler.serialization.snapshot import HEAP_TYPE, Fresh, Unchanging, is_found_by_name
 
 if TYPE_CHECKING:  # most processes never need cloudpickle
     from scaler.serialization.by_value import PickleStream
 
 ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types of values that cannot change: sharing them is harmless, and pickling each by itself would take time."""
+MAX_DEPTH = 16
+"""Of containers in one another that are searched for shared ones."""
+_OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
+_READ = object()
+"""Stands for a value that was read."""
 
 
-def is_atomic(value: object) -> bool:
-    """Tell whether a value, or each member of a tuple, is an atom."""
-    return type(value) in ATOMS or (type(value) is tuple and ATOMS.issuperset(map(type, value)))
+def _is_plain_class(kind: type) -> bool:
+    """Tell whether pickling an instance, or loading it, reads and sets its `__dict__`, and runs no code of the user."""
+    return (
+        bool(kind.__flags__ & HEAP_TYPE)
+        and kind.__new__ is object.__new__  # type: ignore[comparison-overlap]
+        and kind.__reduce_ex__ is object.__reduce_ex__  # type: ignore[comparison-overlap]
+        and kind.__reduce__ is object.__reduce__  # type: ignore[comparison-overlap]
+        and kind.__getstate__ is object.__getstate__  # type: ignore[comparison-overlap]
+        and kind.__getattribute__ is object.__getattribute__  # type: ignore[comparison-overlap]
+        and kind.__dictoffset__ != 0
+        and kind not in copyreg.dispatch_table
+        and not any(hasattr(kind, name) for name in _OWN_PICKLING)
+        and not any(vars(base).get("__slots__") for base in kind.__mro__)
+        and is_found_by_name(kind)
+    )
+
+
+def _copy_instance(value: Any) -> Any:
+    attributes = vars(value)
+    if type(attributes) is not dict or not _has_atoms_only(attributes):
+        return None
+    copy = object.__new__(type(value))
+    vars(copy).update(attributes)
+    return copy
+
+
+def _copy_tuple(value: Any) -> Any:
+    return value if ATOMS.issuperset(map(type, value)) else None
+
+
+def _copy_list(value: Any) -> Any:
+    return value.copy() if ATOMS.issuperset(map(type, value)) else None
+
+
+def _copy_dict(value: dict[Any, Any]) -> Any:
+    return value.copy() if _has_atoms_only(value) else None
+
+
+def _has_atoms_only(value: dict[Any, Any]) -> bool:
+    return ATOMS.issuperset(map(type, value)) and ATOMS.issuperset(map(type, value.values()))
+
+
+class _Copying(dict[type, "Callable[[Any], Any] | None"]):
+    """By type: what copies a value that contains atoms only, and returns None for others; None: nothing does."""
+
+    def __init__(self) -> None:
+        super().__init__({
+            tuple: _copy_tuple, frozenset: _copy_tuple, list: _copy_list, set: _copy_list, dict: _copy_dict,
+        })  # fmt: skip
+
+    def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
+        found = self[kind] = _copy_instance if _is_plain_class(kind) else None
+        return found
+
+
+def share_nothing(values: Sequence[Any]) -> bool:
+    """Tell whether values have nothing changeable in common, down to their atoms. In doubt, they may have.
+
+    Looks at all containers of one depth and type together, so that this costs little beside pickling.
+    """
+    copying = _Copying()
+    changeable: set[int] = set()
+    count = 0
+    for _ in range(MAX_DEPTH):
+        kinds = set(map(type, values))
+        is_mixed = len(kinds) > 1
+        kinds -= ATOMS
+        if not kinds:
+            return True
+        members: list[Iterable[Any]] = []
+        for kind in kinds:
+            if copying[kind] is None:
+                return False
+            group: Sequence[Any] = [each for each in values if type(each) is kind] if is_mixed else values
+            if kind is tuple or kind is frozenset:
+                if len(set(map(id, group))) < len(group) and None in map(_copy_tuple, group):
+                    return False
+            else:
+                count += len(group)
+                changeable.update(map(id, group))
+                if len(changeable) < count:
+                    return False
+            if kind is list or kind is tuple:
+                members += group
+                continue
+            if copying[kind] is _copy_instance:
+                group = list(map(vars, group))
+                if set(map(type, group)) != {dict}:
+                    return False
+            # What is hashed when it is loaded could run code of the user.
+            if not ATOMS.issuperset(map(type, chain.from_iterable(group))):
+                return False
+            if kind is not set and kind is not frozenset:
+                members += map(dict.values, group)
+        values = list(chain.from_iterable(members))
+    return False
 
 
 def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
@@ -42,10 +143,11 @@ class ValuePacker:
     """Takes values, each as it is at that moment, and becomes a `PackedValues` where it is unpickled."""
 
     def __init__(self) -> None:
-        self.atoms: list[Any] = []
-        """The values, as long as all are atoms."""
-        self._rows: list[tuple[bytes, tuple[int, ...]]] = []
-        """Of each value: its pickle, and the numbers of its buffers."""
+        self.plain: list[Any] = []
+        """Values that are atoms, copies of those that contain atoms only, and None in place of each other value."""
+        self._rows = array("Q")
+        """Of each other value: its position, the size of its pickle, and the number and numbers of its buffers."""
+        self._pickles: list[bytes] = []
         self._buffers: list[pickle.PickleBuffer] = []
         self._numbers: dict[int, int] = {}
         """Of buffers, by the id of the object that each of them is."""
@@ -54,38 +156,41 @@ class ValuePacker:
         self._by_value_types: set[type] = set()
         """Types of values that plain pickle could not take along."""
         self._stream: PickleStream | None = None
+        self._copying = _Copying()
 
     def __len__(self) -> int:
-        return len(self._rows) or len(self.atoms)
+        return len(self.plain)
 
     def add(self, value: Any) -> None:
         """Take a value. Raises whatever its own pickling raises; then nothing was added."""
-        if not self._rows:
-            if is_atomic(value):
-                self.atoms.append(value)
-                return
-            row = self._pickled(value)
-            self._rows = [self._pickled(each) for each in self.atoms]
-            self._rows.append(row)
-        else:
-            self._rows.append(self._pickled(value))
+        kind = type(value)
+        if kind in ATOMS:
+            self.plain.append(value)
+            return
+        copy = self._copying[kind]
+        if copy is not None and (plain := copy(value)) is not None:
+            self.plain.append(plain)
+            return
+        data, buffers = self._pickled(value)
+        numbers = [*map(self._buffer_number, buffers)]
+        self._rows.extend((len(self.plain), len(data), len(numbers), *numbers))
+        self._pickles.append(data)
+        self.plain.append(None)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        plain = pickle.dumps(self.plain, 5), len(self.plain)
         if not self._rows:
-            return PackedValues, (self.atoms, b"", b"", (), b"")
-        pickles = b"".join(row[0] for row in self._rows)
-        counts = array("Q")
-        for data, numbers in self._rows:
-            counts.extend((len(data), len(numbers), *numbers))
+            return PackedValues, plain
         definitions = b""
         if self._classes:
             from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
 
             definitions = dumps(list(self._classes), None)
+        pickles = outside(b"".join(self._pickles), protocol)
         buffers = tuple([outside(each.raw(), protocol) for each in self._buffers])
-        return PackedValues, ([], outside(pickles, protocol), counts.tobytes(), buffers, outside(definitions, protocol))
+        return PackedValues, (*plain, self._rows.tobytes(), pickles, buffers, outside(definitions, protocol))
 
-    def _pickled(self, value: Any) -> tuple[bytes, tuple[int, ...]]:
+    def _pickled(self, value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         buffers: list[pickle.PickleBuffer] = []
         data = b""
         if type(value) not in self._by_value_types:
@@ -99,8 +204,8 @@ class ValuePacker:
 
                 self._stream = PickleStream(self._class_number)
             self._by_value_types.add(type(value))
-            data, buffers = self._stream.dumps(value)
-        return data, tuple(map(self._buffer_number, buffers)) if buffers else ()
+            return self._stream.dumps(value)
+        return data, buffers
 
     def _class_number(self, value: object) -> int | None:
         """Return the number by which a pickle names a class; None for every object that it contains itself."""
@@ -122,33 +227,69 @@ class PackedValues(Sequence[Any]):
     """Values that a `ValuePacker` took. Each time that one is read, it is another object."""
 
     def __init__(
-        self, atoms: list[Any], pickles: Buffer, counts: bytes, buffers: Sequence[Buffer], definitions: Buffer
+        self,
+        plain: bytes,
+        count: int,
+        rows: bytes = b"",
+        pickles: Buffer = b"",
+        buffers: Sequence[Buffer] = (),
+        definitions: Buffer = b"",
     ) -> None:
-        self.atoms = atoms
-        """The values, if all of them are atoms."""
-        self._raw = atoms, pickles, counts, buffers, definitions
+        """plain: the pickle of a list with None in place of values that have pickles of their own."""
+        self._raw = plain, count, rows, pickles, buffers, definitions
+        self._plain = plain
+        self._count = count
+        self._copies: list[list[Any]] = []
+        """Lists of the plain values, without those that were read."""
         self._pickles = memoryview(pickles)
-        self._rows: list[tuple[int, int, tuple[int, ...]]] = list(_rows_of(counts))
-        used = [number for _, _, numbers in self._rows for number in numbers]
+        self._rows: dict[int, tuple[int, int, tuple[int, ...]]] = dict(_rows_of(rows)) if rows else {}
+        used = [number for _, _, numbers in self._rows.values() for number in numbers]
         self._buffers = buffers
         self._is_shared = [used.count(number) > 1 for number in range(len(buffers))]
         self._definitions = Fresh(lambda: pickle.loads(definitions)) if len(definitions) else None  # noqa: S301
         self._inputs = current_inputs()
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        atoms, pickles, counts, buffers, definitions = self._raw
+        plain, count, rows, pickles, buffers, definitions = self._raw
         copies = tuple([outside(each, protocol) for each in buffers])
-        return PackedValues, (atoms, outside(pickles, protocol), counts, copies, outside(definitions, protocol))
+        outer = outside(pickles, protocol), copies, outside(definitions, protocol)
+        return PackedValues, (plain, count, rows, *outer) if rows else (plain, count)
 
     def __len__(self) -> int:
-        return len(self._rows) or len(self.atoms)
+        return self._count
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all values share one pickle: loading one needs no class or input of the call."""
+        return not self._rows
+
+    def all(self) -> list[Any]:
+        """Return all values, as reading each does. Raises whatever unpickling any of them raises."""
+        values: list[Any] = pickle.loads(self._plain)  # noqa: S301 (as in `load`)
+        for position in self._rows:
+            values[position] = self._row(position)
+        return values
 
     def __getitem__(self, index: Any) -> Any:
         """Return a value of its own. Raises whatever its unpickling raises."""
-        if not self._rows:
-            return self.atoms[index]
         if isinstance(index, slice):
             return [self[each] for each in range(*index.indices(len(self)))]
+        return self._row(index) if index in self._rows else self._plain_value(index)
+
+    def _plain_value(self, index: int) -> Any:
+        copies = next((each for each in self._copies if each[index] is not _READ), None)
+        if copies is None:
+            copies = _load_plain(self._plain)
+            self._copies.append(copies)
+        value = copies[index]
+        if type(value) in ATOMS:
+            return value
+        copies[index] = _READ
+        if type(value) is _Unloadable:
+            raise value.error
+        return value
+
+    def _row(self, index: int) -> Any:
         begin, end, numbers = self._rows[index]
         data = self._pickles[begin:end]
         buffers = [*map(self._buffer, numbers)] if numbers else None
@@ -166,6 +307,40 @@ class PackedValues(Sequence[Any]):
         return bytearray(buffer) if self._is_shared[number] or memoryview(buffer).readonly else buffer
 
 
+class _Unloadable:
+    """Stands for a value that cannot be loaded."""
+
+    error: Exception
+
+    def __reduce_ex__(self, _: object) -> Any:
+        raise self.error
+
+
+class _LenientUnpickler(pickle.Unpickler):
+    """Makes instances of a stand-in for each class that cannot be found."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return super().find_class(module, name)
+        except Exception as error:  # noqa: BLE001 (importing a module may raise anything)
+            return type(name, (_Unloadable,), {"error": error})
+
+
+def _load_plain(plain: bytes) -> list[Any]:
+    """Return plain values, and an `_Unloadable` for each that has a class which cannot be found here."""
+    try:
+        values: list[Any] = pickle.loads(plain)  # noqa: S301 (as in `load`)
+    except Exception:  # noqa: BLE001 (importing a module may raise anything)
+        values = _LenientUnpickler(BytesIO(plain)).load()
+        for position, value in enumerate(values):
+            try:
+                pickle.dumps(value)
+            except Exception as error:  # noqa: BLE001 (see above)
+                values[position] = _Unloadable()
+                values[position].error = error
+    return values
+
+
 class Items:
     """An argument of a task that arrives as a `PackedValues`. It is packed when the task's arguments are pickled."""
 
@@ -176,6 +351,8 @@ class Items:
         return len(self.items)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
+        if share_nothing(self.items):
+            return PackedValues, (pickle.dumps(list(self.items), 5), len(self.items))
         packer = ValuePacker()
         for item in self.items:
             packer.add(item)
@@ -202,9 +379,9 @@ class _Unpickler(pickle.Unpickler):
         return self.classes[number]
 
 
-def _rows_of(counts: bytes) -> Iterator[tuple[int, int, tuple[int, ...]]]:
-    numbers = iter(array("Q", counts))
+def _rows_of(rows: bytes) -> Iterator[tuple[int, tuple[int, int, tuple[int, ...]]]]:
+    numbers = iter(array("Q", rows))
     end = 0
-    for size in numbers:
-        begin, end = end, end + size
-        yield begin, end, tuple([next(numbers) for _ in range(next(numbers))])
+    for position in numbers:
+        begin, end = end, end + next(numbers)
+        yield position, (begin, end, tuple([next(numbers) for _ in range(next(numbers))]))

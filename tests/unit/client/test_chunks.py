@@ -208,6 +208,35 @@ def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
     assert isinstance(load_exception(results.failures[1]), ZeroDivisionError)
 
 
+def test_values_of_a_class_that_is_missing_take_no_other_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = [dump_value(Items(values)) for values in ([1, Account(2), [3]], [1, [Account(2)], [3]])]
+    monkeypatch.delattr(sys.modules[__name__], "Account")
+    for values in map(load, packed):
+        assert [values[0], values[2], values[2]] == [1, [3], [3]]
+        with pytest.raises(AttributeError, match="Account"):
+            values[1]
+        with pytest.raises(AttributeError, match="Account"):
+            values.all()
+
+
+class Account:
+    """Pickled by the name of its class, and its attributes."""
+
+    def __init__(self, *values: Any) -> None:
+        self.values: Any = values
+
+    @staticmethod
+    def of(values: Any) -> Account:
+        made = Account()
+        made.values = values
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Account) and self.values == other.values
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Unloadable:
     """Is pickled without an error, and raises one when it is unpickled."""
 
@@ -239,6 +268,11 @@ SHARED: list[Any] = []
         (lambda pair: len(push(pair[0])), [(SHARED, each) for each in range(9)], [1] * 9),
         (Counter().add, range(9), [1] * 9),
         (functools.partial(lambda seen, _: push(seen), []), range(9), [[1]] * 9),
+        (lambda pair: push(pair[0][0]), [((SHARED,), each) for each in range(9)], [[1]] * 9),
+        (lambda pair: push(pair[0]["list"]), [({"list": SHARED}, []) for _ in range(9)], [[1]] * 9),
+        (lambda account: push(account.values[0]), [Account(SHARED, each) for each in range(9)], [[1]] * 9),
+        (lambda account: push(account.values[0]), [Account(SHARED)] * 9, [[1]] * 9),
+        (lambda account: push(account.values), [Account.of(SHARED), Account.of(SHARED)] * 9, [[1]] * 18),
         (lambda array: array.fill(1) or int(array.sum()), [numpy.zeros(3, int)] * 9, [3] * 9),
         (lambda array: int((array := array.__iadd__(1)).sum()), [numpy.zeros(50_000, int)] * 9, [50_000] * 9),
     ],
@@ -246,8 +280,55 @@ SHARED: list[Any] = []
 def test_calls_of_a_chunk_share_nothing(function: Any, items: Any, result: list[Any]) -> None:
     results = list(arrived(call_each(chunk(function), arrived(Items(list(items))))))
     assert results == result
-    assert len({id(each) for each in results if type(each) is list}) in (0, 9)
+    lists = [id(each) for each in results if type(each) is list]
+    assert len(set(lists)) == len(lists)
     assert SHARED == []
+
+
+def grow_list(x: Any) -> Any:
+    KEPT.append(x)
+    return KEPT
+
+
+def grow_dict(x: Any) -> Any:
+    TABLE[x] = x
+    return TABLE
+
+
+def grow_nested(x: Any) -> Any:
+    KEPT.append(x)
+    return [KEPT]
+
+
+def grow_account(x: Any) -> Any:
+    ACCOUNT.values = ACCOUNT.values + x
+    return ACCOUNT
+
+
+KEPT: list[Any] = []
+TABLE: dict[Any, Any] = {}
+ACCOUNT = Account()
+ACCOUNT.values = 0
+
+
+@pytest.mark.parametrize(
+    ("function", "expected"),
+    [
+        (grow_list, [[1], [1, 2], [1, 2, 3]]),
+        (grow_dict, [{1: 1}, {1: 1, 2: 2}, {1: 1, 2: 2, 3: 3}]),
+        (grow_nested, [[[1]], [[1, 2]], [[1, 2, 3]]]),
+        (grow_account, [Account.of(1), Account.of(3), Account.of(6)]),
+    ],
+)
+def test_a_result_is_as_it_was_when_its_call_returned(function: Any, expected: list[Any]) -> None:
+    KEPT.clear()
+    assert list(arrived(call_each(chunk(function), arrived(Items([1, 2, 3]))))) == expected
+
+
+def test_an_item_that_failed_is_shown_as_it_was_before_its_call() -> None:
+    results = arrived(call_each(chunk(lambda item: push(item) and item[5]), arrived(Items([[1], [2], [3]]))))
+    shown = [failure_texts(Outcome.EXCEPTION, results.failures[each]).traceback for each in range(3)]
+    assert [each.partition("\n")[0] for each in shown] == ["item: [1]", "item: [2]", "item: [3]"]
 
 
 def test_what_a_call_does_to_the_value_of_an_earlier_one_comes_too_late() -> None:
