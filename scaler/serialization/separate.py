@@ -108,8 +108,10 @@ def share_nothing(values: Sequence[Any]) -> bool:
                 return False
             group: Sequence[Any] = [each for each in values if type(each) is kind] if is_mixed else values
             if kind is tuple or kind is frozenset:
-                if len(set(map(id, group))) < len(group) and None in map(_copy_tuple, group):
-                    return False
+                different = list({id(each): each for each in group}.values())
+                if len(different) < len(group) and None in map(_copy_tuple, different):
+                    return False  # without this, tuples of one tuple, level by level, would take for ever
+                group = different
             else:
                 count += len(group)
                 changeable.update(map(id, group))
@@ -272,9 +274,10 @@ class PackedValues(Sequence[Any]):
 
     def __getitem__(self, index: Any) -> Any:
         """Return a value of its own. Raises whatever its unpickling raises."""
-        if isinstance(index, slice):
-            return [self[each] for each in range(*index.indices(len(self)))]
-        return self._row(index) if index in self._rows else self._plain_value(index)
+        position = range(self._count)[index]
+        if isinstance(position, range):
+            return [self[each] for each in position]
+        return self._row(position) if position in self._rows else self._plain_value(position)
 
     def _plain_value(self, index: int) -> Any:
         copies = next((each for each in self._copies if each[index] is not _READ), None)

@@ -285,6 +285,21 @@ def test_calls_of_a_chunk_share_nothing(function: Any, items: Any, result: list[
     assert SHARED == []
 
 
+def test_a_value_that_is_read_again_is_another_one() -> None:
+    for values in (arrived(Items([[1], [2]])), arrived(Items([[[1]], SHARED, [SHARED]]))):
+        before = repr(list(values))
+        for value in (values[0], values[-1], *values, *values.all()):
+            push(value)
+        assert repr(list(values)) == before
+
+
+def test_tuples_in_tuples_are_looked_at_once() -> None:
+    nested: Any = (1,)
+    for _ in range(12):
+        nested = (nested,) * 50
+    assert len(arrived(Items([nested, nested]))) == 2
+
+
 def grow_list(x: Any) -> Any:
     KEPT.append(x)
     return KEPT
