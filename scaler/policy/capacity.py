@@ -152,6 +152,10 @@ class CapacityPlan:
         self.startup = startup_seconds(manager)
         self.back_seconds = self.startup - max(0.0, manager.queue_seconds or 0.0) * (1 - QUEUE_SHARE)
         """What it costs to get a unit back that was stopped, as a time that it may be idle instead."""
+        self.is_paid = price > 0 and not manager.charges_tasks
+        """Idle units cost money."""
+        self.paid_seconds = 0.0 if manager.charges_tasks else max(0.0, manager.unit_minimum_seconds - self.startup)
+        """What the minimum charge of a unit leaves of it after its start."""
         self.used = 0
         """Existing slots that have work."""
         self.worth = 0

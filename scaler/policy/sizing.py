@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from scaler.grammar import called, counted, listed
 from scaler.needs import Needs
 from scaler.policy.capacity import (
+    TIME_EXPONENT,
     Budget,
     CapacityPlan,
     SlotBatch,
@@ -56,8 +57,12 @@ MANY_ENDED = 20
 """Tasks that must have ended between two views before their rate is stated: it is wrong by less than half then."""
 VIEW_SECONDS = 1.0
 """Assumed interval before the first view."""
-LONGEST_IDLE = 10.0
-"""A unit is worth keeping without work for this many times as long as it takes to start another one."""
+LONGEST_FREE_IDLE = 10.0
+"""Longest time without work of units that cost nothing, as a multiple of the time to start another unit."""
+LONGEST_PAID_IDLE = 1 + TIME_EXPONENT
+"""The same for units that cost money: a longer lull costs more than the wait for a new unit is worth."""
+PAID_IDLE_SECONDS = 10.0
+"""The bound for units that cost money is not lowered below this time: units that start fast would flap."""
 MAX_COOLDOWN_SECONDS = 1800.0
 RETURN_SHARE = 0.68
 """Bounds of a cooldown that follows from the start-up time."""
@@ -161,10 +166,10 @@ class Sizing:
         key = manager.manager_id
         cooldown = self._cooldowns.setdefault(key, Cooldown(manager.units, now))
         before = min(plan.committed_units, self._wanted.get(key, manager.units))
-        usual = constraints.cooldown(plan)
-        cooldown.most_seconds = min(MAX_DOUBLED_SECONDS, LONGEST_IDLE * plan.back_seconds)
-        needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         is_given = constraints.get("idle_seconds", key) is not None
+        usual = constraints.cooldown(plan) if is_given else max(constraints.cooldown(plan), plan.paid_seconds)
+        cooldown.most_seconds = min(MAX_DOUBLED_SECONDS, _longest_idle_seconds(plan))
+        needed = math.ceil((plan.used + plan.useful) / manager.unit_slots)
         worth = needed if is_given else min(needed, math.ceil(plan.worth / manager.unit_slots))
         if manager.units > max(before, self._seen.get(key, 0)):
             # Unrequested units existed before the first plan saw them, for example after a restart.
@@ -193,6 +198,10 @@ class Sizing:
         most = plan.most_units
         if not reasons:
             last = f"units stop after {seconds_text(cooldown.seconds(usual))} without work"
+            if cooldown.seconds(usual) > usual:
+                last += ", since work comes again" + (" and they cost money" if plan.is_paid else "")
+            elif not is_given and usual == plan.paid_seconds:
+                last += f", since each is paid for at least {seconds_text(manager.unit_minimum_seconds)}"
             reasons = ["it may have no units" if most == 0 else plan.idle_reason, *([last] if wanted else [])]
         return Wanted(wanted, "; ".join(reasons), most)
 
@@ -247,6 +256,12 @@ class Sizing:
                 works[needs].usually_busy = busy[needs]
         self._busy = {needs: slots for needs, slots in busy.items() if slots >= LEAST_BUSY}
         return list(works.values())
+
+
+def _longest_idle_seconds(plan: CapacityPlan) -> float:
+    """Return how long a unit of this manager is worth keeping without work, however often work comes again."""
+    free = LONGEST_FREE_IDLE * plan.back_seconds
+    return min(free, max(PAID_IDLE_SECONDS, LONGEST_PAID_IDLE * plan.back_seconds)) if plan.is_paid else free
 
 
 def _assign(work: Work, plans: Sequence[CapacityPlan], constraints: Constraints) -> None:

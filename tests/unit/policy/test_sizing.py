@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -233,20 +234,40 @@ def test_a_tide_that_comes_back_soon_finds_the_units_the_second_time() -> None:
     assert sizes(policy, [], lull, 49, 60, 63, 64) == [8, 8, 8, 0]
 
 
-def test_recurring_bursts_keep_units_idle_for_no_longer_than_they_are_worth() -> None:
-    policy, startup = SimplePolicy(""), 0.4
-    idle_seconds, now = 0.0, 0.0
+@pytest.mark.parametrize(
+    ("startup", "price", "longest"), [(0.4, 0.0, 4.0), (0.4, 1.0, 4.0), (20.0, 0.0, 200.0), (20.0, 1.0, 60.0)]
+)
+def test_recurring_bursts_keep_units_idle_for_no_longer_than_they_are_worth(
+    startup: float, price: float, longest: float
+) -> None:
+    policy, here = SimplePolicy(""), partial(manager, startup_seconds=startup, unit_price=price)
+    idle_seconds, now, reason = 0.0, 0.0, ""
     for _ in range(12):  # each shortage doubles the cooldown
-        burst = manager(units_running=8, startup_seconds=startup)
-        assert units(policy, now, [work(0, 5.0, running=8)], burst) == [8]
+        assert units(policy, now, [work(0, 50.0, running=8)], here(units_running=8)) == [8]
         idle_seconds = 0.0
-        lull = manager(units_running=8, idle_seconds=(60.0,) * 8, startup_seconds=startup)
-        while units(policy, now + idle_seconds, [], lull) != [0]:
+        lull = here(units_running=8, idle_seconds=(60.0,) * 8)
+        while (answer := policy.plan(ClusterView(now + idle_seconds, (), (lull,)))["m"]).units:
             idle_seconds += 0.5
+            reason = answer.reason
         now += idle_seconds + 1.0
-        units(policy, now, [work(8, 5.0)], manager(startup_seconds=startup))
+        units(policy, now, [work(8, 50.0)], here())
         now += 1.0
-    assert idle_seconds <= 10 * startup + 1.0
+    assert longest - 1.0 <= idle_seconds <= longest + 1.0
+    why = "since work comes again" + (" and they cost money" if price else "")
+    assert reason.endswith(f"; units stop after {longest:g} s without work, {why}")
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0])
+def test_a_unit_stays_for_as_long_as_its_minimum_charge_pays_for(price: float) -> None:
+    policy, here = (
+        SimplePolicy(""),
+        partial(manager, startup_seconds=20.0, unit_price=price, unit_minimum_seconds=3600.0),
+    )
+    units(policy, 0, [work(0, 5.0, running=1)], here(units_running=1))
+    lull = here(units_running=1, idle_seconds=(60.0,))
+    answer = policy.plan(ClusterView(1, (), (lull,)))["m"]
+    assert answer.reason.endswith("; units stop after 3,580 s without work, since each is paid for at least 3,600 s")
+    assert sizes(policy, [], lull, 3500, 3600) == [1, 0]
 
 
 def test_a_burst_goes_up_once_and_down_once() -> None:
