@@ -216,7 +216,7 @@ def _opened(
     if context is not None:
         with _lock:
             watch = _watches.get(context.pid) or _watches.setdefault(context.pid, SlotWatch(context))
-        options |= {"blocked": context.blocked, "submitted": watch.submitted}
+        options |= {"blocked": context.blocked, "submitted": watch.submitted, "may_rest": lambda: context.is_suspended}
     loop = ClientLoop(address, connect, connect_storage, timeout_seconds, **options)
     _loops.add(loop)
     return loop

@@ -88,6 +88,8 @@ if TYPE_CHECKING:
 MAX_OUTBOX_BYTES = 256 * 1024 * 1024
 """Limit of what is on its way to the scheduler; beyond it, tasks wait in the session."""
 MAINTENANCE_SECONDS = 1.0
+REST_SECONDS = 30.0
+"""Interval of the maintenance while the program only waits. One host may run a thousand clients inside such tasks."""
 LOST_LEASES = 10.0
 """A client gives up a scheduler that was gone for this many of its leases. A scheduler that forgot the client after one
 is sent everything again, so a client that waits for longer loses nothing.
@@ -139,6 +141,7 @@ class ClientLoop:
         *,
         blocked: Callable[[], AbstractContextManager[object]] = contextlib.nullcontext,
         submitted: Callable[[Callable[[], bool]], object] | None = None,
+        may_rest: Callable[[], bool] = lambda: False,
         name: str = "",
         session_id: bytes = b"",
         cache_owner: bytes = b"",
@@ -147,7 +150,8 @@ class ClientLoop:
         """Connect. Raises UnreachableError after the timeout, RefusedError when the scheduler does not accept it.
 
         connect: to the scheduler, given this client's peer id. connect_storage: given its welcome and the peer id. Both
-        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. name: of the client, for
+        are called in the client's loop. blocked: see FutureOwner. submitted: see SlotWatch. may_rest: returns
+        True while the program only waits for this client's tasks. name: of the client, for
         display. session_id: peer id of a durable session. cache_owner: see CachedResults. ended: called after the end
         of the connection, harmless when repeated.
         """
@@ -165,9 +169,10 @@ class ClientLoop:
             timeout_seconds=timeout_seconds,
         )
         self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client)
-        self._connect = connect
-        self._connect_storage = connect_storage
-        self._submitted = submitted
+        self._connect, self._connect_storage = connect, connect_storage
+        self._submitted, self._may_rest = submitted, may_rest
+        self._rest: asyncio.TimerHandle | None = None
+        """The next maintenance, when it is due after REST_SECONDS. The next event makes it due after a second."""
         self._ended = ended
         self._is_durable = bool(session_id)
         self._ends_itself = False
@@ -187,7 +192,7 @@ class ClientLoop:
         self._storage: StorageClient | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._released = self._trimmed = 0
-        self._trim_at = 0.0
+        self._trim_at = self._loop.time()
         self._keeper = Keeper()
         self._results = StoredResults(
             self.futures, self.cached, self._loop, self._get, self._is_storage_connected, self._run_again
@@ -484,6 +489,10 @@ class ClientLoop:
         if self._retry is not None:
             self._retry.cancel()
             self._retry = None
+        if self._rest is not None:
+            self._rest.cancel()
+            self._rest = None
+            self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
@@ -507,12 +516,15 @@ class ClientLoop:
 
     def _maintain(self) -> None:
         """Every second: send what no other event sends, and notice that the scheduler is lost."""
-        self._loop.call_later(MAINTENANCE_SECONDS, self._maintain)
+        self._rest = None
+        rests = self._may_rest()
+        next_time = self._loop.call_later(REST_SECONDS if rests else MAINTENANCE_SECONDS, self._maintain)
         now = self._loop.time()
         if self._broken_at is None and now - self._maintained_at < 2 * MAINTENANCE_SECONDS:
             self._contact_at = now
         self._maintained_at = now
         self._iterate()
+        self._rest = next_time if rests else None
         self._return_memory()
         if self._broken_at is None and (reports := self.calls.changed()):
             self._answer(CallsReported(reports))

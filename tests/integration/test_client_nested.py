@@ -16,7 +16,7 @@ import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, TaskRejectedError
-from tests.waiting import until, wait_for_file
+from tests.waiting import until, wait_for_file, within
 
 SECONDS = 20
 
@@ -76,6 +76,37 @@ def after_a_client() -> list[str]:
 def test_a_waiting_level_imports_compiles_and_lists_nothing() -> None:
     with SchedulerClusterCombo(n_workers=1) as combo, Client(combo.get_address()) as client:
         assert client.submit(after_a_client).result(SECONDS) == []
+
+
+def naps(pid: int) -> int:
+    """Return how often the threads of a process have gone to sleep so far."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        status = (thread / "status").read_text()
+        found += int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return found
+
+
+def sleeps_through(pid: int, seconds: float) -> bool:
+    """Return whether a process sleeps for so long without a break, within five times that long."""
+    seen, since = naps(pid), time.monotonic()
+
+    def is_through() -> bool:
+        nonlocal seen, since
+        before, seen = seen, naps(pid)
+        if seen != before:
+            since = time.monotonic()
+        return time.monotonic() - since > seconds
+
+    return bool(within(5 * seconds, is_through, 0.02))
+
+
+def watched_while_it_waits(client: Client) -> bool:
+    return bool(client.submit(sleeps_through, os.getpid(), 1.5).result())
+
+
+def test_no_thread_of_a_processor_wakes_up_while_its_task_waits(client: Client) -> None:
+    assert client.submit(watched_while_it_waits, client).result(SECONDS)
 
 
 def all_verbs(client: Client) -> Any:
