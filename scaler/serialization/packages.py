@@ -58,19 +58,24 @@ def differences(packages: Packages) -> str:
 
 def version_of(name: str) -> str:
     """Return the version of the package of a module; empty when it is not known."""
-    found = _installed(tuple(sys.path)).get(_normalized(name))
-    if found is None:
-        found = getattr(sys.modules.get(name), "__version__", "")
+    normalized = _normalized(name)
+    for packages in _installed(tuple(sys.path)):
+        if normalized in packages:
+            return packages[normalized]
+    found = getattr(sys.modules.get(name), "__version__", "")
     return found if isinstance(found, str) else ""
 
 
 @functools.lru_cache(4)
-def _installed(folders: Sequence[str]) -> dict[str, str]:
-    """Return the versions of all packages by their normalized names, as the first folder that has each says."""
-    found: dict[str, str] = {}
-    for folder in reversed(folders):
+def _installed(folders: Sequence[str]) -> list[dict[str, str]]:
+    """Return the versions of the packages in each folder, by their normalized names.
+
+    The folders are not merged: a forked process would copy the memory of every name.
+    """
+    found: list[dict[str, str]] = []
+    for folder in folders:
         with contextlib.suppress(OSError):
-            found |= _packages_in(folder or ".", os.stat(folder or ".").st_mtime_ns)  # noqa: PTH116
+            found.append(_packages_in(folder or ".", os.stat(folder or ".").st_mtime_ns))  # noqa: PTH116
     return found
 
 
