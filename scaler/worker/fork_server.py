@@ -54,12 +54,13 @@ AGENT_SECONDS = 2.0
 _CLIENT_ENTRY_MODULE = "scaler.client.client"
 """A task that has a client imports this first. By name: a worker knows nothing of clients."""
 _NESTED_MODULE = "scaler.client.nested"
+_RECORDS_MODULE = "scaler.worker.processor.records"
 _CLIENT_MODULES = (
     "hashlib",
     _CLIENT_ENTRY_MODULE,
     _NESTED_MODULE,
     "scaler.serialization.by_value",
-    "scaler.worker.processor.records",
+    _RECORDS_MODULE,
 )
 """Modules that a task with a client uses. A module missing here costs each waiting task its import."""
 _LATER_MODULES = ("scaler.object_storage.client", "scaler.security.credential")
@@ -178,7 +179,7 @@ def _serve(requests: socket.socket, config: WorkerConfig, agent_stops: int) -> i
             poll.unregister(client_sign)
             os.close(client_sign)
             client_sign = -1
-            _prepare_clients()
+            _prepare_clients(config)
             later = _LATER_MODULES
         for descriptor in ready:
             if descriptor == ended:
@@ -267,9 +268,10 @@ def _import(names: Iterable[str]) -> None:
     gc.freeze()
 
 
-def _prepare_clients() -> None:
+def _prepare_clients(config: WorkerConfig) -> None:
     _import(_CLIENT_MODULES)
     importlib.import_module(_NESTED_MODULE).prepare()
+    importlib.import_module(_RECORDS_MODULE).set_level(config)
     gc.freeze()
 
 

@@ -71,4 +71,12 @@ def show_records(
     logging.lastResort = records = TaskRecords(config, running, report)
     root = logging.getLogger()
     root.addHandler(records)
-    root.setLevel(min(logging.INFO, _LEVELS[config.logging_level]))
+    set_level(config)
+
+
+def set_level(config: LoggingConfig) -> None:
+    """Set the level of the root logger. Done in the fork server, it saves processors from writing to every logger."""
+    root = logging.getLogger()
+    level = min(logging.INFO, _LEVELS[config.logging_level])
+    if root.level != level:
+        root.setLevel(level)
