@@ -54,7 +54,7 @@ class NestedConnector:
         self._on_events = on_events
         self._loop = asyncio.get_running_loop()
         self._channel: socket.socket | None = context.open_channel(peer)
-        self._loop.add_reader(self._channel, self._read)
+        self._loop.add_reader(self._channel.fileno(), self._read)  # a socket would be formatted for an exception
         self._welcome = Welcome(
             resumed=False,
             incarnation=0,

@@ -285,7 +285,7 @@ class ProcessorAgent(Agent):
             text = f"its worker cannot make the pipes for it: {error.strerror}"
             self.take_soon(ProcessorReported(number, ProcessorEvent.EXITED, text))
         else:
-            self._loop.add_reader(processor.results, self._on_readable, number)
+            self._loop.add_reader(processor.results.fileno(), self._on_readable, number)
 
     def _reclaim(self, number: int) -> None:
         self.take_soon(*self._reclaimed(number))

@@ -95,7 +95,7 @@ class Relays:
             end.close()  # the client sees the end of its channel
             return
         self._channels[client] = _Channel(Sender(self._loop, end), number)
-        self._loop.add_reader(end, partial(self._read, client))
+        self._loop.add_reader(descriptor, partial(self._read, client))
 
     def deliver(self, client: bytes, body: bytes) -> bool:
         """Pass a message to a client. Returns False when there is no such client."""

@@ -6,12 +6,12 @@ to the Python frame that made it. Threads that a task starts are not sampled, an
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # `signal` makes an enumeration member of each signal
 import _thread
 import contextlib
 import gc
 import json
 import random
-import signal
 import sys
 import threading
 import time
@@ -83,7 +83,7 @@ class Sampler:
 
     def _work(self) -> None:
         # A signal of the process must interrupt what the main thread waits for.
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         self._set_switching(_OWN_THREADS)
         context = self._context
         pause = FIRST_REPORT_SECONDS
@@ -97,6 +97,7 @@ class Sampler:
                 counted = self._sample(int((now - before) * 1e6))
                 if counted is not None and context.is_suspended:
                     last_pause = LAST_WAIT_REPORT_SECONDS
+                    pause = max(pause, LAST_REPORT_SECONDS)
                     began, now = now, self._rest(max(report_at, now + LAST_REPORT_SECONDS))
                     counted[0] += int((now - began) * 1e6)
                 busy_at = now
