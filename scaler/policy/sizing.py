@@ -455,6 +455,11 @@ class Work:
     def task_seconds(self) -> float:
         return max(1e-6, self.seconds / max(1, self.tasks))
 
+    @property
+    def passes(self) -> bool:
+        """Most of its tasks come and end between two plans: more end in a second, and in less time, than there are."""
+        return self.ended_per_second >= max(1, self.tasks) and self.seconds * self.ended_per_second <= self.ended
+
     def most_slots(self, tasks: int) -> int:
         """Return how many slots have something to do: each has work for a while."""
         return min(tasks, max(self.first_slots, math.ceil(self.seconds * self.slots_each / SLOT_SECONDS)))
@@ -463,10 +468,9 @@ class Work:
         names = list(dict.fromkeys(self.functions))
         of = listed([called(name) for name in names], MAX_FUNCTIONS_NAMED)
         work = f"{of} needing {self.needs}" if self.needs.items else of
-        if self.ended_per_second >= max(1, self.tasks):
-            # Most of them come and end between two plans.
+        if self.passes:
             if self.ended < MANY_ENDED:
-                return f"single tasks of {work}, which end as they come"
+                return f"few tasks of {work}, which end as they come"
             return f"about {counted(int(float(f'{self.ended_per_second:.2g}')), 'task')} of {work} per second"
         if not self.tasks and self.late:
             return f"{counted(self.late, 'task')} of {work} on their way"

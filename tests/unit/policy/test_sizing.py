@@ -377,7 +377,17 @@ def test_the_reason_is_the_rate_where_more_tasks_pass_in_a_second_than_there_are
     here = manager(units_running=1)
     few = Demand(PLAIN, "f", 3, 1, 0.0001, 1.0, 10_432.0)
     assert reasons(SimplePolicy(""), 0, [few], here) == ["about 10,000 tasks of f() per second"]
-    assert reasons(SimplePolicy(""), 0, [passing(0.1, 1.0)], here) == ["single tasks of f(), which end as they come"]
+    assert reasons(SimplePolicy(""), 0, [passing(0.1, 1.0)], here) == ["few tasks of f(), which end as they come"]
+
+
+def test_the_reason_at_the_end_of_a_burst_is_the_work_that_is_left() -> None:
+    policy, here = SimplePolicy(""), manager(units_running=4)
+    assert reasons(policy, 0.0, [replace(work(56, 0.4, running=4), ended_per_second=10.0)], here)
+    last = replace(work(8, 0.4, running=4), ended_per_second=16.0)
+    assert reasons(policy, 0.5, [last], here) == ["4 s of work in 12 tasks of f()"]
+    mixed = [passing(0.1, 40.0), replace(work(12, None), function="g", expected_seconds=0.5)]
+    unmeasured = "12 tasks of f() and g(), not measured yet, assuming 0.5 s each"
+    assert reasons(policy, 1.0, mixed, here) == [unmeasured]
     many = Demand(PLAIN, "f", 20_000, 1, 0.0001, 1.0, 10_432.0)
     assert reasons(SimplePolicy(""), 0, [many], here) == ["2 s of work in 20,001 tasks of f()"]
 
