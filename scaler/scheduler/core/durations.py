@@ -100,17 +100,20 @@ class Timing:
     def remaining_seconds(self, elapsed: Iterable[float]) -> list[float]:
         """Return how long tasks will run on that have run this long, in seconds.
 
-        Of those that took longer the mean tells. Where none has, a task is half done. O(buckets and tasks).
+        The mean of the tasks that took longer tells, or the longest task. Where none has taken longer, a task is half
+        done. O(buckets and tasks).
         """
-        counts = self.counts
-        sums = [count * middle_seconds(digits) for digits, count in enumerate(counts)]
-        longer = list(accumulate(reversed(counts)))[::-1]
-        longer_seconds = list(accumulate(reversed(sums)))[::-1]
+        longer = list(accumulate(reversed(self.counts)))[::-1]
+        longer_us = list(accumulate(reversed(self.sums_us)))[::-1]
         found = []
         for seconds in elapsed:
             above = min(BUCKETS - 1, int(seconds * 1e6).bit_length() + 1)
-            mean = longer_seconds[above] / longer[above] if longer[above] > 0 else 2 * seconds
-            found.append(max(mean - seconds, 0.0))
+            if longer[above] > 0:
+                end = longer_us[above] * 1e-6 / longer[above]
+            else:
+                longest = self.longest_us * 1e-6
+                end = longest if seconds < longest else 2 * seconds
+            found.append(max(end - seconds, 0.0))
         return found
 
 

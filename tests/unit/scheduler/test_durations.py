@@ -42,6 +42,11 @@ def test_a_task_that_has_outlived_the_short_ones_takes_as_long_as_the_long_ones(
     assert oldest == 500.0, "none took longer: it is half done"
 
 
+@pytest.mark.parametrize(("elapsed", "left"), [(0.0, 4.0), (1.0, 3.0), (3.0, 1.0), (3.9, 0.1)])
+def test_a_running_task_takes_as_long_as_those_that_ended(elapsed: float, left: float) -> None:
+    assert timing(*[4.0] * 8).remaining_seconds([elapsed]) == [pytest.approx(left)]
+
+
 def test_quantiles_are_those_of_the_tasks_to_less_than_a_factor_of_two() -> None:
     draw = random.Random(3)
     seconds = [draw.lognormvariate(-2.0, 1.5) for _ in range(1000)]
