@@ -1,7 +1,8 @@
 """AsyncClient: a client for asyncio, whose calls do not block the event loop.
 
-What may wait or take long runs in threads: one submits, in the order of the calls, and each iteration over results has
-one of its own. What ends comes back through `call_soon_threadsafe`.
+A submit pickles the call and returns its future at once; what must wait, waits in the client's session. Whatever else
+may wait or take long runs in threads, one for each iteration over results. What ends comes back through
+`call_soon_threadsafe`.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def asked(
 
 
 class AsyncCalls(ABC):
-    """The calls of a client, or of a view of one, as coroutines."""
+    """The calls of a client, or of a view of one, for an event loop."""
 
     _thread: ThreadPoolExecutor
 
@@ -62,15 +63,19 @@ class AsyncCalls(ABC):
     def _open(self) -> Client | ClientView:
         """What makes the calls. Raises ClientClosedError."""
 
-    async def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker; return its future, which is awaited for the value."""
-        return await self._submitted(partial(self._open.submit, fn, *args, **kwargs))
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Call `fn(*args, **kwargs)` on a worker; return its future at once, and `await` gives the value.
 
-    async def submit_verbose(
+        As `Client.submit`, but it never waits: tasks beyond a limit of the scheduler wait in the client. The arguments
+        are pickled here, so large ones take the event loop's time: send them with `send_object` before.
+        """
+        return self._open.submit(fn, *args, **kwargs)
+
+    def submit_verbose(
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, **options: Any
     ) -> ScalerFuture:
-        """Call `fn(*args, **kwargs)` on a worker, with the options of `Client.submit_verbose`; return its future."""
-        return await self._submitted(partial(self._open.submit_verbose, fn, args, kwargs, **options))
+        """Call `fn(*args, **kwargs)` on a worker, with the options of `Client.submit_verbose`; the rest as `submit`."""
+        return self._open.submit_verbose(fn, args, kwargs, **options)
 
     def map(self, fn: Callable[..., Any], *iterables: Iterable[Any], **options: Any) -> AsyncResults:
         """Call `fn` with the items of the iterables side by side: `await` gives the list, `async for` each result.
@@ -111,22 +116,20 @@ class AsyncCalls(ABC):
         with run.shown(bar_of(run) if progress else None):
             return {key: await future for key, future in run.futures.items()}
 
-    async def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
-        """Return the future of a call that may be cached, as `Client.cache`."""
-        return await self._submitted(partial(self._open.cache, fn, *args, **kwargs))
+    def cache(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ScalerFuture:
+        """Return the future of a call that may be cached, as `Client.cache`, before the cache was looked up."""
+        return self._open.cache(fn, *args, **kwargs)
 
     def executor(self, **options: Any) -> Executor:
         """Return an executor for `run_in_executor`, as `Client.executor`."""
         return self._open.executor(**options)
 
-    async def _submitted(self, call: Callable[[], ScalerFuture]) -> ScalerFuture:
-        return await _in_thread(self._thread, call, late=ScalerFuture.cancel)
-
 
 class AsyncClient(AsyncCalls):
     """A connection to a scheduler for one event loop: `async with AsyncClient(...) as client`.
 
-    Its calls are those of `Client`, with the same arguments, as coroutines. The futures are awaited: `await future`.
+    Its calls are those of `Client`, with the same arguments: those that return a future do so at once, and the others
+    are coroutines. So one `await` gives the value: `await client.submit(f)`, `await client.map(f, items)`.
     """
 
     def __init__(self, address: str | None = None, **options: Any) -> None:
@@ -141,7 +144,9 @@ class AsyncClient(AsyncCalls):
 
     async def __aenter__(self) -> Self:
         """Connect. Raises what `Client` raises."""
-        self._client = await _in_thread(self._thread, self._make, late=Client.disconnect)
+        client = await _in_thread(self._thread, self._make, late=Client.disconnect)
+        client._futures.event_loops.add(asyncio.get_running_loop())
+        self._client = client
         return self
 
     async def __aexit__(
@@ -182,7 +187,6 @@ class AsyncClient(AsyncCalls):
     objects = asked(Client.objects)
     profile = asked(Client.profile)
     costs = asked(Client.costs)
-    run_again = asked(Client.run_again, late=ScalerFuture.cancel)
     bundle = asked(Client.bundle)
     replay = asked(Client.replay)
     cluster = asked(Client.cluster)
@@ -195,6 +199,11 @@ class AsyncClient(AsyncCalls):
     restart_workers = asked(Client.restart_workers)
     progress = asked(Client.progress)
     clear = asked(Client.clear)
+
+    async def run_again(self, task: ScalerFuture | bytes | str) -> Any:
+        """Run a failed task again, as `Client.run_again`, and return the value of the new task."""
+        future = await _in_thread(self._asking, partial(self._open.run_again, task), late=ScalerFuture.cancel)
+        return await future
 
     @property
     def identity(self) -> bytes:
@@ -339,7 +348,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
             if future not in self._known:
                 self._known.add(future)
                 self._left += 1
-                future.add_done_callback(self._note)
+                future._add_callback(self._note)
 
     async def __anext__(self) -> ScalerFuture:
         """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""

@@ -1,6 +1,6 @@
 """Results of earlier calls, kept in the object storage by what was called: `Client.cache`, and `cache=True`.
 
-A call is looked up before it is submitted, and its result is put into the storage before its future ends. The id of a
+A call is looked up before its task is sent, and its result is put into the storage before its future ends. The id of a
 result has only a part of the call's digest; the rest of it is the first part of the object, and is compared.
 """
 
@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from scaler.client.code_digest import code_digest
+from scaler.client.future import Unloaded
 from scaler.client.futures import FutureTable, load_outcome
+from scaler.client.session import TasksAdded, TaskSettled, UploadEnded
 from scaler.client.task_future import TaskFuture
-from scaler.client.tasks import TaskTemplate
+from scaler.client.tasks import ObjectUpload, TaskTemplate
 from scaler.errors import ScalerError, UsageError
 from scaler.ids import cached_id, content_id
 from scaler.protocol.messages import Outcome
-from scaler.serialization import Parts, own_buffer
+from scaler.serialization import Parts, Serializer, own_buffer
 from scaler.serialization.arguments import dump_arguments
 
 if TYPE_CHECKING:
@@ -40,25 +43,30 @@ class CachedResults:
         futures: FutureTable,
         loop: asyncio.AbstractEventLoop,
         storage: Callable[[], StorageClient],
+        upload: Callable[[Parts], Awaitable[ObjectUpload]],
     ) -> None:
-        """owner: with which the ids of cached results of the client's key begin."""
+        """owner: with which the ids of cached results of the client's key begin. upload: puts parts into the storage,
+        and returns when they are there or it has failed.
+        """
         self._owner = owner
         self._futures = futures
         self._loop = loop
         self._storage = storage
+        self._upload = upload
         self.wanted: dict[bytes, bytes] = {}
         """The digests of the calls of tasks whose results are to be kept."""
 
     def submit(self, template: TaskTemplate, function: object, calls: Sequence[Call]) -> list[TaskFuture]:
         """Return the futures of calls: those that are cached have ended, the others are submitted.
 
-        Raises UsageError for arguments that are futures or objects of the cluster, and for what has no code.
+        Where a submit may not block, all are submitted, and each task waits in the client for the look-up. Raises
+        UsageError for arguments that are futures or objects of the cluster, and for what has no code.
         """
         code = code_digest(function)
         digests = [self._digest(template, code, *call) for call in calls]
-        found: list[Parts | None] = [None] * len(calls)
-        if self._futures.may_wait():
-            found = self._futures.run(self._look_up(digests), self._loop)
+        if not self._futures.may_block():
+            return [self._submit_early(template, *call, digest) for call, digest in zip(calls, digests, strict=True)]
+        found = self._futures.run(self._look_up(digests), self._loop)
         return [
             self._submit(template, *call, digest) if parts is None else self._ended(template, parts)
             for call, digest, parts in zip(calls, digests, found, strict=True)
@@ -84,10 +92,57 @@ class CachedResults:
         future.add_done_callback(lambda _: self.wanted.pop(task, None))  # a cancelled task has no result to take
         return future
 
+    def _submit_early(
+        self, template: TaskTemplate, args: tuple[Any, ...], kwargs: Mapping[str, Any], digest: bytes
+    ) -> TaskFuture:
+        futures = self._futures
+        future = futures.prepare(template, args, kwargs)
+        task, answer = future.task_id, ObjectUpload(futures.ids.object(), futures.releases, b"")
+        future.uploads = (*future.uploads, answer)
+        self.wanted[task] = digest
+        future.add_done_callback(lambda _: self.wanted.pop(task, None))
+        futures.add((future,))
+        settle = partial(self._settle, future, digest, answer, template.serializer)
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the future has ended
+            self._loop.call_soon_threadsafe(lambda: self._loop.create_task(settle()))
+        return future
+
     def _ended(self, template: TaskTemplate, parts: Parts) -> TaskFuture:
         return self._futures.ended(template, *load_outcome(Outcome.SUCCESS, parts[0], template.serializer, parts))
 
     # -- in the client's loop
+
+    async def _settle(
+        self, future: TaskFuture, digest: bytes, answer: ObjectUpload, serializer: Serializer | None
+    ) -> None:
+        """End a future with its cached result, or have its task sent. answer: stands for the look-up."""
+        try:
+            parts = await self._get(digest)
+            stored = None
+            while parts is not None and not self._end(future, parts, serializer, stored):
+                stored = await self._upload(parts)
+                if stored.error is not None:
+                    break
+        finally:
+            self._futures.step(UploadEnded(answer))
+            self._futures.wake()
+
+    def _end(
+        self, future: TaskFuture, parts: Parts, serializer: Serializer | None, stored: ObjectUpload | None
+    ) -> bool:
+        """End a future with its result. False: other tasks name the value, which must be in the storage before."""
+        load = partial(load_outcome, Outcome.SUCCESS, parts[0], serializer, parts)
+        with self._futures.condition:
+            added = (task for each in self._futures.inbox if isinstance(each, TasksAdded) for task in each.tasks)
+            if stored is None and (future.has_users or any(future in task.references for task in added)):
+                return False
+            if has_callbacks := not future.done():
+                future.stored = stored
+                has_callbacks = future.settle(Unloaded(load), None)
+                self._futures.put(TaskSettled(future))
+        if has_callbacks:
+            future.run_callbacks()
+        return True
 
     async def _look_up(self, digests: Sequence[bytes]) -> list[Parts | None]:
         return list(await asyncio.gather(*map(self._get, digests)))

@@ -18,6 +18,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from scaler.client.session import SessionInput
 from scaler.errors import ClientClosedError, UsageError
@@ -122,6 +123,8 @@ class FutureOwner:
         self.explain = explain
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
+        self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+        """Event loops of AsyncClients: no submit blocks them, and callbacks that they add run in them."""
         self.closed: str | None = None
         """Why this client is of no use any more."""
         self.inbox: list[SessionInput] = []
@@ -142,6 +145,15 @@ class FutureOwner:
         """Raise ClientClosedError in a forked child: no request from there arrives."""
         if self._is_forked:
             self.check_open()
+
+    def event_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the event loop that runs in this thread, if it is that of an AsyncClient."""
+        running = asyncio._get_running_loop() if self.event_loops else None
+        return running if running in self.event_loops else None
+
+    def may_block(self) -> bool:
+        """Tell whether a submit may block this thread: neither the client's own one, nor that of an AsyncClient."""
+        return threading.current_thread() is not self.thread and self.event_loop() is None
 
     def check_waitable(self) -> None:
         """Raise when a wait in this thread or process could never end."""
@@ -233,6 +245,21 @@ def error_of(future: Future[Any]) -> BaseException | None:
         return future.exception()
     except CancelledError as error:
         return error
+
+
+@dataclass(frozen=True, slots=True)
+class CalledInLoop:
+    """A callback of a future that an event loop calls, and not the client's thread."""
+
+    loop: asyncio.AbstractEventLoop
+    function: Callback
+
+    def __call__(self, future: ScalerFuture) -> None:
+        if asyncio._get_running_loop() is self.loop:
+            self.function(future)
+            return
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self.loop.call_soon_threadsafe(self.function, future)
 
 
 class ScalerFuture(Future[Any], ABC):
@@ -358,7 +385,22 @@ class ScalerFuture(Future[Any], ABC):
         return self._owner.explain(self)
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""
+        """Call `fn(future)` when the task has ended, or at once when it has ended already.
+
+        The client's thread calls it; where an AsyncClient's event loop adds it, this loop does.
+        """
+        loop = self._owner.event_loop()
+        self._add_callback(fn if loop is None else CalledInLoop(loop, fn))
+
+    def remove_done_callback(self, fn: Callback) -> int:
+        """Remove all callbacks `fn` that were not called yet; return how many. `asyncio.wait` calls this."""
+        with self._owner.condition:
+            callbacks = self._callbacks or []
+            left = [each for each in callbacks if fn not in (each, getattr(each, "function", None))]
+            self._callbacks = left or None
+        return len(callbacks) - len(left)
+
+    def _add_callback(self, fn: Callback) -> None:
         self._owner.check_process()
         with self._owner.condition:
             if self._state is PENDING:
@@ -394,7 +436,7 @@ class ScalerFuture(Future[Any], ABC):
                 with contextlib.suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(ended.set)
 
-            self.add_done_callback(wake)
+            self._add_callback(wake)
             with self._owner.blocked():
                 try:
                     yield from ended.wait().__await__()

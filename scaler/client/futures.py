@@ -120,8 +120,8 @@ class FutureTable(FutureOwner):
 
         task_id: of a durable session's task; a new one without it.
 
-        Waits while limits are reached, up to the timeout. Raises SerializationError, LimitError, which names the limit,
-        ClientClosedError, or the error of a failed upload.
+        Where it may block, waits while limits are reached, up to the timeout. Raises SerializationError, LimitError,
+        which names the limit, ClientClosedError, or the error of a failed upload.
         """
         while True:
             future = self.prepare(template, args, kwargs, task_id)
@@ -368,9 +368,9 @@ class FutureTable(FutureOwner):
     def wait_for_room(self) -> None:
         """Wait until the limits allow another task. Called under the lock. Raises LimitError or ClientClosedError.
 
-        In the client's own thread, where callbacks submit, it does not wait: that thread makes the room.
+        Where a submit may not block, the tasks wait in the session instead.
         """
-        if self._reached() is None or threading.current_thread() is self.thread:
+        if self._reached() is None or not self.may_block():
             return
         if not self.wait_for(lambda: self._reached() is None):
             raise LimitError(

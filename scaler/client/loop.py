@@ -168,7 +168,7 @@ class ClientLoop:
             explain=self.explain,
             timeout_seconds=timeout_seconds,
         )
-        self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client)
+        self.cached = CachedResults(cache_owner, self.futures, self._loop, self._storage_client, self._store)
         self._connect, self._connect_storage = connect, connect_storage
         self._submitted, self._may_rest = submitted, may_rest
         self._rest: asyncio.TimerHandle | None = None
@@ -364,7 +364,8 @@ class ClientLoop:
     def upload(self, parts: Parts) -> ObjectUpload:
         """Put parts into the storage; the same content once. It may still be under way when this returns.
 
-        Waits when a part is large and could be changed meanwhile; raises what `wait_uploaded` raises then.
+        When a part is large and could be changed meanwhile, it is copied where a submit may not block. Elsewhere, this
+        waits for the storage, and raises what `wait_uploaded` raises.
         """
         sample = () if size_of(parts) <= MAX_COPIED_BYTES else _sample(parts)
         key = sample
@@ -373,8 +374,7 @@ class ClientLoop:
             known = self._uploads.get(key)
             if known is not None and known.error is None:
                 return known
-        may_wait = threading.current_thread() is not self._thread
-        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if may_wait else math.inf)
+        stable, must_wait = _snapshot(parts, MAX_COPIED_BYTES if self.futures.may_block() else math.inf)
         upload = self._uploads[key] = self._new_upload(parts)
         self._call(self._begin_put, upload, stable, must_wait)
         if must_wait:
@@ -496,7 +496,7 @@ class ClientLoop:
         if self._welcome is None or connector is None or not connector.connected or futures.closed is not None:
             futures.step(*inputs, resolved=resolved)
             return
-        outbox = ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes())
+        outbox = ConnectionReady(MAX_OUTBOX_BYTES - connector.outbox_bytes(), futures.max_pending_tasks)
         try:
             for message in futures.step(*inputs, outbox, resolved=resolved):
                 connector.send(message)
@@ -667,6 +667,11 @@ class ClientLoop:
 
     async def _run_again(self, lost: TaskFuture) -> TaskFuture:
         return await self._restoring.run_again(lost)
+
+    async def _store(self, parts: Parts) -> ObjectUpload:
+        upload = self._new_upload(parts)
+        await self._put(upload, parts, self._put_parts)
+        return upload
 
     def _upload_again(self, parts: Parts) -> ObjectUpload:
         upload = self._new_upload(parts)

@@ -7,11 +7,13 @@ everything: it keeps its template, payload and references.
 *Acknowledged results.* The scheduler retains the result of a task while this client may still name that task in
 `references`. A task names futures that were unresolved when it was added. `resolved` is the number of the last Finished
 whose futures are resolved; tasks added after that embed their values. So once everything has been sent that was added
-when `resolved` was n, the session may acknowledge n. Tasks that wait for an upload count as added, and delay it.
+when `resolved` was n, the session may acknowledge n. Tasks that wait for an upload count as added, and delay it. Tasks
+that name nothing do not delay it.
 """
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, assert_never
@@ -115,9 +117,13 @@ class SchedulerRestarted(NamedTuple):
 
 
 class ConnectionReady(NamedTuple):
-    """There is a connection, which takes this many bytes of tasks. Without this input, a step sends nothing."""
+    """There is a connection, which takes this many bytes of tasks. Without this input, a step sends nothing.
+
+    max_pending: the most unfinished tasks that the scheduler takes of this client; -1 without a limit.
+    """
 
     free_bytes: int
+    max_pending: int = -1
 
 
 SessionInput = (
@@ -158,6 +164,8 @@ class TaskSession:
         self.resolved = 0
         self.unsent_bytes = 0
         """Bytes of the tasks that can be sent and were not yet."""
+        self._unsent_count = 0
+        """Pending tasks that were not sent yet, those that wait for an upload included."""
         self._epoch = 1
         """Number of the scheduler's session with this client."""
         self._workers: dict[bytes, None] = {}
@@ -170,6 +178,8 @@ class TaskSession:
         """Those that had failed before this step added a task that needs them."""
         self._unsent: deque[ClientTask] = deque()
         """Tasks that can be sent, each with `resolved` when it was added (in `_gated`, if it waited for an upload)."""
+        self._naming: deque[ClientTask] = deque()
+        """Those of `_unsent` that name others, and at its front some that were sent."""
         self._gated: dict[ClientTask, _Gate] = {}
         self._dropped: dict[bytes, ScalerError | None] = {}
         """Tasks that ended before they were sent, with their error: those that name them cannot be sent either."""
@@ -188,14 +198,14 @@ class TaskSession:
     def step(self, inputs: Iterable[SessionInput], now: float) -> list[SessionCommand]:
         """Take in what has happened, in order, and return what to do about it."""
         commands: list[SessionCommand] = []
-        free_bytes: int | None = None
+        ready: ConnectionReady | None = None
         for each in inputs:
             match each:
                 case TasksAdded(tasks):
                     for task in tasks:
                         self._add(task)
-                case ConnectionReady(free_bytes):
-                    pass
+                case ConnectionReady():
+                    ready = each
                 case Finished():
                     self._finish(each)
                 case TasksAdopted(tasks):
@@ -220,8 +230,8 @@ class TaskSession:
                     assert_never(each)
         if self._failed_uploads:
             self._drop_failed(commands)
-        if free_bytes is not None:
-            self._send(commands, free_bytes, now)
+        if ready is not None:
+            self._send(commands, ready, now)
         return commands
 
     # -- tasks come and go
@@ -230,6 +240,7 @@ class TaskSession:
         template = task.template
         assert template is not None, "a task that has ended is not added"
         self.pending[task.task_id] = task
+        self._unsent_count += 1
         for reference in task.references:
             if isinstance(reference, ClientTask):
                 reference.is_used = True
@@ -241,6 +252,8 @@ class TaskSession:
     def _queue(self, task: ClientTask) -> None:
         task.resolved = self.resolved
         self._unsent.append(task)
+        if task.references:
+            self._naming.append(task)
 
     def _gate(self, task: ClientTask, template: TaskTemplate) -> bool:
         """Keep a task back until the uploads that it needs are stored. Returns False when they all are."""
@@ -289,7 +302,8 @@ class TaskSession:
 
     def _drop(self, tasks: list[ClientTask], error: ScalerError | None) -> DropTasks:
         for task in tasks:
-            self.pending.pop(task.task_id, None)
+            if self.pending.pop(task.task_id, None) is not None:
+                self._unsent_count -= 1
             self._gated.pop(task, None)
             self._dropped[task.task_id] = error
             _forget(task)
@@ -333,6 +347,7 @@ class TaskSession:
             self.cancelling.add(task.task_id)
             self._cancels.append(task.task_id)
         elif task.stage in _UNSENT:
+            self._unsent_count -= 1
             self._dropped[task.task_id] = None
             if task.stage is Stage.AGAIN:  # a worker may have it
                 self._cancels.append(task.task_id)
@@ -352,7 +367,7 @@ class TaskSession:
         self._gated.clear()
         for task in tasks:
             _forget(task)
-        self.unsent_bytes = 0
+        self.unsent_bytes = self._unsent_count = 0
         return tasks
 
     # -- what a client may ask about a task
@@ -394,7 +409,7 @@ class TaskSession:
 
     # -- messages go out
 
-    def _send(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
+    def _send(self, commands: list[SessionCommand], ready: ConnectionReady, now: float) -> None:
         """Append what is to be sent now: tasks up to about `free_bytes`, then cancels and releases."""
         commands += self._clearing
         self._clearing.clear()
@@ -406,7 +421,7 @@ class TaskSession:
         if self._unasked:
             commands += _in_slices(Redeliver, self._unasked)
         if self._unsent:
-            self._send_tasks(commands, free_bytes, now)
+            self._send_tasks(commands, ready, now)
         if now >= self._acknowledge_at:
             number = self._acknowledgeable()
             if number > self._acknowledged:
@@ -419,19 +434,25 @@ class TaskSession:
             commands += _in_slices(Release, self._released)
 
     def _acknowledgeable(self) -> int:
-        number = self._unsent[0].resolved if self._unsent else self.resolved
+        naming = self._naming
+        while naming and (naming[0].template is None or naming[0].stage not in _UNSENT):
+            naming.popleft()
+        number = naming[0].resolved if naming else self.resolved
         return min(number, *(resolved for resolved, _ in self._gated.values())) if self._gated else number
 
-    def _send_tasks(self, commands: list[SessionCommand], free_bytes: int, now: float) -> None:
-        unsent, gated, epoch, has_labels = self._unsent, self._gated, self._epoch, self.has_labels
+    def _send_tasks(self, commands: list[SessionCommand], ready: ConnectionReady, now: float) -> None:
+        free_bytes, room = ready.free_bytes, sys.maxsize
+        if ready.max_pending >= 0:
+            room = ready.max_pending - (len(self.pending) - self._unsent_count) - len(self.cancelling)
+        unsent, gated, has_labels = self._unsent, self._gated, self.has_labels
         sent, again = Stage.SENT, Stage.AGAIN
-        while unsent and free_bytes > 0:
-            size = 0
-            acknowledged = self._acknowledgeable() if gated else unsent[0].resolved
+        while unsent and free_bytes > 0 and room > 0:
+            size, before = 0, room
+            acknowledged = self._acknowledgeable()
             functions: list[tuple[bytes, bytes]] = []
             groups: dict[TaskTemplate, TaskGroup] = {}
             is_again = unsent[0].stage is again
-            while unsent and size < SPLIT_BATCH_BYTES:
+            while unsent and size < SPLIT_BATCH_BYTES and room > 0:
                 task = unsent[0]
                 template = task.template
                 if (task.stage is again) is not is_again and template is not None:
@@ -440,15 +461,11 @@ class TaskSession:
                 if template is None or (self._dropped and self._is_orphan(task, commands)):
                     continue  # cancelled before it was sent
                 task.stage = sent
+                room -= 1
                 group = groups.get(template)
                 if group is None:
                     group = groups[template] = TaskGroup(template.spec, [], [], [])
-                    size += GROUP_BYTES
-                    for function in template.functions:
-                        if function.announced_in != epoch:
-                            function.announced_in = epoch
-                            functions.append((function.id, function.payload))
-                            size += GROUP_BYTES + len(function.payload)
+                    size += GROUP_BYTES + self._announce(template, functions)
                 payload = task.payload
                 group.ids.append(task.task_id)
                 group.payloads.append(payload)
@@ -462,24 +479,33 @@ class TaskSession:
                     size += _add_columns(group, task, template, has_labels=has_labels)
                 if gated:
                     gated.pop(task, None)
-            for group in groups.values():
-                if not any(group.references):
-                    group.references.clear()
-                if not any(group.labels):
-                    group.labels.clear()
             if groups:
+                _drop_empty_columns(groups.values())
                 self._acknowledged = max(self._acknowledged, acknowledged)
                 self._acknowledge_at = now + ACKNOWLEDGE_SECONDS
                 submitted = list(groups.values())
                 commands.append(Submit(functions, submitted, acknowledged, self._epoch - 1 if is_again else 0))
             free_bytes -= size
+            self._unsent_count -= before - room
+        if not unsent:
+            self._naming.clear()
         if not unsent and not gated:
             self._dropped.clear()
+
+    def _announce(self, template: TaskTemplate, functions: list[tuple[bytes, bytes]]) -> int:
+        """Add the functions of a template that the scheduler does not have; return their size in bytes."""
+        size = 0
+        for function in template.functions:
+            if function.announced_in != self._epoch:
+                function.announced_in = self._epoch
+                functions.append((function.id, function.payload))
+                size += GROUP_BYTES + len(function.payload)
+        return size
 
     def _is_orphan(self, task: ClientTask, commands: list[SessionCommand]) -> bool:
         """Drop a task if it names one that was never sent and never will be."""
         for reference in task.references:
-            if isinstance(reference, ClientTask) and reference.task_id in self._dropped:
+            if isinstance(reference, ClientTask) and reference._reference_id in self._dropped:
                 self.unsent_bytes -= len(task.payload) + ROW_BYTES
                 commands.append(self._drop([task], self._dropped[reference.task_id]))
                 return True
@@ -490,9 +516,10 @@ class TaskSession:
     def _restart(self, stand_ins: StandIns, *, expired: bool) -> None:
         """Arrange that everything is sent again, oldest first. The scheduler finds out what may have run."""
         self._unsent.clear()
+        self._naming.clear()
         self._cancels = [*{*self._cancels, *self.cancelling}]
         self.cancelling.clear()
-        self._acknowledged = self.resolved = self.unsent_bytes = 0
+        self._acknowledged = self.resolved = self.unsent_bytes = self._unsent_count = 0
         self._unpinned = list(self._objects)
         # They stay: should the next scheduler end, too, before it has heard of them, the one after it has to know.
         self._clearing = [SessionLost(expired, list(self._workers))]
@@ -565,6 +592,14 @@ def _forget(task: ClientTask) -> None:
     task.payload = b""
     task.references = ()
     task.uploads = ()
+
+
+def _drop_empty_columns(groups: Iterable[TaskGroup]) -> None:
+    for group in groups:
+        if not any(group.references):
+            group.references.clear()
+        if not any(group.labels):
+            group.labels.clear()
 
 
 def _add_columns(group: TaskGroup, task: ClientTask, template: TaskTemplate, *, has_labels: bool) -> int:

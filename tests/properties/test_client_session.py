@@ -169,13 +169,19 @@ class ClientMachine(RuleBasedStateMachine):
         self.inbox.append(TasksAdded(tasks))
         self.tasks += tasks
 
-    @rule(room=st.sampled_from([None, 0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]))
-    def step(self, room: int | None) -> None:
+    @rule(
+        room=st.sampled_from([None, 0, 1, 1, 1, SPLIT_BATCH_BYTES * 2, 1 << 40]),
+        max_pending=st.sampled_from([-1, -1, 0, 1, 3]),
+    )
+    def step(self, room: int | None, max_pending: int = -1) -> None:
         """room: None without a connection."""
         if room is None:
             self._step()
-        else:
-            self._step(ConnectionReady(room))
+            return
+        before = len(self.scheduler.received)
+        self._step(ConnectionReady(room, max_pending))
+        if max_pending >= 0 and len(self.scheduler.received) > before:
+            assert len(self.scheduler.alive) <= max_pending, "the scheduler has more tasks than it takes"
 
     @rule()
     def acknowledge(self) -> None:

@@ -182,12 +182,44 @@ def test_results_are_acknowledged_when_all_that_was_added_before_has_been_sent()
     first = client.task(f)
     (submit,) = client.submits()
     assert submit.acknowledged == 0
-    client.task(f, size=SPLIT_BATCH_BYTES)
+    client.task(f, first, size=SPLIT_BATCH_BYTES)
     client.finish(first)
     client.task(f)
     before, after = client.submits()
-    assert before.acknowledged == 0, "it has a task that was added before the future was resolved"
+    assert before.acknowledged == 0, "it has a task that names a future that was resolved later"
     assert after.acknowledged == 1
+
+
+def test_tasks_that_name_nothing_delay_no_acknowledgement() -> None:
+    client = Client()
+    f = client.template()
+    first = client.task(f)
+    client.submits()
+    for _ in range(3):
+        client.task(f)
+    client.finish(first)
+    client.send(0)
+    assert client.acknowledged_later() == [AcknowledgeResults(1)]
+
+
+def test_tasks_beyond_the_limit_of_the_scheduler_wait_and_are_sent_in_order() -> None:
+    client = Client()
+    f = client.template()
+    tasks = [client.task(f) for _ in range(5)]
+
+    def sent_now() -> list[ClientTask]:
+        ids = sent([each for each in client.step(ConnectionReady(PLENTY, 2)) if isinstance(each, Submit)])
+        return [task for task in tasks if task.task_id in ids]
+
+    assert sent_now() == tasks[:2]
+    assert sent_now() == []
+    client.finish(tasks[0])
+    client.step(TaskSettled(tasks[2]))
+    assert sent_now() == [tasks[3]]
+    client.step(TaskSettled(tasks[1]))
+    assert sent_now() == [], "the scheduler has not confirmed the cancellation"
+    client.finish(tasks[1])
+    assert sent_now() == [tasks[4]]
 
 
 def test_an_acknowledgement_waits_until_everything_is_sent_for_which_there_was_no_room() -> None:
