@@ -26,19 +26,18 @@ def wait_and_say(seconds, text):
 
 async def main(address):
     async with AsyncClient(address) as client:
-        future = await client.submit(pow, 2, 10)
-        print(await future)
+        print(await client.submit(pow, 2, 10))
 
         print(await client.map(square, [1, 2, 3]))
         print([result async for result in client.imap(square, [4, 5])])
 
-        ending = client.as_completed([await client.submit(square, 2)])
+        ending = client.as_completed([client.submit(square, 2)])
         async for future in ending:
             if await future < 1000:
-                ending.add(await client.submit(square, await future))
+                ending.add(client.submit(square, await future))
         print(await future)
 
-        racing = [await client.submit(wait_and_say, 0, "fast"), await client.submit(wait_and_say, 600, "slow")]
+        racing = [client.submit(wait_and_say, 0, "fast"), client.submit(wait_and_say, 600, "slow")]
         async for future in client.as_completed(racing):
             print(await future)
             break  # the other one ends with the client

@@ -38,8 +38,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.get("/primes")
 async def primes(below: int) -> dict[str, int]:
-    future = await app.state.client.submit(count_primes, below)
-    return {"below": below, "primes": await future}
+    return {"below": below, "primes": await app.state.client.submit(count_primes, below)}
 
 
 @app.get("/table")

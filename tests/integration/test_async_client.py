@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import pickle
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -50,9 +52,9 @@ def gated(gate: Path, number: int) -> int:
 @on_a_loop
 async def test_futures_are_awaited_alone_and_together(address: str) -> None:
     async with AsyncClient(address, name="async") as client:
-        future = await client.submit(double, 4)
+        future = client.submit(double, 4)
         assert await future == 8
-        named = await client.submit_verbose(double, (future,), name="named")
+        named = client.submit_verbose(double, (future,), name="named")
         assert await client.gather({"a": [named], "b": 3}) == {"a": [16], "b": 3}
         reference = await client.send_object([1, 2, 3])
         assert await client.get({"r": reference, "n": (len, "r"), "m": (double, "n")}, ["m", "n"]) == {"m": 6, "n": 3}
@@ -60,7 +62,7 @@ async def test_futures_are_awaited_alone_and_together(address: str) -> None:
         assert await futures["n"] == 8
         assert "ended" in await client.explain(named)
         assert await client.ask(Client.map, double, [1, 2], cache=True) == [2, 4]
-        bad = await client.submit(inverse, 0)
+        bad = client.submit(inverse, 0)
         with pytest.raises(ZeroDivisionError):
             await client.gather([bad])
         good, error = await client.gather([future, bad], return_exceptions=True)
@@ -69,7 +71,7 @@ async def test_futures_are_awaited_alone_and_together(address: str) -> None:
         with pytest.raises(ZeroDivisionError):
             await client.get({"a": (inverse, 0)}, ["a"])
     with pytest.raises(ClientClosedError, match="async with"):
-        await client.submit(double, 1)
+        client.submit(double, 1)
 
 
 @on_a_loop
@@ -99,7 +101,7 @@ async def test_results_are_taken_one_after_the_other_and_all_at_once(address: st
 async def test_an_iteration_that_is_cancelled_cancels_its_tasks(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address) as client:
         waiting = asyncio.create_task(anext(client.imap(gated, [tmp_path / "never"] * 4, range(4))))
-        running = await client.submit(double, 1)
+        running = client.submit(double, 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
@@ -109,17 +111,17 @@ async def test_an_iteration_that_is_cancelled_cancels_its_tasks(address: str, tm
 @on_a_loop
 async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tmp_path: Path) -> None:
     async with AsyncClient(address) as client:
-        late = await client.submit(gated, tmp_path / "gate", 0)
-        ending = client.as_completed([late, await client.submit(double, 1)])
+        late = client.submit(gated, tmp_path / "gate", 0)
+        ending = client.as_completed([late, client.submit(double, 1)])
         found = []
         async for future in ending:
             found.append(await future)
             if 0 < found[-1] < 8:
-                ending.add(await client.submit(double, found[-1]), future)
+                ending.add(client.submit(double, found[-1]), future)
             else:
                 (tmp_path / "gate").touch()
         assert found == [2, 4, 8, 0]
-        endless = await client.submit(gated, tmp_path / "never", 0)
+        endless = client.submit(gated, tmp_path / "never", 0)
         with pytest.raises(TimeoutError, match="1 future did not end in time"):
             await anext(client.as_completed([endless], timeout=0.05))
         with pytest.raises(UsageError, match="7 is no future of a client"):
@@ -128,31 +130,105 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
 
 
 @on_a_loop
-async def test_the_event_loop_goes_on_while_a_submit_waits_for_room(tmp_path: Path) -> None:
-    with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
-        async with AsyncClient(combo.get_address(), timeout_seconds=SECONDS) as client:
-            first = await client.submit(gated, tmp_path / "gate", 1)
-            second = asyncio.create_task(client.submit(double, 2))
-            await asyncio.to_thread(threading.Event().wait, 0.05)
-            assert not second.done()
-            (tmp_path / "gate").touch()  # this loop makes the room for which the other one waits
-            assert await first == 1
-            assert await (await second) == 4
+async def test_one_await_gives_the_value_with_both_clients(address: str) -> None:
+    with Client(address) as plain:
+        async with AsyncClient(address) as client:
+            for each in (plain, client, client.options(retries=5)):
+                assert await each.submit(double, 4) == 8
+                assert await each.submit(double, each.submit(double, each.submit(double, 1))) == 8
+                assert await each.submit_verbose(double, (5,)) == 10
+                assert await each.submit_verbose(double, (6,), cache=True) == 12
+                assert await each.cache(double, 7) == 14
+                future = each.submit(double, 8)
+                assert [await future, await future] == [16, 16]
 
 
 @on_a_loop
-async def test_a_submit_that_is_cancelled_while_it_waits_leaves_no_task(tmp_path: Path) -> None:
+async def test_futures_work_with_what_asyncio_has_for_futures(address: str, tmp_path: Path) -> None:
+    async with AsyncClient(address) as client:
+        late = client.submit(gated, tmp_path / "gate", 7)
+        quick = [client.submit(double, number) for number in range(3)]
+        assert await asyncio.gather(*quick) == [0, 2, 4]
+        assert {await each for each in asyncio.as_completed(quick)} == {0, 2, 4}
+        done, pending = await asyncio.wait([late, *quick], return_when=asyncio.FIRST_COMPLETED)
+        assert late in pending
+        assert done <= {*quick}
+        assert await asyncio.wait([late], timeout=0.01) == (set(), {late})
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(late), 0.01)
+        shown: list[threading.Thread] = []
+        late.add_done_callback(lambda _: shown.append(threading.current_thread()))
+        async with asyncio.timeout(SECONDS):
+            (tmp_path / "gate").touch()
+            assert (await asyncio.wait([late, *quick]))[0] == {late, *quick}
+        assert await asyncio.ensure_future(late) == 7
+        assert shown == [threading.current_thread()]
+        never = client.submit(gated, tmp_path / "never", 0)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(never, 0.01)
+        assert never.cancelled()
+        with pytest.raises(asyncio.CancelledError):
+            await never
+
+
+@on_a_loop
+async def test_a_call_computes_with_its_arguments_as_they_were_at_the_call(address: str) -> None:
+    async with AsyncClient(address) as client:
+        numbers, large = [1], bytearray(3 << 20)
+        futures = client.submit(len, numbers), client.submit(max, pickle.PickleBuffer(large))
+        numbers.append(2)
+        large[:] = b"x" * len(large)
+        assert await client.gather(futures) == (1, 0)
+
+
+def noted(log: Path, number: int) -> int:
+    with log.open("a") as file:
+        file.write(f"{number} ")
+    return number
+
+
+@on_a_loop
+async def test_submits_do_not_wait_for_room_and_run_in_the_order_of_their_calls(tmp_path: Path) -> None:
+    log, gate = tmp_path / "log", tmp_path / "gate"
     with SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo:
         async with AsyncClient(combo.get_address(), timeout_seconds=SECONDS) as client:
-            first = await client.submit(gated, tmp_path / "gate", 1)
-            second = asyncio.create_task(client.submit(gated, tmp_path / "never", 2))
-            await asyncio.sleep(0)
-            second.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await second
-            (tmp_path / "gate").touch()
+            first = client.submit(gated, gate, 1)
+            cancelled, *noting = [client.submit(noted, log, number) for number in range(20)]
+            last = client.submit(double, noting[-1])
+            needing = client.submit(double, cancelled)
+            assert "to be sent" in await client.explain(last)
+            assert cancelled.cancel()
+            gate.touch()
             assert await first == 1
-            assert await (await client.submit(double, 2)) == 4
+            assert await client.gather(noting) == [*range(1, 20)]
+            assert await last == 38
+            with pytest.raises(asyncio.CancelledError):
+                await needing
+    assert log.read_text().split() == [*map(str, range(1, 20))]
+
+
+def test_callbacks_submit_more_than_the_scheduler_takes_at_once() -> None:
+    with (
+        SchedulerClusterCombo(n_workers=1, max_number_of_tasks_waiting=1) as combo,
+        Client(combo.get_address(), timeout_seconds=SECONDS) as client,
+    ):
+        submitted: Future[list[Any]] = Future()
+        first = client.submit(double, 1)
+        first.add_done_callback(lambda _: submitted.set_result([client.submit(double, number) for number in range(20)]))
+        assert client.gather(submitted.result(SECONDS)) == [2 * number for number in range(20)]
+
+
+@on_a_loop
+async def test_futures_of_cached_calls_are_inputs_before_the_cache_is_looked_up(address: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    for number in (1, 2):
+        async with AsyncClient(address) as client:
+            cached = client.cache(noted, log, 5)
+            assert await client.submit(pow, client.submit(double, cached), cached) == 100_000
+            assert [await cached, await client.submit(pow, cached, number)] == [5, 5**number]
+            dropped = client.cache(noted, log, 6)
+            assert dropped.cancel()
+    assert log.read_text() == "5 "
 
 
 @on_a_loop
@@ -175,11 +251,11 @@ async def test_a_view_submits_with_its_options(address: str) -> None:
     async with AsyncClient(address) as client:
         view = client.options(name="of the view", retries=5)
         inner = view.options(name="of the inner one")
-        assert await (await view.submit(named_here, 1)) == "of the view"
-        assert await (await inner.submit_verbose(named_here, (1,))) == "of the inner one"
+        assert await view.submit(named_here, 1) == "of the view"
+        assert await inner.submit_verbose(named_here, (1,)) == "of the inner one"
         assert await view.map(named_here, [1, 2]) == ["of the view"] * 2
         assert await view.starmap(named_here, [(1,)]) == ["of the view"]
-        assert await (await view.cache(named_here, 7)) == "of the view"
+        assert await view.cache(named_here, 7) == "of the view"
         with view.executor() as executor:
             assert await asyncio.get_running_loop().run_in_executor(executor, named_here, 1) == "of the view"
         assert [each async for each in inner.imap(named_here, [1])] == ["of the inner one"]
@@ -188,7 +264,7 @@ async def test_a_view_submits_with_its_options(address: str) -> None:
         with pytest.raises(UsageError, match="retries is -1"):
             client.options(retries=-1)
     with pytest.raises(ClientClosedError):
-        await view.submit(named_here, 1)
+        view.submit(named_here, 1)
 
 
 def prefixed(number: int) -> str:
@@ -201,24 +277,24 @@ async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: P
         await client.wait_for_workers(1)
         (worker,) = (await client.cluster()).workers
         assert list(await client.run(double, 4)) == [worker.id]
-        failed = await client.submit_verbose(prefixed, (1,), name="telling", tags="prefix")
+        failed = client.submit_verbose(prefixed, (1,), name="telling", tags="prefix")
         with pytest.raises(KeyError):
             await failed
         assert [row.name for row in (await client.cluster()).clients if row.id == client.identity.hex()] == ["telling"]
         assert [row.state for row in await client.tasks(tag="prefix")] == ["exception"]
         assert str(await client.logs(failed)) == ""
         with pytest.raises(KeyError):
-            await (await client.run_again(failed))
+            await client.run_again(failed)
         assert [future.task_id != failed.task_id for future in await client.retry("telling")] == [True, True]
         assert (await client.bundle(failed, tmp_path / "bundle")).is_file()
         with pytest.raises(KeyError):
             await client.replay(failed)
         large = await client.send_object(bytes(2 << 20))
         assert len(await client.who_has(large)) == 1
-        waiting = [await client.submit(gated, tmp_path / "never", number) for number in range(3)]
+        waiting = [client.submit(gated, tmp_path / "never", number) for number in range(3)]
         assert await client.cancel("gated") == 3
         assert all(future.cancelled() for future in waiting)
-        waiting = [await client.submit(gated, tmp_path / "never", number) for number in range(3)]
+        waiting = [client.submit(gated, tmp_path / "never", number) for number in range(3)]
         await client.clear()
         assert all(future.cancelled() for future in waiting)
 
@@ -227,7 +303,7 @@ async def test_what_a_client_tells_and_does_is_awaited(address: str, tmp_path: P
 async def test_a_wait_for_workers_ends_when_it_is_cancelled_or_late(address: str) -> None:
     async with AsyncClient(address) as client:
         waiting = asyncio.create_task(client.wait_for_workers(1000))
-        assert await (await client.submit(double, 1)) == 2
+        assert await client.submit(double, 1) == 2
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

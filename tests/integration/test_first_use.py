@@ -251,7 +251,7 @@ ENDS = {
 async def main():
     async with AsyncClient(ADDRESS, name='mine') as client:
         for _ in range(2):
-            await client.submit(time.sleep, 60)
+            client.submit(time.sleep, 60)
 asyncio.run(main())""",
 }
 

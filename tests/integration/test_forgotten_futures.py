@@ -23,12 +23,12 @@ def test_as_completed_of_asyncio_keeps_no_future_that_it_has_given() -> None:
     async def run() -> list[weakref.ref[Any]]:
         found = []
         async with AsyncClient(processes=False) as client:
-            completed = client.as_completed([await client.submit(bytes, 10)])
+            completed = client.as_completed([client.submit(bytes, 10)])
             async for future in completed:
                 found.append(weakref.ref(future))
                 if len(found) > 3:
                     break
-                completed.add(await client.submit(bytes, 10))
+                completed.add(client.submit(bytes, 10))
                 del future
             gc.collect()
             return found[:2]

@@ -95,7 +95,7 @@ def test_futures_are_awaited_also_by_an_async_client(client: Client) -> None:
     async def story() -> None:
         assert await client.submit(later, 3) == 3  # there is a running loop, as in a notebook
         async with AsyncClient(processes=False) as other:
-            assert await (await other.submit(double, 4)) == 8
+            assert await other.submit(double, 4) == 8
             assert await other.map(double, [1, 2]) == [2, 4]
 
     asyncio.run(story())
