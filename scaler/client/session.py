@@ -202,6 +202,7 @@ class TaskSession:
         for each in inputs:
             match each:
                 case TasksAdded(tasks):
+                    self._unsent_count += len(tasks)
                     for task in tasks:
                         self._add(task)
                 case ConnectionReady():
@@ -240,7 +241,6 @@ class TaskSession:
         template = task.template
         assert template is not None, "a task that has ended is not added"
         self.pending[task.task_id] = task
-        self._unsent_count += 1
         for reference in task.references:
             if isinstance(reference, ClientTask):
                 reference.is_used = True
@@ -519,7 +519,7 @@ class TaskSession:
         self._naming.clear()
         self._cancels = [*{*self._cancels, *self.cancelling}]
         self.cancelling.clear()
-        self._acknowledged = self.resolved = self.unsent_bytes = self._unsent_count = 0
+        self._acknowledged = self.resolved = self.unsent_bytes = 0
         self._unpinned = list(self._objects)
         # They stay: should the next scheduler end, too, before it has heard of them, the one after it has to know.
         self._clearing = [SessionLost(expired, list(self._workers))]
@@ -532,6 +532,7 @@ class TaskSession:
         fetching = [task for task in self.pending.values() if task.stage is Stage.FETCHING or task.is_adopted]
         self._unasked = [task.task_id for task in fetching if task.stage is not Stage.FETCHING]
         tasks = list(self._sendable())
+        self._unsent_count = len(tasks)
         self.pending = {task.task_id: task for task in (*fetching, *tasks)}
         for task in tasks:
             if task.stage is Stage.SENT:

@@ -242,7 +242,7 @@ class ClientMachine(RuleBasedStateMachine):
             self.upload_ends(0, False)
         for _ in range(len(self.tasks) + 2):
             self.now += 60.0
-            self.step(1 << 40)
+            self.step(1 << 40, 1)
             if self.scheduler.alive:
                 self.finish(1 << 20)
             while self.reported:
