@@ -348,7 +348,7 @@ class AsyncCompleted(AsyncIterator[ScalerFuture]):
             if future not in self._known:
                 self._known.add(future)
                 self._left += 1
-                future._add_callback(self._note)
+                future.add_done_callback(self._note)
 
     async def __anext__(self) -> ScalerFuture:
         """Return the next future that has ended. Raises TimeoutError after the timeout; those left stay."""

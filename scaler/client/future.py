@@ -124,7 +124,7 @@ class FutureOwner:
         self.thread: threading.Thread | None = None
         """The client's own thread, which must not wait for itself."""
         self.event_loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
-        """Event loops of AsyncClients: no submit blocks them, and callbacks that they add run in them."""
+        """Event loops of AsyncClients: no submit blocks them."""
         self.closed: str | None = None
         """Why this client is of no use any more."""
         self.inbox: list[SessionInput] = []
@@ -146,14 +146,11 @@ class FutureOwner:
         if self._is_forked:
             self.check_open()
 
-    def event_loop(self) -> asyncio.AbstractEventLoop | None:
-        """Return the event loop that runs in this thread, if it is that of an AsyncClient."""
-        running = asyncio._get_running_loop() if self.event_loops else None
-        return running if running in self.event_loops else None
-
     def may_block(self) -> bool:
         """Tell whether a submit may block this thread: neither the client's own one, nor that of an AsyncClient."""
-        return threading.current_thread() is not self.thread and self.event_loop() is None
+        if threading.current_thread() is self.thread:
+            return False
+        return not self.event_loops or asyncio._get_running_loop() not in self.event_loops
 
     def check_waitable(self) -> None:
         """Raise when a wait in this thread or process could never end."""
@@ -249,7 +246,7 @@ def error_of(future: Future[Any]) -> BaseException | None:
 
 @dataclass(frozen=True, slots=True)
 class CalledInLoop:
-    """A callback of a future that an event loop calls, and not the client's thread."""
+    """A callback that its event loop calls, and not the client's thread."""
 
     loop: asyncio.AbstractEventLoop
     function: Callback
@@ -385,12 +382,18 @@ class ScalerFuture(Future[Any], ABC):
         return self._owner.explain(self)
 
     def add_done_callback(self, fn: Callback) -> None:
-        """Call `fn(future)` when the task has ended, or at once when it has ended already.
-
-        The client's thread calls it; where an AsyncClient's event loop adds it, this loop does.
-        """
-        loop = self._owner.event_loop()
-        self._add_callback(fn if loop is None else CalledInLoop(loop, fn))
+        """Call `fn(future)` when the task has ended: in the client's thread, or at once when it has ended already."""
+        self._owner.check_process()
+        loop = asyncio._get_running_loop()
+        if loop is not None and getattr(fn, "__module__", "") == "asyncio.tasks":  # `asyncio.wait` is not thread-safe
+            fn = CalledInLoop(loop, fn)
+        with self._owner.condition:
+            if self._state is PENDING:
+                if self._callbacks is None:
+                    self._callbacks = []
+                self._callbacks.append(fn)
+                return
+        self._call(fn)
 
     def remove_done_callback(self, fn: Callback) -> int:
         """Remove all callbacks `fn` that were not called yet; return how many. `asyncio.wait` calls this."""
@@ -399,16 +402,6 @@ class ScalerFuture(Future[Any], ABC):
             left = [each for each in callbacks if fn not in (each, getattr(each, "function", None))]
             self._callbacks = left or None
         return len(callbacks) - len(left)
-
-    def _add_callback(self, fn: Callback) -> None:
-        self._owner.check_process()
-        with self._owner.condition:
-            if self._state is PENDING:
-                if self._callbacks is None:
-                    self._callbacks = []
-                self._callbacks.append(fn)
-                return
-        self._call(fn)
 
     def profiling_info(self) -> ProfilingInfo:
         """Return how the task ran. Raises UsageError when it has not ended."""
@@ -436,7 +429,7 @@ class ScalerFuture(Future[Any], ABC):
                 with contextlib.suppress(RuntimeError):  # the event loop is closed
                     loop.call_soon_threadsafe(ended.set)
 
-            self._add_callback(wake)
+            self.add_done_callback(wake)
             with self._owner.blocked():
                 try:
                     yield from ended.wait().__await__()

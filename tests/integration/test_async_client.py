@@ -6,7 +6,6 @@ import asyncio
 import functools
 import os
 import pickle
-import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -133,7 +132,8 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
 async def test_one_await_gives_the_value_with_both_clients(address: str) -> None:
     with Client(address) as plain:
         async with AsyncClient(address) as client:
-            for each in (plain, client, client.options(retries=5)):
+            clients: list[Any] = [plain, client, client.options(retries=5)]
+            for each in clients:
                 assert await each.submit(double, 4) == 8
                 assert await each.submit(double, each.submit(double, each.submit(double, 1))) == 8
                 assert await each.submit_verbose(double, (5,)) == 10
@@ -145,30 +145,33 @@ async def test_one_await_gives_the_value_with_both_clients(address: str) -> None
 
 @on_a_loop
 async def test_futures_work_with_what_asyncio_has_for_futures(address: str, tmp_path: Path) -> None:
-    async with AsyncClient(address) as client:
-        late = client.submit(gated, tmp_path / "gate", 7)
-        quick = [client.submit(double, number) for number in range(3)]
-        assert await asyncio.gather(*quick) == [0, 2, 4]
-        assert {await each for each in asyncio.as_completed(quick)} == {0, 2, 4}
-        done, pending = await asyncio.wait([late, *quick], return_when=asyncio.FIRST_COMPLETED)
-        assert late in pending
-        assert done <= {*quick}
-        assert await asyncio.wait([late], timeout=0.01) == (set(), {late})
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(late), 0.01)
-        shown: list[threading.Thread] = []
-        late.add_done_callback(lambda _: shown.append(threading.current_thread()))
-        async with asyncio.timeout(SECONDS):
-            (tmp_path / "gate").touch()
-            assert (await asyncio.wait([late, *quick]))[0] == {late, *quick}
-        assert await asyncio.ensure_future(late) == 7
-        assert shown == [threading.current_thread()]
-        never = client.submit(gated, tmp_path / "never", 0)
-        with pytest.raises(TimeoutError):
-            await asyncio.wait_for(never, 0.01)
-        assert never.cancelled()
-        with pytest.raises(asyncio.CancelledError):
-            await never
+    asyncio.get_running_loop().set_debug(True)  # refuses calls from other threads, which do not wake it
+    with Client(address) as plain:
+        async with AsyncClient(address) as client:
+            clients: list[Any] = [plain, client]
+            for number, each in enumerate(clients):
+                gate = tmp_path / f"gate{number}"
+                late = each.submit(gated, gate, 7)
+                quick = [each.submit(double, number) for number in range(3)]
+                assert await asyncio.gather(*quick) == [0, 2, 4]
+                assert {await each for each in asyncio.as_completed(quick)} == {0, 2, 4}
+                done, pending = await asyncio.wait([late, *quick], return_when=asyncio.FIRST_COMPLETED)
+                assert (done, pending) == ({*quick}, {late})
+                assert await asyncio.wait([late], timeout=0.01) == (set(), {late})
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(asyncio.shield(late), 0.01)
+                waiting = asyncio.create_task(asyncio.wait([late, *quick]))
+                await asyncio.sleep(0)
+                gate.touch()
+                async with asyncio.timeout(SECONDS):
+                    assert await waiting == ({late, *quick}, set())
+                assert await asyncio.ensure_future(late) == 7
+                never = each.submit(gated, tmp_path / "never", 0)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(never, 0.01)
+                assert never.cancelled()
+                with pytest.raises(asyncio.CancelledError):
+                    await never
 
 
 @on_a_loop
