@@ -61,7 +61,7 @@ SHOWN: dict[type, set[str]] = {
     },
     AsyncResult: {"get", "wait", "ready", "successful"},
     PoolIterator: {"next"},
-    scaler.ScalerFuture: {*FUTURE, "explain", "profiling_info"},
+    scaler.ScalerFuture: {*FUTURE, "explain", "profiling_info", "remove_done_callback"},
     scaler.SchedulerClusterCombo: {
         *(
             "get_address",
