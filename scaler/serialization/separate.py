@@ -28,6 +28,8 @@ ATOMS = frozenset({type(None), bool, int, float, complex, str, bytes})
 """Types of values that cannot change: sharing them is harmless, and pickling each by itself would take time."""
 MAX_DEPTH = 16
 """Of containers in one another that are searched for shared ones."""
+MAX_CONTAINED_BYTES = 4096
+"""Of a buffer that is in the pickle of its value."""
 _OWN_PICKLING = ("__setstate__", "__getnewargs__", "__getnewargs_ex__", "__getattr__", "__del__")
 _READ = object()
 """Stands for a value that was read."""
@@ -141,6 +143,18 @@ def outside(part: Buffer, protocol: int) -> Buffer | pickle.PickleBuffer:
     return pickle.PickleBuffer(part) if protocol >= 5 else bytes(part)
 
 
+def _keeper(large: list[pickle.PickleBuffer]) -> Callable[[pickle.PickleBuffer], bool]:
+    """Return what has a pickle contain small buffers, and takes large ones: each of them is a part by itself."""
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        if buffer.raw().nbytes <= MAX_CONTAINED_BYTES:
+            return True
+        large.append(buffer)
+        return False
+
+    return keep
+
+
 class ValuePacker:
     """Takes values, each as it is at that moment, and becomes a `PackedValues` where it is unpickled."""
 
@@ -197,7 +211,7 @@ class ValuePacker:
         data = b""
         if type(value) not in self._by_value_types:
             try:
-                data = pickle.dumps(value, 5, buffer_callback=buffers.append)
+                data = pickle.dumps(value, 5, buffer_callback=_keeper(buffers))
             except PLAIN_PICKLE_ERRORS:
                 data = b"__main__"
         if not data or b"__main__" in data or self._takes_modules:
