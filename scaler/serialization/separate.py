@@ -48,7 +48,6 @@ def _is_plain_class(kind: type) -> bool:
         and kind not in copyreg.dispatch_table
         and not any(hasattr(kind, name) for name in _OWN_PICKLING)
         and not any(vars(base).get("__slots__") for base in kind.__mro__)
-        and is_found_by_name(kind)
     )
 
 
@@ -84,18 +83,20 @@ class _Copying(dict[type, "Callable[[Any], Any] | None"]):
         super().__init__({
             tuple: _copy_tuple, frozenset: _copy_tuple, list: _copy_list, set: _copy_list, dict: _copy_dict,
         })  # fmt: skip
+        self.are_found_by_name = True
+        """All classes of values."""
 
     def __missing__(self, kind: type) -> Callable[[Any], Any] | None:
         found = self[kind] = _copy_instance if _is_plain_class(kind) else None
+        self.are_found_by_name &= found is None or is_found_by_name(kind)
         return found
 
 
-def share_nothing(values: Sequence[Any]) -> bool:
+def _share_nothing(values: Sequence[Any], copying: _Copying) -> bool:
     """Tell whether values have nothing changeable in common, down to their atoms. In doubt, they may have.
 
     Looks at all containers of one depth and type together, so that this costs little beside pickling.
     """
-    copying = _Copying()
     changeable: set[int] = set()
     count = 0
     for _ in range(MAX_DEPTH):
@@ -177,6 +178,14 @@ class ValuePacker:
     def __len__(self) -> int:
         return len(self.plain)
 
+    def add_all(self, values: Sequence[Any]) -> None:
+        """Take values; nothing was added before. Raises whatever their own pickling raises."""
+        if _share_nothing(values, self._copying):
+            self.plain = list(values)
+        else:
+            for value in values:
+                self.add(value)
+
     def add(self, value: Any) -> None:
         """Take a value. Raises whatever its own pickling raises; then nothing was added."""
         kind = type(value)
@@ -194,9 +203,10 @@ class ValuePacker:
         self.plain.append(None)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        plain = pickle.dumps(self.plain, 5), len(self.plain)
-        if not self._rows:
-            return PackedValues, plain
+        is_by_name = self._copying.are_found_by_name
+        plain = pickle.dumps(self.plain, 5) if is_by_name else self._by_value().dumps(self.plain)[0]
+        if is_by_name and not self._rows:
+            return PackedValues, (plain, len(self.plain))
         definitions = b""
         if self._classes:
             from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
@@ -204,7 +214,14 @@ class ValuePacker:
             definitions = dumps(list(self._classes), None)
         pickles = outside(b"".join(self._pickles), protocol)
         buffers = tuple([outside(each.raw(), protocol) for each in self._buffers])
-        return PackedValues, (*plain, self._rows.tobytes(), pickles, buffers, outside(definitions, protocol))
+        return PackedValues, (
+            plain,
+            len(self.plain),
+            self._rows.tobytes(),
+            pickles,
+            buffers,
+            outside(definitions, protocol),
+        )
 
     def _pickled(self, value: Any) -> tuple[bytes, list[pickle.PickleBuffer]]:
         buffers: list[pickle.PickleBuffer] = []
@@ -215,13 +232,16 @@ class ValuePacker:
             except PLAIN_PICKLE_ERRORS:
                 data = b"__main__"
         if not data or b"__main__" in data or self._takes_modules:
-            if self._stream is None:
-                from scaler.serialization.by_value import PickleStream  # noqa: PLC0415 (see above)
-
-                self._stream = PickleStream(self._class_number)
             self._by_value_types.add(type(value))
-            return self._stream.dumps(value)
+            return self._by_value().dumps(value)
         return data, buffers
+
+    def _by_value(self) -> PickleStream:
+        if self._stream is None:
+            from scaler.serialization.by_value import PickleStream  # noqa: PLC0415 (see above)
+
+            self._stream = PickleStream(self._class_number)
+        return self._stream
 
     def _class_number(self, value: object) -> int | None:
         """Return the number by which a pickle names a class; None for every object that it contains itself."""
@@ -269,19 +289,19 @@ class PackedValues(Sequence[Any]):
         plain, count, rows, pickles, buffers, definitions = self._raw
         copies = tuple([outside(each, protocol) for each in buffers])
         outer = outside(pickles, protocol), copies, outside(definitions, protocol)
-        return PackedValues, (plain, count, rows, *outer) if rows else (plain, count)
+        return PackedValues, (plain, count, rows, *outer) if rows or len(definitions) else (plain, count)
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def is_plain(self) -> bool:
-        """Whether all values share one pickle: loading one needs no class or input of the call."""
-        return not self._rows
+        """Whether all values share one pickle, without classes that a call could change."""
+        return not self._rows and self._definitions is None
 
     def all(self) -> list[Any]:
         """Return all values, as reading each does. Raises whatever unpickling any of them raises."""
-        values: list[Any] = pickle.loads(self._plain)  # noqa: S301 (as in `load`)
+        values: list[Any] = self._loads(_Unpickler, self._plain)
         for position in self._rows:
             values[position] = self._row(position)
         return values
@@ -294,9 +314,11 @@ class PackedValues(Sequence[Any]):
         return self._row(position) if position in self._rows else self._plain_value(position)
 
     def _plain_value(self, index: int) -> Any:
+        if self._definitions is not None:
+            self._definitions.get()  # an earlier call may have changed classes
         copies = next((each for each in self._copies if each[index] is not _READ), None)
         if copies is None:
-            copies = _load_plain(self._plain)
+            copies = self._load_plain()
             self._copies.append(copies)
         value = copies[index]
         if type(value) in ATOMS:
@@ -310,18 +332,48 @@ class PackedValues(Sequence[Any]):
         begin, end, numbers = self._rows[index]
         data = self._pickles[begin:end]
         buffers = [*map(self._buffer, numbers)] if numbers else None
-        if self._inputs is None and self._definitions is None:
-            return pickle.loads(data, buffers=buffers)  # noqa: S301 (as in `load`)
+        if self._inputs is None:
+            return self._loads(_Unpickler, data, buffers)
         with using_inputs(self._inputs):
-            if self._definitions is None:
-                return pickle.loads(data, buffers=buffers)  # noqa: S301
-            unpickler = _Unpickler(BytesIO(data), buffers=buffers)
-            unpickler.classes = self._definitions.get()
-            return unpickler.load()
+            return self._loads(_Unpickler, data, buffers)
+
+    def _load_plain(self) -> list[Any]:
+        """Return the plain values, and an `_Unloadable` for each that has a class which cannot be found here."""
+        try:
+            values: list[Any] = self._loads(_Unpickler, self._plain)
+        except Exception:  # noqa: BLE001 (importing a module may raise anything)
+            from scaler.serialization.by_value import dumps  # noqa: PLC0415 (most processes never need cloudpickle)
+
+            values = self._loads(_LenientUnpickler, self._plain)
+            for position, value in enumerate(values):
+                try:
+                    dumps(value, None)
+                except _MissingError as error:
+                    values[position] = _Unloadable()
+                    values[position].error = error.__cause__
+        return values
+
+    def _loads(self, kind: type[_Unpickler], data: Buffer, buffers: Sequence[Buffer] | None = None) -> Any:
+        if self._definitions is None and kind is _Unpickler:
+            return pickle.loads(data, buffers=buffers)  # noqa: S301 (as in `load`)
+        unpickler = kind(BytesIO(data), buffers=buffers)
+        unpickler.classes = self._definitions.get() if self._definitions is not None else []
+        return unpickler.load()
 
     def _buffer(self, number: int) -> Buffer:
         buffer = self._buffers[number]
         return bytearray(buffer) if self._is_shared[number] or memoryview(buffer).readonly else buffer
+
+
+class _Unpickler(pickle.Unpickler):
+    classes: list[type]
+
+    def persistent_load(self, number: int) -> type:
+        return self.classes[number]
+
+
+class _MissingError(Exception):
+    """Pickling met a stand-in. Its cause is why the class cannot be found."""
 
 
 class _Unloadable:
@@ -330,10 +382,10 @@ class _Unloadable:
     error: Exception
 
     def __reduce_ex__(self, _: object) -> Any:
-        raise self.error
+        raise _MissingError from self.error
 
 
-class _LenientUnpickler(pickle.Unpickler):
+class _LenientUnpickler(_Unpickler):
     """Makes instances of a stand-in for each class that cannot be found."""
 
     def find_class(self, module: str, name: str) -> Any:
@@ -341,21 +393,6 @@ class _LenientUnpickler(pickle.Unpickler):
             return super().find_class(module, name)
         except Exception as error:  # noqa: BLE001 (importing a module may raise anything)
             return type(name, (_Unloadable,), {"error": error})
-
-
-def _load_plain(plain: bytes) -> list[Any]:
-    """Return plain values, and an `_Unloadable` for each that has a class which cannot be found here."""
-    try:
-        values: list[Any] = pickle.loads(plain)  # noqa: S301 (as in `load`)
-    except Exception:  # noqa: BLE001 (importing a module may raise anything)
-        values = _LenientUnpickler(BytesIO(plain)).load()
-        for position, value in enumerate(values):
-            try:
-                pickle.dumps(value)
-            except Exception as error:  # noqa: BLE001 (see above)
-                values[position] = _Unloadable()
-                values[position].error = error
-    return values
 
 
 class Items:
@@ -368,11 +405,8 @@ class Items:
         return len(self.items)
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
-        if share_nothing(self.items):
-            return PackedValues, (pickle.dumps(list(self.items), 5), len(self.items))
         packer = ValuePacker()
-        for item in self.items:
-            packer.add(item)
+        packer.add_all(self.items)
         return packer.__reduce_ex__(protocol)
 
 
@@ -387,13 +421,6 @@ class PickledFunction(Unchanging):
 
     def __reduce_ex__(self, protocol: int) -> tuple[Any, ...]:  # type: ignore[override]
         return PickledFunction, ([outside(part, protocol) for part in self._parts], self.serializer)
-
-
-class _Unpickler(pickle.Unpickler):
-    classes: list[type]
-
-    def persistent_load(self, number: int) -> type:
-        return self.classes[number]
 
 
 def _rows_of(rows: bytes) -> Iterator[tuple[int, tuple[int, int, tuple[int, ...]]]]:

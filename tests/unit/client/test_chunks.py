@@ -209,7 +209,12 @@ def test_a_users_serializer_makes_each_argument_and_each_result() -> None:
 
 
 def test_values_of_a_class_that_is_missing_take_no_other_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    packed = [dump_value(Items(values)) for values in ([1, Account(2), [3]], [1, [Account(2)], [3]])]
+    class Local:
+        account: Account
+
+    local = Local()
+    local.account = Account(2)
+    packed = [dump_value(Items([1, value, [3]])) for value in (Account(2), [Account(2)], local)]
     monkeypatch.delattr(sys.modules[__name__], "Account")
     for values in map(load, packed):
         assert [values[0], values[2], values[2]] == [1, [3], [3]]
