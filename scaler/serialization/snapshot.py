@@ -4,8 +4,9 @@ A function of `__main__`, a lambda, or a closure travels with the globals and ce
 changed, the client pickles such a function again, and a processor unpickles it again. So each call gets the function as
 it was when the call was made, and no call sees what another call changed.
 
-A snapshot compares objects by identity and calls no user code. An object that could change unnoticed (an instance, a
-set, an array) rules a snapshot out: then the function is pickled, or unpickled, for every call.
+A snapshot compares objects by identity and calls no user code. Containers that an unpickled function only reads are not
+compared. An object that could change unnoticed (an instance, a set, an array) rules a snapshot out: then the function
+is pickled, or unpickled, for every call.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from types import (
 from typing import Any, Generic, TypeVar
 
 from scaler.serialization.loading import loading
+from scaler.serialization.reading import READING_FUNCTIONS, only_reads
 
 MAX_OBJECTS = 100_000
 """A callable that takes along more functions, classes, and containers has no snapshot."""
@@ -51,7 +53,7 @@ _CHANGING = frozenset(
 )
 _REACHING = frozenset({
     "globals", "vars", "exec", "eval", "setattr", "delattr", "gc", "sys", "inspect", "__globals__", "__dict__",
-    "__closure__", "__defaults__", "__kwdefaults__", "__code__", "__annotations__", "f_globals", "f_locals",
+    "__closure__", "__defaults__", "__kwdefaults__", "__code__", "__annotations__", "f_globals", "f_locals", "__self__",
 })  # fmt: skip
 """Names through which a function could change what it takes along."""
 _OF_FUNCTIONS = ("__code__", "__defaults__", "__kwdefaults__", "__name__", "__qualname__", "__module__", "__doc__")
@@ -71,7 +73,8 @@ class FunctionSnapshot:
     """What a callable takes along, at one moment."""
 
     __slots__ = (
-        "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_sizes", "classes", "is_fixed",
+        "_abc_token", "_attributes", "_cells", "_containers", "_items", "_missing", "_reaches", "_sizes",
+        "classes", "is_fixed", "only_read",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -85,6 +88,10 @@ class FunctionSnapshot:
         self._cells: list[tuple[CellType, object]] = []
         self._containers: list[tuple[list[Any] | dict[Any, Any], tuple[Any, ...], tuple[Any, ...]]] = []
         self._sizes: list[tuple[Sized, int]] = []
+        self.only_read: list[object] = []
+        """Containers that functions which name them only read."""
+        self._reaches = False
+        """A function could change what it does not name."""
         self._abc_token: object = None
 
     def has_changed(self) -> bool:
@@ -127,7 +134,8 @@ class FunctionSnapshot:
             if is_found_by_name(value):
                 return iter(())
             if kind is FunctionType:
-                self.is_fixed &= _leaves_alone(value.__code__)  # type: ignore[attr-defined]
+                self._reaches |= not _leaves_alone(value.__code__)  # type: ignore[attr-defined]
+                self.is_fixed &= not self._reaches
                 return self._of_function(value, is_loaded)  # type: ignore[arg-type]
             if isinstance(value, type):
                 return self._of_class(value)
@@ -181,10 +189,18 @@ class FunctionSnapshot:
         if len(present) < len(names):
             self._missing.append((used, frozenset(names - present)))
         for name in present:
-            self._items.append((used, name, used[name]))
-            yield used[name]
+            value = used[name]
+            self._items.append((used, name, value))
+            if is_loaded and type(value) in (list, dict) and _only_reads(function, name) and _is_flat(value):
+                self.only_read.append(value)
+            else:
+                yield value
         if is_loaded:
             self._sizes.append((used, len(used)))
+
+    def may_change_what_is_only_read(self) -> bool:
+        """Tell whether there are containers in `only_read`, and a function that could change them all the same."""
+        return self._reaches and bool(self.only_read)
 
     def _of_class(self, cls: type) -> Iterator[object]:
         self.classes.append(cls)
@@ -228,8 +244,8 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
     seen: set[int] = set()
     stack: list[object] = [value]
     try:
-        while stack:
-            current = stack.pop()
+        while stack or snapshot.may_change_what_is_only_read():
+            current = stack.pop() if stack else snapshot.only_read.pop()
             if type(current) in _ATOMS or id(current) in seen:
                 continue
             seen.add(id(current))
@@ -240,6 +256,22 @@ def snapshot_of(value: object, is_loaded: bool = False) -> FunctionSnapshot | No
     except (AttributeError, RuntimeError):  # another thread is changing a class, or an object lacks what its kind has
         return None
     return snapshot
+
+
+def _only_reads(function: FunctionType, name: str) -> bool:
+    return READING_FUNCTIONS.isdisjoint(function.__globals__) and only_reads(function.__code__, name)
+
+
+def _is_flat(value: object) -> bool:
+    """Tell whether a value is a list or dict of atoms, or of tuples of them: its items cannot change."""
+    if type(value) is dict:
+        return _is_flat(list(value)) and _is_flat(list(value.values()))
+    if type(value) is not list:
+        return False
+    kinds = set(map(type, value)) - _ATOMS
+    return not kinds or (
+        kinds == {tuple} and all(_ATOMS.issuperset(map(type, each)) for each in value if type(each) is tuple)
+    )
 
 
 def _leaves_alone(code: CodeType) -> bool:

@@ -84,6 +84,9 @@ def seen(x):
     helper.calls = getattr(helper, "calls", 0) + 1
     return found
 
+def lookup(x):
+    return items[0], len(items), [each for each in items], x in items, table["a"], limit
+
 def default(x, kept=[]):
     kept.append(x)
     return list(kept)
@@ -262,7 +265,7 @@ WAYS = (
     map_with_limits,
     graph_in_chunks,
 )
-FUNCTIONS = ("seen", "default", "closure", "counter", "bound", "lambda")
+FUNCTIONS = ("seen", "lookup", "default", "closure", "counter", "bound", "lambda")
 CALLS = (
     *itertools.product(FUNCTIONS, ("[1, 2, 3, 4, 5]",)),
     *itertools.product(("grows", "shared", "same", "part"), ("[items] * 5", "[[each] for each in range(5)]")),

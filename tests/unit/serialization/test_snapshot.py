@@ -195,3 +195,59 @@ def test_an_unpickled_function_is_used_again_while_nothing_has_changed() -> None
 def test_what_a_call_changes_in_its_function_ends_with_the_call(text: str) -> None:
     fresh = loaded(text)
     assert [fresh.get()() for _ in range(3)] == [1, 1, 1]
+
+
+READS = (
+    "table[x]", "table[x + 1]", "table[str(x)]", "table[x, x]", "table[table[x]]", "table[x.real.imag % 2]",
+    "x in table", "1 if table else 2", "not table", "len(table)", "max(table)", "table.get(x, 5)",
+    "table.get(table[x])", "[each for each in table]", "[each for each in table.values()]", "(lambda: table[x])()",
+)  # fmt: skip
+CHANGES = (
+    "table.pop(x)", "table.append(x)", "change(table)", "len(x, table)", "change(x)(table)", "change(len(x), table)",
+    "table", "[table]", "(x or table)", "table if x else x", "table.get", "iter(table)", "x[table]", "table + x",
+    "table[x].append(1) or table", "(lambda: table)()", "(lambda: table.clear())()", "globals()['table'].clear()",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("table", [[1, "x", (1, 2)], {1: 2.0, (1, "x"): None}, [], {}])
+def test_a_container_that_a_function_only_reads_is_not_compared(table: Any) -> None:
+    for text, is_fixed in [*((each, True) for each in READS), *((each, False) for each in CHANGES)]:
+        snapshot = snapshot_of(eval(f"lambda x: {text}", {"table": table}), is_loaded=True)
+        assert snapshot is not None
+        assert (text, snapshot.is_fixed) == (text, is_fixed)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "def f(x): table[x] = 1",
+        "def f(x): del table[x]",
+        "def f(x):\n    for table[x] in x: pass",
+        "def f(x): (table if x else x)[0] += 1",
+        "def f(x): table[x] += 1",
+        "def f(x): return table[x], g()\ndef g(): table.append(1)",
+        "def f(x): return table[x], g()\ndef g(): globals()['table'].clear()",
+        "def f(x, other=table): return table[x]",
+        "add = table.append\ndef f(x): return table[x], add(x)",
+        "def len(each): each.clear()\ndef f(x): return len(table)",
+        "table[0] = [1]\ndef f(x): return table[x]",
+        "table[0] = 1, [1]\ndef f(x): return table[x]",
+    ],
+)
+def test_a_container_that_a_function_could_change_is_compared(program: str) -> None:
+    names: dict[str, Any] = {"table": [1, 2]}
+    exec(program, names)
+    snapshot = snapshot_of(names["f"], is_loaded=True)
+    assert snapshot is not None
+    assert not snapshot.is_fixed
+    names["table"].append(1)
+    assert snapshot.has_changed()
+
+
+def test_a_program_may_change_what_its_functions_only_read() -> None:
+    names: dict[str, Any] = {"table": [1, 2]}
+    exec("def f(x): return table[x]", names)
+    snapshot = snapshot_of(names["f"])
+    assert snapshot is not None
+    names["table"].append(1)
+    assert snapshot.has_changed()
