@@ -1,50 +1,52 @@
-"""The journal of a running server: appends records, and says when the disk has them."""
+"""The journal of a running server: takes records, and says when the disk has them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import logging
-import math
-import os
 import queue
 import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from scaler.errors import UsageError
 from scaler.grammar import counted
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.records import HEAD_BYTES, HEADER_BYTES, Replay, pack
+from scaler.journal.records import Replay
+from scaler.journal.segments import Segments
 
 SEGMENT_BYTES = 64 * 1024 * 1024
-RESERVED_SHARE = 4
-"""The last quarter of a segment is for when no further one can be made: new work is refused, results still come in."""
 RETRY_SECONDS = 0.5
 """How often a disk that failed is tried again."""
-DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
 COMPACT_BYTES = 64 * 1024 * 1024
 """Segments are compacted when together they have this much, and as much as the last snapshot."""
+BATCH_BYTES = 4 * 1024 * 1024
+"""The disk is asked to confirm records when they have this much, though more have arrived."""
 FLUSH_SECONDS = 5.0
-LONE_BYTES = 1024
-QUICK_SECONDS = 0.001
-"""A lone record of LONE_BYTES at most is confirmed without the thread, while the disk takes no longer than this: a user
-waits for a task that travels alone, and each change of threads takes longer than the disk."""
 
 _log = logging.getLogger(__name__)
 
 
-class Journal:
-    """One journal on the running loop.
+class _Disk(NamedTuple):
+    """What the thread reports of the disk: see the properties of `Journal`."""
 
-    `append` writes at once, so that what was appended survives the end of the process; then a thread has the disk
-    confirm all that has come meanwhile, so that it survives a power loss. While the disk fails, records are kept
-    in memory, and `failure` says why.
+    durable: int = 0
+    failure: str = ""
+    is_stuck: bool = False
+    size_bytes: int = 0
+
+
+class Journal:
+    """One journal on the running loop, which never waits for the disk.
+
+    A thread writes all records that arrived while the disk confirmed the earlier ones, and has the disk confirm them
+    together. While the disk fails, records are kept in memory, and `failure` says why.
     """
 
     def __init__(
@@ -63,37 +65,26 @@ class Journal:
         the segments before. on_change: called when `durable` has grown or `failure` has changed. content: version of
         what the bodies are: a journal of another one is refused.
         """
-        self.failure = ""
-        """Why no new work should be taken in; empty while all is well."""
-        self.size_bytes = 0
-        """What its files took on the disk when one came or went last, with the room that is reserved."""
         self._directory = JournalDirectory(path, content)
+        self._segments = Segments(self._directory, segment_bytes)
+        """Belongs to the thread while it runs."""
         self._compactor = compactor
         self._on_change = on_change
-        self._segment_bytes = segment_bytes
         self._compact_bytes = compact_bytes
         self._loop = asyncio.get_running_loop()
         self._replay = Replay(content)
         self._written = 0
-        """The number of the last record."""
-        self._durable = 0
-        self._pending: deque[tuple[int, bytes]] = deque()
-        """Records that the disk has not confirmed, with their numbers."""
-        self._number = 0
-        self._descriptor = -1
-        self._mark = b""
-        self._offset = 0
-        self._is_broken = self._is_closed = False
-        """broken: nothing can be written to the present segment. Everything in `_pending` goes to the next one."""
-        self._retired: dict[int, int] = {}
-        """Descriptors of earlier segments that the disk has not confirmed, with their last records."""
-        self._is_syncing = False
-        self._sync_seconds = math.inf
-        """How long the disk took the last time."""
+        self._waits_since = 0.0
+        """When the disk confirmed a record, or got one after it had confirmed all."""
+        self._disk = self._reported = _Disk()
+        """As the loop knows it, and as the thread has reported it last."""
+        self._arrived: deque[tuple[int, bytes]] = deque()
+        """Records that the thread has not taken, with their numbers."""
+        self._is_closed = False
         self._timer: asyncio.TimerHandle | None = None
-        self._compaction: subprocess.Popen[str] | None = None
-        self._requests: queue.SimpleQueue[tuple[list[int], int] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._sync_in_thread, name="journal", daemon=True)
+        self._compaction: tuple[subprocess.Popen[str], threading.Thread] | None = None
+        self._actions: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._act, name="journal", daemon=True)
 
     def recover(self) -> Iterator[bytes]:
         """Yield the bodies of all records, then begin a new segment. To be used up before the first `append`.
@@ -104,19 +95,14 @@ class Journal:
         try:
             yield from self._directory.bodies(self._replay)
             self._directory.repair(self._replay)
-            self._written = self._durable = self._replay.last
-            self._directory.confirm(self._durable)
-            self._number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
-            self._directory.remove_replaced()
-            try:
-                self._begin_segment()
-            except OSError as error:
-                if error.errno not in DISK_IS_FULL:
-                    raise
-                self._fail(error, is_broken=True)
+            self._written = self._replay.last
+            self._directory.confirm(self._written)
+            self._segments.begin(self._written)
         except OSError as error:
             raise UsageError(f"state_directory: cannot use {self._directory.path}: {error.strerror}") from error
-        self._measure()
+        self._disk = self._reported = self._state()
+        if self.failure:
+            self._loop.call_soon(self._learn, self._disk)  # not inside of the caller's `recover`
         self._thread.start()
 
     @property
@@ -127,186 +113,113 @@ class Journal:
     @property
     def durable(self) -> int:
         """The number of the last record that survives a power loss, and all before it do."""
-        return self._durable
+        return self._disk.durable
+
+    @property
+    def failure(self) -> str:
+        """Why no new work should be taken in; empty while all is well."""
+        return self._disk.failure
 
     @property
     def is_stuck(self) -> bool:
         """Tell whether the disk takes no record at all: the reserve is used up, too."""
-        return self._is_broken
+        return self._disk.is_stuck
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of its files on the disk when a file was last made or removed, with the reserved room."""
+        return self._disk.size_bytes
+
+    @property
+    def waiting_seconds(self) -> float:
+        """How long the disk has confirmed no record although records wait."""
+        return self._loop.time() - self._waits_since if self.durable < self._written else 0.0
 
     def append(self, body: bytes) -> None:
-        """Add a record. Never fails: see `failure`."""
+        """Add a record. Never waits and never fails: see `failure`."""
+        if self._disk.durable == self._written:
+            self._waits_since = self._loop.time()
         self._written += 1
-        record = pack(self._mark, self._written, self._durable, body)
-        self._pending.append((self._written, body))
-        if not self._is_broken:
-            self._write(record)
-            if self._offset > self._segment_bytes * (RESERVED_SHARE - 1) // RESERVED_SHARE and not self.failure:
-                self._advance()
-        self._sync()
+        self._arrived.append((self._written, body))
+        if len(self._arrived) == 1:  # otherwise the thread has yet to take an earlier record, and takes this one too
+            self._actions.put(self._write)
 
-    def _write(self, record: bytes) -> None:
-        try:
-            written = os.pwrite(self._descriptor, record, self._offset)
-            if written < len(record):
-                written += os.pwrite(self._descriptor, record[written:], self._offset + written)
-            if written < len(record):
-                raise OSError(28, os.strerror(28))
-        except OSError as error:
-            self._fail(error, is_broken=True)
-        else:
-            self._offset += len(record)
-
-    # -- segments
-
-    def _next_bytes(self) -> int:
-        """Return the size of the next segment: what is written again to it takes nothing of the usual size."""
-        again = self._pending if self._is_broken else ()
-        return self._segment_bytes + sum(HEAD_BYTES + len(body) for _, body in again)
-
-    def _begin_segment(self) -> None:
-        descriptor, self._mark = self._directory.create_segment(self._number + 1, self._next_bytes())
-        self._number += 1
-        self._descriptor, self._offset = descriptor, HEADER_BYTES
-
-    def _advance(self) -> None:
-        """Go on in a new segment; write what the disk has not confirmed of a broken one again."""
-        earlier, end = self._descriptor, self._offset
-        try:
-            self._begin_segment()
-        except OSError as error:
-            self._fail(error, is_broken=self._is_broken)
+    def _learn(self, disk: _Disk) -> None:
+        """Take in a report of the thread."""
+        if self._is_closed:
             return
-        if earlier >= 0:
-            with contextlib.suppress(OSError):
-                os.ftruncate(earlier, end)
-            if self._is_broken:
-                os.close(earlier)
-            else:
-                self._retired[earlier] = self._written
-        was_broken, self._is_broken = self._is_broken, False
-        for number, body in list(self._pending) if was_broken else ():
-            self._write(pack(self._mark, number, self._durable, body))
-            if self._is_broken:
-                return
-        if self.failure:
-            _log.warning("state_directory: %s can be written again", self._directory.path)
-            self.failure = ""
-            self._loop.call_soon(self._on_change)
-        self._sync()
-        self._measure()
-        try:
-            self._compact_when_due()
-        except OSError as error:  # no descriptor is free; the next segment tries again
-            self._not_compacted(str(error))
-
-    def _measure(self) -> None:
-        with contextlib.suppress(OSError):  # no descriptor is free
-            self.size_bytes = self._directory.size_bytes()
-
-    def _fail(self, error: OSError, *, is_broken: bool) -> None:
-        self._is_broken = is_broken
-        refused = "new work is refused, and all other work waits," if is_broken else "new work is refused"
-        text = why_refused(self._directory.path, error, refused, self._next_bytes())
-        if self._timer is None:
+        if disk.durable > self.durable:
+            self._waits_since = self._loop.time()
+        self._disk = disk
+        if disk.failure and self._timer is None:
             self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
-        if self.failure != text:
-            _log.error("%s", text)
-            self.failure = text
-            self._loop.call_soon(self._on_change)  # not inside of the caller's `append`
+        self._on_change()
 
     def _retry(self) -> None:
         self._timer = None
-        if self._is_syncing and self._is_broken:  # the thread still uses the descriptor
-            self._timer = self._loop.call_later(RETRY_SECONDS, self._retry)
-        else:
-            self._advance()
+        self._actions.put(self._segments.retry)
 
-    # -- the disk's confirmation
+    # -- in the thread
 
-    def _sync(self) -> None:
-        if self._is_syncing or self._is_broken or self._durable >= self._written:
-            return
-        descriptors = [*self._retired, self._descriptor]
-        is_lone = len(self._pending) == 1 and len(self._pending[0][1]) <= LONE_BYTES
-        if is_lone and self._sync_seconds < QUICK_SECONDS:
-            self._confirmed(self._written, *self._have_confirmed(descriptors, self._written))
-            self._loop.call_soon(self._on_change)
-        else:
-            self._is_syncing = True
-            self._requests.put((descriptors, self._written))
+    def _act(self) -> None:
+        segment = self._segments.number
+        while (action := self._actions.get()) is not None:
+            action()
+            if self._segments.number != segment:
+                segment = self._segments.number
+                self._compact_when_due()
+            state = self._state()
+            if state != self._reported or state.failure:
+                self._reported = state
+                with contextlib.suppress(RuntimeError):  # the loop is closed
+                    self._loop.call_soon_threadsafe(self._learn, state)
 
-    def _sync_in_thread(self) -> None:
-        while (request := self._requests.get()) is not None:
-            descriptors, number = request
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._on_synced, number, *self._have_confirmed(descriptors, number))
+    def _state(self) -> _Disk:
+        segments = self._segments
+        return _Disk(segments.durable, segments.failure, segments.is_broken, segments.size_bytes)
 
-    def _have_confirmed(self, descriptors: list[int], number: int) -> tuple[float, OSError | None]:
-        """Have the disk confirm these files; return how long it took, and why it has not."""
-        began = time.perf_counter()
-        try:
-            for descriptor in descriptors:
-                os.fdatasync(descriptor)
-        except OSError as error:
-            return math.inf, error
-        seconds = time.perf_counter() - began
-        self._directory.confirm(number)
-        return seconds, None
+    def _write(self) -> None:
+        records: list[tuple[int, bytes]] = []
+        size = 0
+        for _ in range(len(self._arrived)):
+            records.append(self._arrived.popleft())
+            size += len(records[-1][1])
+            if size > BATCH_BYTES:
+                break
+        self._segments.add(records)
+        if self._arrived:
+            self._actions.put(self._write)
 
-    def _on_synced(self, number: int, seconds: float, failure: OSError | None) -> None:
-        if self._is_closed:
-            return
-        self._is_syncing = False
-        self._confirmed(number, seconds, failure)
-        self._sync()
-        self._on_change()
-
-    def _confirmed(self, number: int, seconds: float, failure: OSError | None) -> None:
-        self._sync_seconds = seconds
-        if failure is not None:
-            # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
-            for descriptor in self._retired:
-                os.close(descriptor)
-            self._retired.clear()
-            self._fail(failure, is_broken=True)
-            return
-        for descriptor, last in list(self._retired.items()):
-            if last <= number:
-                del self._retired[descriptor]
-                os.close(descriptor)
-        self._durable = number
-        while self._pending and self._pending[0][0] <= number:
-            self._pending.popleft()
-
-    # -- compaction
+    # -- compaction, in the thread
 
     def _compact_when_due(self) -> None:
-        if self._compaction is not None:
+        if self._compaction is not None or self._is_closed:
             return
-        directory = self._directory
-        first = directory.snapshot()
-        size = sum(directory.segment(number).stat().st_size for number in directory.segments() if number < self._number)
-        snapshot = directory.path / f"snapshot-{first:08d}.journal"
-        if size >= max(self._compact_bytes, snapshot.stat().st_size if first else 0):
-            # A process, so that the loop goes on meanwhile.
-            command = [sys.executable, "-m", self._compactor, str(directory.path), str(self._number)]
-            self._compaction = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-            threading.Thread(target=self._wait, args=(self._compaction,), name="compaction", daemon=True).start()
+        directory, present = self._directory, self._segments.number
+        try:
+            first = directory.snapshot()
+            size = sum(directory.segment(each).stat().st_size for each in directory.segments() if each < present)
+            snapshot = directory.path / f"snapshot-{first:08d}.journal"
+            if size >= max(self._compact_bytes, snapshot.stat().st_size if first else 0):
+                # A process, so that neither the loop nor the thread waits for it.
+                command = [sys.executable, "-m", self._compactor, str(directory.path), str(present)]
+                process = subprocess.Popen(command, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
+                waiter = threading.Thread(target=self._wait, args=(process,), name="compaction", daemon=True)
+                self._compaction = process, waiter
+                waiter.start()
+        except OSError as error:  # no descriptor is free; the next segment tries again
+            self._not_compacted(str(error))
 
     def _wait(self, process: subprocess.Popen[str]) -> None:
         _, text = process.communicate()
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._compacted, process.returncode, text)
+        self._actions.put(partial(self._compacted, process.returncode, text))
 
     def _compacted(self, code: int, text: str) -> None:
         self._compaction = None
-        if self._is_closed:
-            return
         if code == 0:
             with contextlib.suppress(OSError):
                 self._directory.remove_replaced()
-            self._measure()
+            self._segments.measure()
         else:
             self._not_compacted((text.strip().splitlines() or [f"its process ended with code {code}"])[-1])
 
@@ -316,38 +229,31 @@ class Journal:
     # -- the end
 
     def close(self) -> None:
-        """Have the disk confirm everything, and give the directory up. Again: does nothing."""
+        """Have the disk confirm everything, and give the directory up. Again: does nothing.
+
+        Waits `FLUSH_SECONDS` at most for the disk. If the disk still hangs, the directory stays locked until the
+        process ends, because late writes may still arrive.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        if self._compaction is not None:
-            self._compaction.kill()
-            self._compaction.wait()
-        self._requests.put(None)
+        self._actions.put(None)
         self._thread.join(FLUSH_SECONDS)
-        try:
-            present = [self._descriptor] if self._descriptor >= 0 else []
-            for descriptor in present:
-                os.ftruncate(descriptor, self._offset)
-            for descriptor in (*self._retired, *present):
-                os.fdatasync(descriptor)
-                os.close(descriptor)
-        except OSError as error:
-            _log.error("state_directory: cannot write to %s: %s", self._directory.path, error.strerror)
-        else:
-            if not self._is_broken:
-                self._durable = self._written
-                self._directory.confirm(self._durable)
-        if self._durable < self._written:
-            count = counted(self._written - self._durable, "record")
+        has_ended = not self._thread.is_alive()
+        if self._compaction is not None:
+            process, waiter = self._compaction
+            process.kill()
+            waiter.join()
+        if has_ended:
+            try:
+                self._segments.close()
+            except OSError as error:
+                _log.error("state_directory: cannot write to %s: %s", self._directory.path, error.strerror)
+        self._disk = self._state()
+        if self.durable < self._written:
+            count = counted(self._written - self.durable, "record")
             _log.error("state_directory: %s did not reach the disk; no peer was told what they say", count)
-        self._directory.close()
-
-
-def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
-    """Return what a failing disk means, and what to do. refused: what it does not take. wanted_bytes: what it needs."""
-    room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
-    until = room if error.errno in DISK_IS_FULL else "it can be written again"
-    return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"
+        if has_ended:
+            self._directory.close()

@@ -20,6 +20,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -30,8 +31,9 @@ from scaler.errors import ScalerError
 from scaler.grammar import counted
 from scaler.ids import ID_BYTES, PEER_ID_BYTES
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.journal import SEGMENT_BYTES, Journal, why_refused
+from scaler.journal.journal import SEGMENT_BYTES, Journal
 from scaler.journal.records import Replay, unreadable
+from scaler.journal.segments import why_refused
 from scaler.logs import RateLimitedLog
 from scaler.object_storage.body import Body, Segment
 from scaler.object_storage.commands import ForgetPersisted, PersistObject
@@ -143,8 +145,8 @@ class ObjectJournal:
         """Objects that the disk has not confirmed, without those that were forgotten since."""
         self._unconfirmed: deque[tuple[int, _Writing]] = deque()
         """Those whose record was written, with its number."""
-        self._jobs: queue.SimpleQueue[tuple[_Writing, list[memoryview]] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._write_files, name="object files", daemon=True)
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="object files", daemon=True)
 
     def recover(self) -> Iterator[tuple[PersistedObject, Body]]:
         """Yield the objects that the disk has. To be used up before the first `put`.
@@ -193,11 +195,21 @@ class ObjectJournal:
         return self._journal.size_bytes + self._file_bytes
 
     def why_refused(self) -> str:
-        """Return why large objects are refused; empty when the disk has room for the last one that was."""
+        """Return why large objects are refused; empty once the disk had room for the last one that was."""
         text, size = self._refused
-        if text and self._has_room(size):
+        if text:
+            self._jobs.put(partial(self._look_again, size))
+        return text
+
+    def _look_again(self, size: int) -> None:
+        """In the thread: find out whether the disk has room now."""
+        with contextlib.suppress(OSError):
+            if self._has_room(size):
+                self._tell(self._found_room, size)
+
+    def _found_room(self, size: int) -> None:
+        if size >= self._refused[1]:
             self._refused = "", 0
-        return self._refused[0]
 
     def _has_room(self, size: int) -> bool:
         """Tell whether the disk has room for an object, and then as much left as journals need."""
@@ -225,7 +237,7 @@ class ObjectJournal:
         self._add(put)
         writing = self._writing[identifier] = _Writing(put, [(command.putter, command.request)])
         if is_file:
-            self._jobs.put((writing, frames))
+            self._jobs.put(partial(self._write_file, writing, frames))
         else:
             self._append(writing, put)
 
@@ -239,44 +251,53 @@ class ObjectJournal:
         if ids:
             self._journal.append(_HEAD.pack(_FORGOTTEN, 0) + b"".join(ids))
         for identifier in ids:
-            self._file_bytes -= self._ids.pop(identifier)
+            size = self._ids.pop(identifier)
+            self._file_bytes -= size
             self._writing.pop(identifier, None)
-            self._remove_file(identifier)
+            if size:  # behind the job that writes it, and before one that writes it again
+                self._jobs.put(partial(self._remove_file, identifier))
+
+    # -- the thread of files: the loop does not wait for a disk that is slow, hangs, or frees a large file
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job()
+
+    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(callback, *arguments)
 
     def _remove_file(self, identifier: bytes) -> None:
         with contextlib.suppress(OSError):
             (self._files / identifier.hex()).unlink()
 
-    def _write_files(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            writing, frames = job
-            checksum, failure = 0, ""
-            path = self._files / writing.put.id.hex()
-            size = sum(frame.nbytes for frame in frames)
-            try:
-                if not self._has_room(size):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                with path.open("wb", buffering=0) as file:
-                    os.posix_fallocate(file.fileno(), 0, size)
-                    for frame in frames:
-                        checksum = crc32(frame, checksum)
-                        rest = frame
-                        while rest.nbytes:
-                            rest = rest[file.write(rest) :]
-                    os.fsync(file.fileno())
-                sync_directory(self._files)
-            except OSError as error:
-                failure = why_refused(self._path, error, "objects are refused", size + self._left_bytes)
-                with contextlib.suppress(OSError):
-                    path.unlink()
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(self._written, writing, checksum, failure)
+    def _write_file(self, writing: _Writing, frames: list[memoryview]) -> None:
+        checksum, failure = 0, ""
+        path = self._files / writing.put.id.hex()
+        size = sum(frame.nbytes for frame in frames)
+        try:
+            if not self._has_room(size):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with path.open("wb", buffering=0) as file:
+                os.posix_fallocate(file.fileno(), 0, size)
+                for frame in frames:
+                    checksum = crc32(frame, checksum)
+                    rest = frame
+                    while rest.nbytes:
+                        rest = rest[file.write(rest) :]
+                os.fsync(file.fileno())
+            sync_directory(self._files)
+        except OSError as error:
+            failure = why_refused(self._path, error, "objects are refused", size + self._left_bytes)
+            with contextlib.suppress(OSError):
+                path.unlink()
+        self._tell(self._written, writing, checksum, failure)
+
+    # -- what the disk has
 
     def _written(self, writing: _Writing, checksum: int, failure: str) -> None:
         identifier = writing.put.id
         if self._writing.get(identifier) is not writing:  # it was forgotten meanwhile, and perhaps put again
-            if identifier not in self._ids:
-                self._remove_file(identifier)
             self._confirm(writing)
         elif failure:
             self._failures.add(f"{failure}; object={identifier.hex()}")

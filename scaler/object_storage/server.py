@@ -426,7 +426,7 @@ def _check_writable(directory: str) -> None:
     try:
         write_segment(directory, [[memoryview(b"x")]])
     except OSError as error:
-        from scaler.journal.journal import DISK_IS_FULL  # noqa: PLC0415 (of those whose directory fails)
+        from scaler.journal.segments import DISK_IS_FULL  # noqa: PLC0415 (of those whose directory fails)
 
         if error.errno in DISK_IS_FULL:  # there may be room when it is needed
             return

@@ -452,7 +452,7 @@ class SchedulerRow(NamedTuple):
         int, gauge("scaler_scheduler_journal_bytes", "Disk space that the scheduler's journal takes.")
     ] = 0
     disk_failure: Annotated[
-        str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused because the disk fails.", "text")
+        str, gauge("scaler_scheduler_disk_failed", "1 while new tasks are refused or wait because of the disk.", "text")
     ] = ""
     lag_seconds_max: Annotated[
         float, gauge("scaler_scheduler_lag_seconds_max", "How late the scheduler's loop was lately, at most.")

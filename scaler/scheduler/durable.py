@@ -16,13 +16,15 @@ from scaler.scheduler.journal import Ledger, from_bytes, to_bytes
 
 _AT_ONCE = SendAnswer, AskPolicy
 """Commands of which no peer learns anything that the journal must know before."""
+HANG_SECONDS = 5.0
+"""A disk that has confirmed nothing for longer is reported as hanging."""
 _log = logging.getLogger(__name__)
 
 
 class DurableSteps:
     """What a peer is told has been confirmed by the disk before, so a restarted scheduler knows it, too.
 
-    Answers need no confirmation, and do not wait for a disk that fails: what they say cannot be lost.
+    Answers need no confirmation, and do not wait for the disk: what they say cannot be lost.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class DurableSteps:
         self._perform = perform
         self._on_failure = on_failure
         self._failure = "", False
+        self._is_hanging = False
         self._held: deque[tuple[int, list[Command]]] = deque()
         """Commands of the last steps, with the record that the disk must have before."""
 
@@ -68,6 +71,14 @@ class DurableSteps:
         """What the journal takes on the disk."""
         return self._journal.size_bytes
 
+    @property
+    def complaint(self) -> str:
+        """What is wrong with a disk that neither confirms nor fails; empty while it does one of the two."""
+        seconds = self._journal.waiting_seconds
+        if seconds < HANG_SECONDS or self._journal.failure:
+            return ""
+        return f"state_directory: the disk of {self._path} has not answered for {seconds:.0f} s; all new work waits"
+
     def add(self, inputs: Sequence[Input], commands: list[Command]) -> None:
         """Write a step to the journal, and perform its commands after those of all steps before."""
         if self._held:
@@ -78,10 +89,14 @@ class DurableSteps:
             self._journal.append(to_bytes(commands[0].changes))
             del commands[0]
         if self._held or self._journal.durable < self._journal.written:
-            if self._journal.failure:
-                self._perform([each for each in commands if type(each) in _AT_ONCE])
+            answers = [each for each in commands if type(each) in _AT_ONCE]
+            if answers:
+                self._perform(answers)
                 commands = [each for each in commands if type(each) not in _AT_ONCE]
             self._held.append((self._journal.written, commands))
+            if not self._is_hanging and (complaint := self.complaint):
+                self._is_hanging = True
+                _log.error("%s", complaint)
         else:
             self._perform(commands)
 
@@ -93,6 +108,9 @@ class DurableSteps:
     def _on_change(self) -> None:
         while self._held and self._held[0][0] <= self._journal.durable:
             self._perform(self._held.popleft()[1])
+        if self._is_hanging and self._journal.waiting_seconds < HANG_SECONDS:
+            self._is_hanging = False
+            _log.warning("state_directory: the disk of %s answers again", self._path)
         failure = self._journal.failure, self._journal.is_stuck
         if failure != self._failure:
             self._failure = failure

@@ -539,7 +539,9 @@ class SchedulerServer:
         own = self._meter.measure().get(os.getpid(), Load())
         uptime_seconds = round(self._loop.time() - self._began_at, 3)
         is_insecure = self._config.insecure_no_auth
-        journal = (0 if self._durable is None else self._durable.size_bytes), self._core.state.journal_failure
+        journal = 0, ""
+        if self._durable is not None:
+            journal = self._durable.size_bytes, self._core.state.journal_failure or self._durable.complaint
         load = own.cpu_percent, own.rss_bytes, uptime_seconds, longest
         scheduler = SchedulerRow(*load, is_insecure, *journal, late, socket.gethostname())
         at = time.time()

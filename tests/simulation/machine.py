@@ -14,13 +14,11 @@ from __future__ import annotations
 import asyncio
 import errno
 import importlib
-import math
 import os
 import queue
 import subprocess
 import tempfile
 import threading
-import time
 from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -33,6 +31,7 @@ from unittest import mock
 
 import scaler.journal.directory
 import scaler.journal.journal
+import scaler.journal.segments
 import scaler.object_storage.durable
 import scaler.scheduler.durable
 from scaler.journal.journal import Journal
@@ -101,8 +100,13 @@ class SimulatedProcess:
             machine.current = before
 
     def end(self) -> None:
-        """End it now. Again: does nothing."""
+        """End it now, in the middle of what its threads write. Again: does nothing."""
+        if not self.is_alive:
+            return
         self.is_alive = False
+        self._machine.cuts_off = True
+        self.run(self.run_threads)
+        self._machine.cuts_off = False
         for descriptor in self.descriptors:
             os.close(descriptor)
         self.descriptors.clear()
@@ -143,8 +147,6 @@ class SimulatedProcess:
                 thread.target(*thread.arguments)
             except _Blocked:
                 continue
-            finally:
-                self._machine.confirms_until = math.inf
             self._threads.remove(thread)
 
 
@@ -165,22 +167,20 @@ class _Queue:
 
     def __init__(self) -> None:
         self._process = Machine.running()
-        self._items: deque[tuple[float, int, Any]] = deque()
+        self._items: deque[tuple[float, Any]] = deque()
 
     def put(self, item: Any) -> None:
         machine = Machine.active()
         begun = self._items[-1][0] if self._items else machine.now()
         ended = begun + machine.random.uniform(*SYNC_SECONDS)
-        self._items.append((ended, machine.writes, item))
+        self._items.append((ended, item))
         self._process.call_later(ended - machine.now(), self._process.run_threads)
 
     def get(self) -> Any:
         machine = Machine.active()
-        if not self._items or self._items[0][0] > machine.now() + 1e-9:
+        if not self._items or (self._items[0][0] > machine.now() + 1e-9 and not machine.cuts_off):
             raise _Blocked
-        # The disk confirms what had been written when it was asked to.
-        _, machine.confirms_until, item = self._items.popleft()
-        return item
+        return self._items.popleft()[1]
 
 
 class _Compaction:
@@ -232,10 +232,9 @@ class Machine:
         """What the disk fails with: ENOSPC for more space than is reserved, EIO for anything; 0 while it does not."""
         self.writes = 0
         """Writes so far."""
-        self.confirms_until: float = math.inf
-        """Number of the last write that the disk is asked to confirm."""
+        self.cuts_off = False
+        """A process ends: its threads do what they had begun, up to some write or to the first confirmation."""
         self.compactions = self.torn_bytes = 0
-        self._waited_seconds = 0.0
         self._unconfirmed: list[Write] = []
         self._processes: list[SimulatedProcess] = []
         self._context = ExitStack()
@@ -259,14 +258,12 @@ class Machine:
             "threading": _Module(threading, Thread=_Thread),
             "queue": _Module(queue, SimpleQueue=_Queue),
         }
-        timed = {
-            "subprocess": _Module(subprocess, Popen=_Compaction),
-            "time": _Module(time, perf_counter=lambda: self._waited_seconds),
-        }
+        processes = {"subprocess": _Module(subprocess, Popen=_Compaction)}
         small = {"Journal": partial(Journal, segment_bytes=SEGMENT_BYTES, compact_bytes=COMPACT_BYTES)}
         patches: list[tuple[ModuleType, dict[str, Any]]] = [
             (scaler.journal.directory, {"os": system}),
-            (scaler.journal.journal, {**shell, **timed}),
+            (scaler.journal.segments, {"os": system}),
+            (scaler.journal.journal, {name: each for name, each in shell.items() if name != "os"} | processes),
             (scaler.object_storage.durable, {**shell, **small, "MIN_FILE_BYTES": MIN_FILE_BYTES}),
             (scaler.scheduler.durable, small),
         ]
@@ -357,9 +354,15 @@ class Machine:
         self.running().descriptors.discard(descriptor)
 
     def _pwrite(self, descriptor: int, data: bytes, offset: int) -> int:
-        if self.failure == errno.EIO:
-            self.check()
-        if self.failure:
+        if self.cuts_off:
+            # A header or a witness is whole or not there: it lies in one page.
+            data = data[: self.random.randint(0, len(data)) if offset else self.random.choice((0, len(data)))]
+            if not data:
+                raise _Blocked
+        if self.failure == errno.EIO:  # at times the kernel takes what the disk then fails to confirm
+            if self.random.random() < 0.5:
+                self.check()
+        elif self.failure:
             data = data[: max(0, os.fstat(descriptor).st_size - offset)]
             if not data:
                 self.check()
@@ -371,11 +374,12 @@ class Machine:
         return size
 
     def _confirm(self, descriptor: int) -> None:
-        self._waited_seconds += self.random.choice((0.0002, 0.005))
+        if self.cuts_off:
+            raise _Blocked
         if self.failure == errno.EIO:
             self.check()
-        path, until = _path_of(descriptor), self.confirms_until
-        self._unconfirmed = [write for write in self._unconfirmed if write.path != path or write.number > until]
+        path = _path_of(descriptor)
+        self._unconfirmed = [write for write in self._unconfirmed if write.path != path]
 
     def _reserve(self, descriptor: int, start: int, size: int) -> None:
         self.check()

@@ -6,8 +6,8 @@ import pytest
 
 from scaler.journal import records
 from scaler.journal.directory import JournalDirectory
-from scaler.journal.journal import Journal
 from scaler.journal.records import JournalError
+from scaler.journal.segments import Segments
 from scaler.object_storage.durable import ObjectJournal
 from scaler.scheduler.core.core import SchedulerCore
 from scaler.scheduler.core.tasks import Tasks
@@ -42,7 +42,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "records that the disk was not asked for count as confirmed": (
         STEADY,
-        Fault(Journal, "_confirmed", "if last <= number:", "if True:", LOST),
+        Fault(Segments, "_confirm", "os.fdatasync(self._descriptor)", "pass", LOST),
     ),
     "what a killed process has written counts as confirmed": (
         STEADY,
@@ -50,11 +50,13 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "a disk that failed to confirm is believed": (
         ROUGH,
-        Fault(Journal, "_confirmed", "if failure is not None:", "if False:", LOST),
+        Fault(
+            Segments, "_confirm", "self._fail(error, is_broken=True)", "self.durable = self._unconfirmed[-1][0]", LOST
+        ),
     ),
     "records that a disk lost are not written again": (
         ROUGH,
-        Fault(Journal, "_advance", "list(self._pending) if was_broken else ()", "()", LOST),
+        Fault(Segments, "_advance", "in self._unconfirmed]", "in ()]", LOST),
     ),
     "a snapshot replaces a segment too many": (
         STEADY,
@@ -80,7 +82,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "what the disk did not take counts as written": (
         ROUGH,
-        Fault(Journal, "_fail", "self._is_broken = is_broken", "self._is_broken = False", LOST),
+        Fault(Segments, "_fail", "self.is_broken = is_broken", "self.is_broken = False", LOST),
     ),
     "a client that left is not journaled": (
         STEADY,
@@ -98,7 +100,7 @@ FAULTS: dict[str, tuple[str, Fault]] = {
     ),
     "the file of an object is not confirmed before its record": (
         STEADY,
-        Fault(ObjectJournal, "_write_files", "os.fsync(file.fileno())", "pass", LOST),
+        Fault(ObjectJournal, "_write_file", "os.fsync(file.fileno())", "pass", LOST),
     ),
     "what a durable session had delivered is not kept": (
         PROGRAMS,

@@ -13,10 +13,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from zlib import crc32
 
 import pytest
@@ -240,6 +240,7 @@ def test_a_journal_tells_its_size_while_no_descriptor_is_free(tmp_path: Path) ->
             assert journal.size_bytes == SEGMENT_BYTES
         for _ in range(20):
             journal.append(b"x" * 1000)
+        await soon(lambda: journal.durable == 20)
         assert SEGMENT_BYTES < journal.size_bytes <= 2 * SEGMENT_BYTES
 
     run(test, tmp_path)
@@ -253,7 +254,7 @@ def test_a_journal_that_cannot_start_its_compaction_takes_records_and_says_that_
         with free_descriptors(2):  # one for the next segment, and one to look at the directory
             for _ in range(14):
                 journal.append(b"x" * 1000)
-        await soon(lambda: journal.durable == 14)
+            await soon(lambda: journal.durable == 14)
         assert not journal.failure
         journal.close()
 
@@ -277,6 +278,7 @@ def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_o
         with no_room():
             while not journal.failure:
                 append()
+                await soon(lambda: journal.durable == len(contents) or bool(journal.failure))
             room = f"cannot write to {tmp_path}: File too large; new work is refused until 1 MiB are free there"
             assert journal.failure.endswith(room)
             assert not journal.is_stuck
@@ -465,33 +467,60 @@ def test_a_snapshot_that_does_not_fit_leaves_nothing_on_the_disk(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["lock"]
 
 
-def test_a_lone_record_is_confirmed_without_another_thread_while_the_disk_is_quick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[str] = []
-    seconds = 0.0
+def test_a_disk_that_hangs_holds_up_nobody_who_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither when it hangs in a write, nor when it hangs in a confirmation or while it makes the next segment."""
+    is_open = threading.Event()
 
-    def fdatasync(_: int) -> None:
-        threads.append(threading.current_thread().name)
-        time.sleep(seconds)
+    def hangs(function: Callable[..., object]) -> Callable[..., object]:
+        def hung(*arguments: object) -> object:
+            assert is_open.wait(10)
+            return function(*arguments)
 
-    async def append(journal: Journal, body: bytes) -> None:
-        journal.append(body)
-        await soon(lambda: journal.durable == journal.written)
+        return hung
 
     async def test(journal: Journal) -> None:
-        nonlocal seconds
-        monkeypatch.setattr(os, "fdatasync", fdatasync)
-        monkeypatch.setattr(time, "perf_counter", lambda: len(threads) * seconds)
-        await append(journal, b"the first")
-        await append(journal, b"lone")
-        await append(journal, bytes(2_000))
-        seconds = 0.002
-        await append(journal, b"lone")
-        await append(journal, b"on a slow disk")
-        assert threads == ["journal", "MainThread", "journal", "MainThread", "journal"]
+        for count, name in enumerate(("pwrite", "fdatasync", "posix_fallocate"), start=1):
+            is_open.clear()
+            monkeypatch.setattr(os, name, hangs(getattr(os, name)))
+            before = journal.durable
+            for _ in range(10):
+                journal.append(bytes(2_000))
+            await soon(lambda: journal.waiting_seconds > 0.02)
+            assert (journal.durable, journal.written, journal.failure) == (before, 10 * count, "")
+            is_open.set()
+            await soon(lambda: journal.durable == journal.written)
+            assert not journal.waiting_seconds
 
     run(test, tmp_path)
+    assert len(read(tmp_path)) == 30
+
+
+def test_a_journal_whose_disk_hangs_can_be_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    is_open, ends = threading.Event(), threading.Event()
+    real = os.pwrite
+
+    def pwrite(*arguments: Any) -> int:
+        assert is_open.wait(10)
+        ends.set()
+        return real(*arguments)
+
+    async def test(journal: Journal) -> None:
+        monkeypatch.setattr(os, "pwrite", pwrite)
+        monkeypatch.setattr(scaler.journal.journal, "FLUSH_SECONDS", 0.01)
+        monkeypatch.setattr(directory, "RELEASE_SECONDS", 0.0)
+        journal.append(b"one")
+        journal.close()
+        with pytest.raises(UsageError, match="another running process uses"):  # its writes may still arrive
+            open_journal(tmp_path)
+        is_open.set()
+        await soon(ends.is_set)
+
+    run(test, tmp_path)
+    assert [record.getMessage() for record in caplog.records] == [
+        "state_directory: 1 record did not reach the disk; no peer was told what they say"
+    ]
 
 
 def test_compaction_replaces_segments_while_records_come_in(tmp_path: Path) -> None:
@@ -527,6 +556,8 @@ async def main():
     while True:
         for _ in range(10):
             journal.append(b"%d" % (journal.written + 1) * 20)
+        while journal.written > journal.durable + 1_000:
+            await asyncio.sleep(0)
         await asyncio.sleep(0)
 
 asyncio.run(main())

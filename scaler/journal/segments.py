@@ -1,0 +1,168 @@
+"""The segments of a journal, as its thread writes them. Every call may wait for the disk, and none raises OSError."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import math
+import os
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+
+from scaler.journal.directory import JournalDirectory
+from scaler.journal.records import HEAD_BYTES, HEADER_BYTES, pack
+
+RESERVED_SHARE = 4
+"""The last quarter of a segment takes results while no further segment can be made, and new work is refused."""
+DISK_IS_FULL = errno.ENOSPC, errno.EDQUOT, errno.EFBIG
+
+_log = logging.getLogger(__name__)
+
+
+class Segments:
+    """Writes records, and has the disk confirm them. Records that the disk did not take wait for the next segment."""
+
+    def __init__(self, directory: JournalDirectory, segment_bytes: int) -> None:
+        self.failure = ""
+        """Why no new work should be taken in; empty while all is well."""
+        self.is_broken = False
+        """Nothing can be written to the present segment: all unconfirmed records go to the next one."""
+        self.durable = 0
+        """Number of the last record that the disk has confirmed."""
+        self.size_bytes = 0
+        """Size of all files, with the reserved room, when a file was last made or removed."""
+        self.number = 0
+        """Number of the present segment."""
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._unconfirmed: deque[tuple[int, bytes]] = deque()
+        self._descriptor = -1
+        self._mark = b""
+        self._offset = 0
+
+    def begin(self, durable: int) -> None:
+        """Make the first segment, or fail because the disk is full. durable: number of the last record on the disk.
+
+        Raises OSError when the disk fails in another way.
+        """
+        self.durable = durable
+        self.number = max(0, self._directory.snapshot() - 1, *self._directory.segments())
+        self._directory.remove_replaced()
+        try:
+            self._make()
+        except OSError as error:
+            if error.errno not in DISK_IS_FULL:
+                raise
+            self._fail(error, is_broken=True)
+        self.measure()
+
+    def add(self, records: Iterable[tuple[int, bytes]]) -> None:
+        """Write records with their numbers, and wait until the disk has confirmed them."""
+        limit = self._segment_bytes * (RESERVED_SHARE - 1) // RESERVED_SHARE
+        parts: list[bytes] = []
+        end = self._offset
+        for number, body in records:
+            self._unconfirmed.append((number, body))
+            if self.is_broken:
+                continue
+            parts.append(pack(self._mark, number, self.durable, body))
+            end += len(parts[-1])
+            if end > limit and not self.failure:
+                self._put(parts)
+                if not self.is_broken:
+                    self._advance()
+                parts, end = [], self._offset
+        self._put(parts)
+        self._confirm()
+
+    def retry(self) -> None:
+        """Continue in a new segment after a failure, if the disk makes one."""
+        if self.failure:
+            self._advance()
+            self._confirm()
+
+    def measure(self) -> None:
+        with contextlib.suppress(OSError):  # no descriptor is free
+            self.size_bytes = self._directory.size_bytes()
+
+    def close(self) -> None:
+        """Cut the last segment to its content, and have the disk confirm it. Raises OSError."""
+        if self._descriptor >= 0:
+            os.ftruncate(self._descriptor, self._offset)
+            os.fdatasync(self._descriptor)
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _next_bytes(self) -> int:
+        """Return the size of the next segment: records that are written again get room beside the usual size."""
+        again = self._unconfirmed if self.is_broken else ()
+        return self._segment_bytes + sum(HEAD_BYTES + len(body) for _, body in again)
+
+    def _make(self) -> None:
+        self._descriptor, self._mark = self._directory.create_segment(self.number + 1, self._next_bytes())
+        self.number += 1
+        self._offset = HEADER_BYTES
+
+    def _advance(self) -> None:
+        """Continue in a new segment, with everything that the disk has not confirmed of the present one."""
+        self._confirm()
+        was_broken, earlier, end = self.is_broken, self._descriptor, self._offset
+        try:
+            self._make()
+        except OSError as error:
+            self._fail(error, is_broken=was_broken)
+            return
+        if earlier >= 0:
+            with contextlib.suppress(OSError):
+                os.ftruncate(earlier, end)
+            with contextlib.suppress(OSError):
+                os.close(earlier)
+        self.is_broken = False
+        self._put([pack(self._mark, number, self.durable, body) for number, body in self._unconfirmed])
+        if self.is_broken:
+            return
+        if self.failure:
+            _log.warning("state_directory: %s can be written again", self._directory.path)
+            self.failure = ""
+        self.measure()
+
+    def _put(self, parts: list[bytes]) -> None:
+        data = memoryview(b"".join(parts))
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._descriptor, data[written:], self._offset + written)
+        except OSError as error:
+            self._fail(error, is_broken=True)
+        else:
+            self._offset += written
+
+    def _confirm(self) -> None:
+        if self.is_broken or not self._unconfirmed:
+            return
+        try:
+            os.fdatasync(self._descriptor)
+        except OSError as error:
+            # The kernel may have dropped the bytes, and would confirm the next time: they are written again elsewhere.
+            self._fail(error, is_broken=True)
+        else:
+            self.durable = self._unconfirmed[-1][0]
+            self._unconfirmed.clear()
+            self._directory.confirm(self.durable)
+
+    def _fail(self, error: OSError, *, is_broken: bool) -> None:
+        self.is_broken = is_broken
+        refused = "new work is refused, and all other work waits," if is_broken else "new work is refused"
+        text = why_refused(self._directory.path, error, refused, self._next_bytes())
+        if self.failure != text:
+            _log.error("%s", text)
+            self.failure = text
+
+
+def why_refused(path: Path, error: OSError, refused: str, wanted_bytes: int) -> str:
+    """Return what a failing disk means, and what to do. refused: what it does not take. wanted_bytes: what it needs."""
+    room = f"{math.ceil(wanted_bytes / 2**20)} MiB are free there"
+    until = room if error.errno in DISK_IS_FULL else "it can be written again"
+    return f"state_directory: cannot write to {path}: {error.strerror}; {refused} until {until}"
