@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import os
-import signal
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -15,7 +14,7 @@ from scaler.config.setting import LoggingConfig
 from scaler.errors import ScalerError, UsageError
 from scaler.extras import require
 from scaler.output import OutputRelay
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, end_of, handling_signals
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNALS, end_of, handling_signals
 from scaler.texts import escaped
 
 EXIT_FAILURE = 1
@@ -35,7 +34,7 @@ class Component:
     def __init__(self, name: str) -> None:
         self.name = name
         self.stop = asyncio.Event()
-        """Set when the process is asked to end (SIGINT, SIGTERM, or its parent has ended)."""
+        """Set when the process is asked to end (SIGINT, SIGTERM, SIGHUP, or its parent has ended)."""
         # Removed from the environment: they are for this process, not for those that it starts.
         ready_fd = os.environ.pop(READY_FD_VARIABLE, None)
         self._ready_fd = None if ready_fd is None else int(ready_fd)
@@ -142,7 +141,7 @@ async def _run(name: str, main: Main) -> int:
         loop.call_soon_threadsafe(component.stop.set)
 
     # Not loop.add_signal_handler: the second signal must end even a process whose loop is stuck.
-    with handling_signals((signal.SIGINT, signal.SIGTERM), interrupt):
+    with handling_signals(STOP_SIGNALS, interrupt):
         component.watch_parent(loop)
         return await main(component)
 

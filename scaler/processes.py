@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import itertools
 import os
 import select
 import signal
@@ -25,6 +24,8 @@ LISTENING_FD_VARIABLE = "SCALER_LISTENING_FD"
 """Names the listening socket of a component, if its parent has bound it: then the address is known before it runs."""
 COMPONENT_VARIABLE = "SCALER_COMPONENT"
 """Holds the configuration of a component as a JSON document."""
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else []))
+"""Signals that ask a component to end. A terminal that closes sends SIGHUP, and so may systemd, beside SIGTERM."""
 MAX_ROUNDS = 20
 """Rounds over all processes to kill the matching ones; each kills those that were born during the round before."""
 ROUND_SECONDS = 1.0
@@ -190,19 +191,22 @@ def stop_sign() -> int:
 def handling_signals(numbers: Collection[int], handler: Callable[[int, int], None]) -> Iterator[None]:
     """Call handler(signal, count) at each of these signals; count: how many have come. For the main thread.
 
-    SIGHUP stays ignored where `nohup` has asked for it.
+    SIGHUP stays ignored where `nohup` has asked for it. It is not counted: it comes beside SIGTERM, in any order.
     """
-    count = itertools.count(1)
+    hangup = getattr(signal, "SIGHUP", None)
+    count = 0
 
     def handle(number: int, _: object) -> None:
+        nonlocal count
         if _stop_sign >= 0:
             os.eventfd_write(_stop_sign, 1)
-        handler(number, next(count))
+        count += number != hangup
+        handler(number, max(1, count))
 
     before = {
         each: signal.signal(each, handle)
         for each in numbers
-        if not (each == getattr(signal, "SIGHUP", None) and signal.getsignal(each) is signal.SIG_IGN)
+        if not (each == hangup and signal.getsignal(each) is signal.SIG_IGN)
     }
     try:
         yield

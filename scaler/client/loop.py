@@ -391,7 +391,12 @@ class ClientLoop:
             if upload.error is not None:
                 raise upload.error
             if not has_ended and (self._storage is None or not self._storage.connected):
-                raise UnreachableError(f"no object storage answers: waited timeout_seconds={futures.timeout_seconds:g}")
+                at = "" if self._storage is None else f" at {self._storage.address}"
+                waited = f"waited timeout_seconds={futures.timeout_seconds:g}"
+                raise UnreachableError(
+                    f"no object storage answers{at}: {waited}. Is this address reachable from here, as the "
+                    "scheduler's is? The scheduler's advertised_object_storage_address sets another one"
+                )
             if not has_ended:
                 raise LimitError(
                     f"the object storage did not take an object within timeout_seconds={futures.timeout_seconds:g}"

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 from functools import partial
 
@@ -28,12 +27,11 @@ from scaler.monitor.web.token import link_to_show
 from scaler.output import STDERR, STDOUT, OutputStreams
 from scaler.policy.load import check_managers, load_policy
 from scaler.process_state import leave_removed_directory, open_standard_descriptors, restore_signals
-from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, handling_signals
+from scaler.processes import PARENT_PID_VARIABLE, READY_FD_VARIABLE, STOP_SIGNALS, handling_signals
 from scaler.registry import Registration
 
 SERVICE_GRACE_SECONDS = 24.0
 """Additional time to end for a worker manager whose units are stopped by a service."""
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(request: LauncherConfig | LocalRequest) -> int:

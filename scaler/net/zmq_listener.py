@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import socket as sockets
 import time
@@ -14,6 +15,7 @@ from collections.abc import Iterable, Sequence
 import zmq
 
 from scaler.component import ORPHAN_GRACE_SECONDS
+from scaler.config.addresses import is_loopback
 from scaler.errors import UsageError
 from scaler.net import transport as t
 from scaler.net.address import SocketFile, cannot_bind, check_not_in_use, is_orphaned, needs_ipv6
@@ -36,6 +38,8 @@ from scaler.net.zmq_transport import (
 )
 from scaler.protocol.messages import MAX_BATCH_BYTES, MAX_HELLO_BYTES
 from scaler.protocol.session import Envelope, OutboxLimits
+
+_log = logging.getLogger(__name__)
 
 BACKLOG = 1024
 """Connections that the kernel keeps for each address until they are accepted."""
@@ -238,7 +242,10 @@ class ZmqListener(ZmqEnd):
             raise UsageError(cannot_bind(address, error.errno or errno.ENAMETOOLONG)) from error
         endpoint = socket.getsockopt(zmq.LAST_ENDPOINT)
         assert isinstance(endpoint, bytes), "pyzmq returns this option as bytes"
-        return endpoint.rstrip(b"\0").decode()
+        bound = endpoint.rstrip(b"\0").decode()
+        if is_loopback(bound) and not is_loopback(address):  # as Debian has it in /etc/hosts
+            _log.warning("%s is %s here, which no other host can reach: listen on tcp://0.0.0.0:PORT", address, bound)
+        return bound
 
     def receive(self, inputs: list[t.Input]) -> None:
         """Add what has happened to `inputs`: envelopes up to a limit, and connections that began and ended."""

@@ -188,9 +188,13 @@ def describe(error: BaseException) -> str:
     except Exception as nested:  # noqa: BLE001 (a user's __str__ may raise anything, and the first error matters)
         text = f"<its text cannot be shown: {type(nested).__name__}>"
     if isinstance(error, ModuleNotFoundError):
-        name = (error.name or "module").partition(".")[0]
-        text += f" here: install it, or send your own code with client.upload('{name}.py')"
+        text += f" here: {how_to_send(error.name or 'module')}"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def how_to_send(module: str) -> str:
+    """Return what to do about a module that workers lack."""
+    return f"install it, or send your own code with client.upload('{module.partition('.')[0]}.py')"
 
 
 class Serializer(ABC):

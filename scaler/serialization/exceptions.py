@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from scaler.errors import ProtocolError, RemoteError, RemoteTraceback
 from scaler.protocol.messages import Outcome, PayloadTag, is_stored
-from scaler.serialization import Buffer, describe
+from scaler.serialization import Buffer, describe, how_to_send
 from scaler.serialization.exception_graph import Graph, assign, attributes_of, pack, type_and_text, unpack
 from scaler.serialization.tracebacks import MAX_CAUSES, causes
 from scaler.texts import readable
@@ -141,6 +141,8 @@ def load_exception(payload: Buffer) -> BaseException:
         if first.__cause__ is not None:
             first = first.__cause__
     assign(first, "__cause__", RemoteTraceback(traceback_text))
+    if type(exception) is ModuleNotFoundError and exception.name:
+        annotate(exception, f"the worker has no module {exception.name!r}: {how_to_send(exception.name)}")
     return exception
 
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
@@ -93,19 +94,23 @@ class Unit:
         self._keys = section["Service"]
         self.command = self._keys["ExecStart"].removeprefix(INSTALLED).replace("%l", "rack7")
 
-    def stop(self, main: subprocess.Popen[bytes]) -> int:
-        """Stop it as `systemctl stop` does; return the exit code of its main process. The rest must have ended."""
+    def stop(self, main: subprocess.Popen[bytes], numbers: Sequence[int]) -> int:
+        """Stop it as `systemctl stop` does, with these signals; return the exit code. All processes must have ended."""
         assert self._keys.get("KillMode", "control-group") == "control-group"
         process = psutil.Process(main.pid)
         group = [process, *process.children(recursive=True)]
-        for process in reversed(group):  # systemd keeps no order: the last children may get it first
-            process.send_signal(signal.SIGTERM)
+        for number in numbers:
+            for process in reversed(group):  # systemd keeps no order: the last children may get it first
+                process.send_signal(number)
         code = main.wait(float(self._keys["TimeoutStopSec"]))
         assert not psutil.wait_procs(group, STOP_SECONDS)[1]
         return code
 
 
-def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promises(tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP]], ids=["stop", "SendSIGHUP"])
+def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promises(
+    numbers: list[int], tmp_path: Path
+) -> None:
     ports = ReservedPorts(4)
     keys = KeysDirectory.create(tmp_path / "keys", "test")
     scheduler, workers = (Unit(UNITS[f"scaler-{name}.service"]) for name in ("scheduler", "workers"))
@@ -119,7 +124,7 @@ def test_a_stop_of_a_unit_gives_its_running_tasks_the_grace_that_the_page_promis
             with Client(ports.address(), credentials=str(me)) as client:
                 task = client.options(retries=0).submit(time.sleep, 1.5)
                 until(task.running)
-                assert workers.stop(unit) == 0
+                assert workers.stop(unit, numbers) == 0
                 assert task.exception() is None
     finally:
         ports.release()

@@ -82,6 +82,16 @@ def test_functions_and_classes_of_an_uploaded_module_work_in_tasks_and_come_back
     assert 'raise KeyError("no data")' in str(error.value.__cause__)
 
 
+def test_a_module_that_a_task_cannot_import_has_a_note_about_upload(client: Client) -> None:
+    def load() -> None:
+        importlib.import_module("no_such_module_here.part")
+
+    error = client.submit(load).exception(WAIT_SECONDS)
+    assert str(error) == "No module named 'no_such_module_here'"
+    [note] = getattr(error, "__notes__", [])
+    assert "has no module 'no_such_module_here': install it, or send your own code with client.upload('no_such" in note
+
+
 def test_a_new_version_replaces_the_old_one_and_other_clients_have_neither(
     client: Client, cluster: SchedulerClusterCombo, write: Write, tmp_path: Path
 ) -> None:

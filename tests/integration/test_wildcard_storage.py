@@ -89,20 +89,38 @@ def test_peers_on_two_networks_without_a_route_between_them_share_a_cluster(boun
 @contextmanager
 def ipv6_hosts(count: int) -> Iterator[Network]:
     """Make hosts fd00::1, fd00::2 and so on without addresses of IPv4; `head` is a name of the first."""
-    with hosts(count) as network:
-        folders = [Path("/etc/netns", host.namespace) for host in network.hosts]
-        try:
-            for number, (host, folder) in enumerate(zip(network.hosts, folders, strict=True), 1):
-                ip("netns", "exec", host.namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0")
-                ip("-n", host.namespace, "address", "flush", "dev", "eth0")
-                ip("-n", host.namespace, "address", "add", f"fd00::{number}/64", "dev", "eth0", "nodad")
-                folder.mkdir(parents=True)
-                (folder / "hosts").write_text("127.0.0.1 localhost\n::1 localhost\nfd00::1 head\n")
-            yield network
-        finally:
-            for folder in folders:
-                (folder / "hosts").unlink(missing_ok=True)
-                folder.rmdir()
+    with hosts(count) as network, hosts_file(network, "fd00::1 head"):
+        for number, host in enumerate(network.hosts, 1):
+            ip("netns", "exec", host.namespace, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=0")
+            ip("-n", host.namespace, "address", "flush", "dev", "eth0")
+            ip("-n", host.namespace, "address", "add", f"fd00::{number}/64", "dev", "eth0", "nodad")
+        yield network
+
+
+@contextmanager
+def hosts_file(network: Network, line: str) -> Iterator[None]:
+    """Give the hosts an /etc/hosts with this line, besides those of `localhost`."""
+    folders = [Path("/etc/netns", host.namespace) for host in network.hosts]
+    try:
+        for folder in folders:
+            folder.mkdir(parents=True)
+            (folder / "hosts").write_text(f"127.0.0.1 localhost\n::1 localhost\n{line}\n")
+        yield
+    finally:
+        for folder in folders:
+            (folder / "hosts").unlink(missing_ok=True)
+            folder.rmdir()
+
+
+def test_a_server_at_a_name_that_is_loopback_on_its_host_warns(tmp_path: Path) -> None:
+    """Debian has the host's own name as 127.0.1.1 in /etc/hosts."""
+    with hosts(1) as network, hosts_file(network, "127.0.1.1 head"), (tmp_path / "log").open("w") as log:
+        command = [*SCALER, "scaler_scheduler", "tcp://head:8516", "--insecure-no-auth", "True"]
+        network.hosts[0].serve(*command, stdout=log)
+    warning = (
+        "tcp://head:8516 is tcp://127.0.1.1:8516 here, which no other host can reach: listen on tcp://0.0.0.0:PORT"
+    )
+    assert warning in (tmp_path / "log").read_text()
 
 
 @pytest.mark.parametrize("bound", ["[::]", "*", "head"])
