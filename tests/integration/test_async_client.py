@@ -127,7 +127,7 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
             ending.add(7)  # type: ignore[arg-type]
         submitting = client.submit(double, 1)
         with pytest.raises(UsageError, match=r"submit .* is no future of a client: await it, which gives the future"):
-            client.as_completed([submitting])  # type: ignore[list-item]
+            client.as_completed([submitting])
         with pytest.raises(UsageError, match="await it"):
             await client.gather([submitting])
         assert await (await submitting) == 2
