@@ -1,6 +1,7 @@
 # make demo   starts the platform and runs an example on it
 # make test   runs the tests
-# make check  format, lint, types, import rules and tests: what CI runs
+# make lint   checks format, style, types, import rules, the rules of the source, and the ratchets
+# make check  lint, documentation, and tests: what CI runs
 # make docs   builds the site of the documentation into build/site; a broken link or reference fails
 # make soak   SEEDS (10000) simulated worlds, and other long tests; `python -m tests.simulation.soak -h` has more
 # make fuzz   random bytes wherever a process reads another's, for FUZZ_SECONDS (an hour); keeps what reaches new code
@@ -22,7 +23,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test check docs soak fuzz chaos endure mutants clean
+.PHONY: demo test lint check docs soak fuzz chaos endure mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -35,13 +36,18 @@ test: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 
-check: $(VENV)/.installed-dev docs
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format --check $(SOURCES)
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/mypy
 	$(BIN)/mypy --explicit-package-bases tests benchmarks
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/lint
+	$(BIN)/python tests/lint/ratchets.py
+
+check: lint docs
 	$(TESTS)
+	$(BIN)/python tests/lint/ratchets.py
 
 SEEDS ?= 10000
 soak: $(VENV)/.installed-dev

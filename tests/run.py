@@ -15,15 +15,18 @@ the plugin of pytest that notes which test each process runs.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -42,18 +45,23 @@ GRACE_SECONDS = 60.0
 """How long a test may take to end after its limit, and pytest after it was interrupted."""
 IDLE_SECONDS = 300.0
 """How long pytest may go on without a test: it collects, or ends."""
+BUILD = TESTS.parent / "build"
+CPU = "cpu_seconds"
+"""Property of a test in the report: the CPU time of its process."""
 NOTES = "TEST_RUNNER_NOTES"
 """Environment variable: the directory of the notes."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one call of pytest reported. failed: names as pytest prints them."""
+    """What one call of pytest reported. failed: names as pytest prints them. seconds: by test file."""
 
     exit_code: int
     passed: int
     skipped: int
     failed: tuple[str, ...]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    unit_cpu_seconds: float = 0.0
 
 
 # -- which test each process of pytest runs
@@ -82,6 +90,16 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         note.unlink()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    """Add the CPU time of a test to its report."""
+    began = time.process_time()
+    try:
+        return (yield)
+    finally:
+        item.user_properties.append((CPU, round(time.process_time() - began, 4)))
 
 
 def read_notes(directory: Path) -> list[Note]:
@@ -167,7 +185,14 @@ def run_pytest(*arguments: str) -> Result:
     failed = [case for case in cases if case.find("failure") is not None or case.find("error") is not None]
     skipped = [case for case in cases if case.find("skipped") is not None]
     names = dict.fromkeys(f"{case.get('classname')}::{case.get('name')}" for case in failed)
-    return Result(exit_code, len(cases) - len(failed) - len(skipped), len(skipped), tuple(names))
+    seconds: dict[str, float] = defaultdict(float)
+    for case in cases:
+        seconds[case.get("classname", "")] += float(case.get("time", 0))
+    units = [case for case in cases if case.get("classname", "").startswith("tests.unit.")]
+    cpu = sum(
+        float(each.get("value", 0)) for case in units for each in case.iter("property") if each.get("name") == CPU
+    )
+    return Result(exit_code, len(cases) - len(failed) - len(skipped), len(skipped), tuple(names), seconds, cpu)
 
 
 def files_with(text: str) -> list[str]:
@@ -179,9 +204,10 @@ def main() -> int:
     """Return 0 when all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=3, help="tests that run at once (default: 3)")
-    parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
+    parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all but tests/lint)")
     arguments = parser.parse_args()
-    paths = arguments.paths
+    paths = arguments.paths or [str(TESTS), f"--ignore={TESTS / 'lint'}"]
+    began = time.monotonic()
     at_once = ("-n", str(arguments.jobs), "--dist", "loadfile", "--max-worker-restart", "0")
     first = run_pytest(*at_once, "-m", "not alone", *paths)
     results = [first]
@@ -191,8 +217,27 @@ def main() -> int:
     if second:
         results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
     if results[-1].exit_code == 0:
-        results.append(run_pytest("-m", "alone", *(paths or files_with("mark.alone"))))
+        results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone"))))
+    if not arguments.paths:
+        record(results, time.monotonic() - began)
     return report(results, second)
+
+
+def record(results: Sequence[Result], seconds: float) -> None:
+    """Write the values of a run of all tests for the ratchets, and the duration of each file."""
+    BUILD.mkdir(exist_ok=True)
+    values = {
+        "tests.cases": sum(result.passed + result.skipped for result in results),
+        "tests.seconds": round(seconds),
+        "tests.unit_cpu_seconds": round(results[0].unit_cpu_seconds, 1),
+    }
+    (BUILD / "tests.json").write_text(json.dumps(values))
+    total: dict[str, float] = defaultdict(float)
+    for result in results:
+        for name, each in result.seconds.items():
+            total[name] += each
+    slowest = sorted(total.items(), key=itemgetter(1), reverse=True)
+    (BUILD / "durations.txt").write_text("".join(f"{each:8.1f} {name}\n" for name, each in slowest))
 
 
 def report(results: list[Result], second: tuple[str, ...]) -> int:
