@@ -51,6 +51,8 @@ WAYS: dict[str, Way] = {
     "executor.map": lambda client, fn, x, **options: next(client.executor(**options).map(fn, [x])),
     "view.executor": lambda client, fn, x, **options: next(client.options(**options).executor().map(fn, [x])),
 }
+KINDS = ("submit_verbose", "chunk", "imap_unordered", "node", "executor.map")
+"""Ways that differ in how they carry out what options ask for."""
 VALUES: dict[str, Any] = {
     "priority": 7,
     "retries": 2,
@@ -124,9 +126,8 @@ def hangs(folder: str | None) -> int:
 # -- each option reaches the tasks, in each way
 
 
-@pytest.mark.parametrize("option", VALUES)
-@pytest.mark.parametrize("way", WAYS)
-def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, option: str) -> None:
+def passed(client: Client, monkeypatch: pytest.MonkeyPatch, way: str, **given: Any) -> list[Options]:
+    """Return the options of the tasks that a call with some options makes."""
     made: list[Options] = []
     template = TemplateTable.template
 
@@ -135,15 +136,26 @@ def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyP
         return template(self, function, options, parent)
 
     monkeypatch.setattr(TemplateTable, "template", noting)
-    given = {option: VALUES[option]}
     assert WAYS[way](client, same, 5, **given) == 5
+    return made
+
+
+@pytest.mark.parametrize("option", VALUES)
+def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyPatch, option: str) -> None:
+    wanted = TaskOptions(**{option: VALUES[option]}).over(Options())
+    assert wanted != Options() or VALUES[option] is None
+    assert passed(client, monkeypatch, "submit_verbose", **{option: VALUES[option]}) == [wanted]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    given = {"losses": 5, "name": "a name", "tags": ("one", "two"), "expected_seconds": 3.0}
     wanted = TaskOptions(**given).over(Options())
     if way == "chunk":  # of three items
         wanted = wanted._replace(expected_seconds=3 * wanted.expected_seconds)
-    default = Options()
-    changed = {name for name in Options._fields if getattr(wanted, name) != getattr(default, name)}
-    assert changed or VALUES[option] is None
-    assert any(all(getattr(each, name) == getattr(wanted, name) for name in changed) for each in made)
+    names = ("losses", "name", "tags", "expected_seconds")
+    found = [[getattr(each, name) for name in names] for each in passed(client, monkeypatch, way, **given)]
+    assert [getattr(wanted, name) for name in names] in found
 
 
 def test_the_values_above_are_of_all_options() -> None:
@@ -161,12 +173,12 @@ def test_a_view_has_what_the_client_has(method: str) -> None:
 # -- what they do
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", KINDS)
 def test_a_call_that_raises_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     assert WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=0.0) == 2
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", KINDS)
 def test_a_predicate_says_what_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(ValueError, match="it is busy"):
         WAYS[way](client, fails_once, str(tmp_path), retry_on=lambda error: "idle" in str(error))
@@ -185,20 +197,20 @@ def test_a_call_may_run_after_exceptions_and_not_after_a_loss(client: Client, tm
     assert calls(str(tmp_path)) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", KINDS)
 def test_a_call_waits_before_it_is_tried_again(client: Client, tmp_path: Path, way: str) -> None:
     WAYS[way](client, fails_once, str(tmp_path), retry_on=ValueError, retry_delay=lambda attempt: attempt * 0.3)
     first, second = sorted(int(each.name) for each in tmp_path.iterdir())
     assert second - first > 0.25e9
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", KINDS)
 def test_a_call_that_takes_too_long_ends(client: Client, tmp_path: Path, way: str) -> None:
     with pytest.raises(TaskTimeoutError, match=r"longer than its time limit of 0\.3 s"):
         WAYS[way](client, hangs, str(tmp_path), timeout_seconds=0.3)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", KINDS)
 def test_a_call_has_its_name(client: Client, way: str) -> None:
     assert WAYS[way](client, name_here, 1, name="my name") == "my name"
 
