@@ -149,7 +149,7 @@ def test_an_option_reaches_the_tasks(client: Client, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_way_to_submit_passes_its_options_on(client: Client, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    given = {"losses": 5, "name": "a name", "tags": ("one", "two"), "expected_seconds": 3.0}
+    given: dict[str, Any] = {"losses": 5, "name": "a name", "tags": ("one", "two"), "expected_seconds": 3.0}
     wanted = TaskOptions(**given).over(Options())
     if way == "chunk":  # of three items
         wanted = wanted._replace(expected_seconds=3 * wanted.expected_seconds)
