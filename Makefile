@@ -1,5 +1,6 @@
 # make demo   starts the platform and runs an example on it
-# make test   runs the tests
+# make quick  types and unit tests, in a minute
+# make test   runs the tests, but for the emulated clouds and the browser, which make check adds
 # make lint   checks format, style, types, import rules, the rules of the source, and the ratchets
 # make check  lint, documentation, and tests: what CI runs
 # make docs   builds the site of the documentation into build/site; a broken link or reference fails
@@ -23,7 +24,7 @@ LIBRARIES := parfun==7.2.2 opengris-parfun==7.4.0 pargraph==0.9.6
 JOBS ?= 3
 TESTS = $(BIN)/python tests/run.py --jobs $(JOBS)
 
-.PHONY: demo test lint check docs soak fuzz chaos endure mutants clean
+.PHONY: demo quick test lint check docs soak fuzz chaos endure mutants clean
 .DELETE_ON_ERROR:
 
 demo: $(VENV)/.installed
@@ -45,8 +46,12 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/python -m pytest -q tests/lint
 	$(BIN)/python tests/lint/ratchets.py
 
+quick: $(VENV)/.installed-dev
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q -n 2 tests/unit
+
 check: lint docs
-	$(TESTS)
+	$(TESTS) --full
 	$(BIN)/python tests/lint/ratchets.py
 
 SEEDS ?= 10000

@@ -1,4 +1,7 @@
-"""Runs all tests, or those below the given paths: `python tests/run.py --jobs 3 [PATH...]`.
+"""Runs the tests, or those below the given paths: `python tests/run.py --jobs 3 [--full] [PATH...]`.
+
+Without `--full`, the directories in `ONLY_IN_FULL` are left out: clouds and batch systems with their emulators, the
+browser, and the tools for chaos and fuzzing. `make check` runs them.
 
 A failed test gets a second attempt, which is listed and limited.
 
@@ -46,6 +49,8 @@ GRACE_SECONDS = 60.0
 IDLE_SECONDS = 300.0
 """How long pytest may go on without a test: it collects, or ends."""
 BUILD = TESTS.parent / "build"
+ONLY_IN_FULL = ("engines", "browser", "chaos", "fuzz", "benchmarks", "portable")
+BY_MAKE_LINT = ("lint",)
 CPU = "cpu_seconds"
 """Property of a test in the report: the CPU time of its process."""
 NOTES = "TEST_RUNNER_NOTES"
@@ -195,18 +200,23 @@ def run_pytest(*arguments: str) -> Result:
     return Result(exit_code, len(cases) - len(failed) - len(skipped), len(skipped), tuple(names), seconds, cpu)
 
 
-def files_with(text: str) -> list[str]:
-    """Return the files of tests with a text: to collect the tests of all others takes longer than most run."""
-    return [str(path) for path in sorted(TESTS.rglob("test_*.py")) if text in path.read_text()]
+def files_with(text: str, left_out: Sequence[str]) -> list[str]:
+    """Return the test files with a text, outside some directories: collecting all files takes longer than most run."""
+    paths = (path for path in sorted(TESTS.rglob("test_*.py")) if path.relative_to(TESTS).parts[0] not in left_out)
+    return [str(path) for path in paths if text in path.read_text()]
 
 
 def main() -> int:
     """Return 0 when all tests passed and few enough needed a second attempt."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, default=3, help="tests that run at once (default: 3)")
-    parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all but tests/lint)")
+    parser.add_argument("--full", action="store_true", help=f"also {', '.join(ONLY_IN_FULL)}")
+    parser.add_argument("paths", nargs="*", help="files and directories with tests (default: all)")
     arguments = parser.parse_args()
-    paths = arguments.paths or [str(TESTS), f"--ignore={TESTS / 'lint'}"]
+    left_out = BY_MAKE_LINT if arguments.full else (*BY_MAKE_LINT, *ONLY_IN_FULL)
+    paths = arguments.paths or [str(TESTS), *(f"--ignore={TESTS / each}" for each in left_out)]
+    # Children of nohup, of background jobs, and of some CI systems ignore it, and tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     began = time.monotonic()
     at_once = ("-n", str(arguments.jobs), "--dist", "loadfile", "--max-worker-restart", "0")
     first = run_pytest(*at_once, "-m", "not alone", *paths)
@@ -217,19 +227,19 @@ def main() -> int:
     if second:
         results.append(run_pytest("--last-failed", "--last-failed-no-failures", "none", "-m", "not alone", *paths))
     if results[-1].exit_code == 0:
-        results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone"))))
+        results.append(run_pytest("-m", "alone", *(arguments.paths or files_with("mark.alone", left_out))))
     if not arguments.paths:
-        record(results, time.monotonic() - began)
+        record(results, time.monotonic() - began, "check" if arguments.full else "test")
     return report(results, second)
 
 
-def record(results: Sequence[Result], seconds: float) -> None:
-    """Write the values of a run of all tests for the ratchets, and the duration of each file."""
+def record(results: Sequence[Result], seconds: float, command: str) -> None:
+    """Write the values of a whole run for the ratchets, and the duration of each file. command: of make."""
     BUILD.mkdir(exist_ok=True)
     values = {
-        "tests.cases": sum(result.passed + result.skipped for result in results),
-        "tests.seconds": round(seconds),
-        "tests.unit_cpu_seconds": round(results[0].unit_cpu_seconds, 1),
+        f"{command}.cases": sum(result.passed + result.skipped for result in results),
+        f"{command}.seconds": round(seconds),
+        "unit_cpu_seconds": round(results[0].unit_cpu_seconds, 1),
     }
     (BUILD / "tests.json").write_text(json.dumps(values))
     total: dict[str, float] = defaultdict(float)
