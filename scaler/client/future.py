@@ -12,7 +12,7 @@ import logging
 import threading
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Generator
 from concurrent.futures import CancelledError, Future, InvalidStateError
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -233,8 +233,7 @@ class Unloaded:
 def check_future(given: object) -> None:
     """Raise UsageError unless an argument is a future of a client. Mocks and proxies of futures are none."""
     if not issubclass(type(given), ScalerFuture):
-        hint = ": await it, which gives the future" if issubclass(type(given), Coroutine) else ""
-        raise UsageError(f"{shown(given)} is no future of a client{hint}")
+        raise UsageError(f"{shown(given)} is no future of a client")
 
 
 def error_of(future: Future[Any]) -> BaseException | None:

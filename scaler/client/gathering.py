@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator
-from types import CoroutineType
 from typing import Any
 from weakref import WeakSet
 
@@ -59,8 +58,6 @@ def futures_in(nested: Any) -> Iterator[ScalerFuture]:
 def _futures_in(nested: Any) -> Iterator[ScalerFuture]:
     if issubclass(type(nested), ScalerFuture):
         yield nested
-    elif type(nested) is CoroutineType:  # of AsyncClient.submit
-        check_future(nested)
     elif type(nested) in (list, tuple, set, frozenset, dict):
         for each in nested.values() if type(nested) is dict else nested:
             yield from _futures_in(each)

@@ -125,12 +125,6 @@ async def test_futures_are_given_as_they_end_and_more_are_added(address: str, tm
             await anext(client.as_completed([endless], timeout=0.05))
         with pytest.raises(UsageError, match="7 is no future of a client"):
             ending.add(7)  # type: ignore[arg-type]
-        submitting = client.submit(double, 1)
-        with pytest.raises(UsageError, match=r"submit .* is no future of a client: await it, which gives the future"):
-            client.as_completed([submitting])
-        with pytest.raises(UsageError, match="await it"):
-            await client.gather([submitting])
-        assert await (await submitting) == 2
         assert endless.cancel()
 
 
