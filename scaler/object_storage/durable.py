@@ -139,6 +139,8 @@ class ObjectJournal:
         self._failures = RateLimitedLog(_log, logging.ERROR, self._loop)  # workers put their results again and again
         self._refused = "", 0
         """Why the last object with a file of its own was refused, and its size; an empty text when it was not."""
+        self._is_looking = False
+        """The thread is to find out whether there is room now."""
         self._left_bytes = 0
         """What objects leave free, as of the last look at the disk."""
         self._writing: dict[bytes, _Writing] = {}
@@ -197,18 +199,22 @@ class ObjectJournal:
     def why_refused(self) -> str:
         """Return why large objects are refused; empty once the disk had room for the last one that was."""
         text, size = self._refused
-        if text:
+        if text and not self._is_looking:
+            self._is_looking = True
             self._jobs.put(partial(self._look_again, size))
         return text
 
     def _look_again(self, size: int) -> None:
         """In the thread: find out whether the disk has room now."""
-        with contextlib.suppress(OSError):
-            if self._has_room(size):
-                self._tell(self._found_room, size)
+        try:
+            has_room = self._has_room(size)
+        except OSError:
+            has_room = False
+        self._tell(self._looked, size if has_room else -1)
 
-    def _found_room(self, size: int) -> None:
-        if size >= self._refused[1]:
+    def _looked(self, room_bytes: int) -> None:
+        self._is_looking = False
+        if room_bytes >= self._refused[1]:
             self._refused = "", 0
 
     def _has_room(self, size: int) -> bool:
