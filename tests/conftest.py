@@ -146,7 +146,7 @@ def ports() -> Iterator[ReservedPorts]:
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[SchedulerClusterCombo]:
-    """A scheduler and two workers that the tests of a module share; see tests/portable for those of another cluster."""
+    """A scheduler and two workers that the tests of a module share; `tests/environments` names another one."""
     if address := os.environ.get("CLUSTER_OF_TESTS"):
         yield SimpleNamespace(get_address=lambda: address)  # type: ignore[misc]
         return

@@ -33,7 +33,7 @@ from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from scaler.worker_manager.symphony import make_backend as make_symphony_backend
 from scaler.worker_manager.symphony.settings import SymphonyConfig
-from tests.integration.queue_stand_in import end_all, install, jobs_in, stop
+from tests.engines.queue_stand_in import end_all, install, jobs_in, stop
 
 AGENT = """
 import os, signal, sys, time

@@ -11,7 +11,7 @@ import pytest
 from scaler.errors import ObjectLostError, UnreachableError, UsageError
 from scaler.object_storage.backend import ObjectFolder, open_backend
 from scaler.object_storage.backend.run import STALE_SECONDS, BackendRun, remove_stale
-from tests.integration.moto_rig import moto_server
+from tests.engines.moto_rig import moto_server
 
 
 @pytest.fixture(scope="module")

@@ -26,9 +26,9 @@ from scaler.security.private_files import write_private
 from scaler.security.run import find
 from scaler.testing.soamapi import StandIn
 from scaler.worker_manager.baremetal_native import COMMAND
+from tests.engines.soamapi_rig import use
 from tests.integration.free_ports import free_addresses
 from tests.integration.settings_rig import Command
-from tests.unit.testing.soamapi_rig import use
 from tests.waiting import within
 
 

@@ -34,8 +34,8 @@ from scaler.worker_manager.symphony.settings import SymphonyConfig
 
 TESTS = Path(__file__).parents[1]
 
-AWS = "integration/test_settings_aws.py::"
-CLOUDS = "integration/test_settings_clouds.py::"
+AWS = "engines/test_settings_aws.py::"
+CLOUDS = "engines/test_settings_clouds.py::"
 CLUSTERS = "integration/test_settings_clusters.py::"
 COMMANDS = "integration/test_settings_commands.py::"
 SCHEDULER = "integration/test_settings_scheduler.py::"
@@ -47,16 +47,16 @@ MONITORS = "integration/test_settings_monitors.py::"
 TOP = "integration/test_top.py::"
 WEB_LIMITS = "integration/test_web_limits.py::"
 WEB = "integration/test_web_ui.py::"
-KUBERNETES = "integration/test_settings_kubernetes.py::"
-ORB = "integration/test_orb_backend.py::"
-HPC_SETUP = "integration/test_hpc_setup.py::"
-ECS_SETUP = "integration/test_ecs_setup.py::"
-SLURM = "integration/test_slurm.py::"
+KUBERNETES = "engines/test_settings_kubernetes.py::"
+ORB = "engines/test_orb_backend.py::"
+HPC_SETUP = "engines/test_hpc_setup.py::"
+ECS_SETUP = "engines/test_ecs_setup.py::"
+SLURM = "engines/test_slurm.py::"
 OFFLOAD = "unit/worker_manager/test_offload_core.py::"
 STORAGE = "integration/test_object_storage.py::"
-SSH = "integration/test_ssh_backend.py::"
+SSH = "engines/test_ssh_backend.py::"
 OVER_SSH = (
-    "integration/test_ssh_manager.py::test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_manager"
+    "engines/test_ssh_manager.py::test_a_file_runs_tasks_on_hosts_through_tunnels_and_nothing_survives_the_manager"
 )
 FILE_IS_STARTED = "integration/test_launcher.py::test_a_file_is_started_in_order_and_stopped_in_reverse"
 
@@ -79,8 +79,8 @@ COMPRESSED = (
 MONITORS_COMPRESSED = "integration/test_compression.py::test_monitors_announce_compression_unless_they_are_told_not_to"
 HOST_STORE = "integration/test_host_store.py::"
 IN_TRANSIT = "integration/test_in_transit.py::"
-EC2 = "integration/test_ec2.py::"
-UNIT_CREDENTIALS = "integration/test_unit_credentials.py::"
+EC2 = "engines/test_ec2.py::"
+UNIT_CREDENTIALS = "engines/test_unit_credentials.py::"
 OF_CONTAINERS = UNIT_CREDENTIALS + "test_containers_get_their_credential_from_the_parameter_store_and_from_nowhere_else"
 TOP_TIMEOUT = MONITORS + "test_the_terminal_monitor_waits_for_its_timeout_and_no_longer"
 
@@ -259,11 +259,11 @@ EFFECTS: dict[type, dict[str, str]] = {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
         "object_storage_backend": (
-            "integration/test_ecs_setup.py::test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else"
+            "engines/test_ecs_setup.py::test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else"
         ),
         "credentials": OF_CONTAINERS,
         "max_task_concurrency": (
-            "integration/test_ecs_backend.py::test_units_are_as_many_tasks_as_hold_the_wanted_workers"
+            "engines/test_ecs_backend.py::test_units_are_as_many_tasks_as_hold_the_wanted_workers"
         ),
         **seen_by(
             AWS + "test_tasks_on_ecs_are_what_the_manager_was_told",
@@ -295,7 +295,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     AwsHpcConfig: {
         **OF_CLOUD_MANAGERS,
         **OF_AWS,
-        "object_storage_backend": "integration/test_hpc_setup.py::test_roles_may_do_what_they_must_and_no_more",
+        "object_storage_backend": "engines/test_hpc_setup.py::test_roles_may_do_what_they_must_and_no_more",
         "credentials": OF_CONTAINERS,
         "mode": RUNS_AS_TOLD,
         "backend": AWS + "test_another_service_than_batch_is_refused",
@@ -317,7 +317,7 @@ EFFECTS: dict[type, dict[str, str]] = {
     },
     KubernetesConfig: {
         **{key: test.replace(CLOUDS, KUBERNETES) for key, test in OF_CLOUD_MANAGERS.items()},
-        "credentials": "integration/test_kubernetes_manager.py::"
+        "credentials": "engines/test_kubernetes_manager.py::"
         "test_a_manager_that_was_killed_adopts_its_pods_whose_key_shows_nowhere_and_goes_with_them",
         "max_task_concurrency": KUBERNETES + "test_a_manager_has_as_many_pods_as_hold_the_wanted_workers",
         **seen_by(
@@ -335,7 +335,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         ),
         "k8s_slots": KUBERNETES + "test_a_manager_has_as_many_pods_as_hold_the_wanted_workers",
         "k8s_pod_template": KUBERNETES + "test_a_template_is_a_file_with_one_pod",
-        "k8s_stop_seconds": "integration/test_kubernetes_backend.py::"
+        "k8s_stop_seconds": "engines/test_kubernetes_backend.py::"
         "test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace",
     },
     OrbAwsEc2Config: {
@@ -360,7 +360,7 @@ EFFECTS: dict[type, dict[str, str]] = {
             "slurm_backlog max_task_concurrency",
         ),
         "slurm_python": SLURM + "test_a_job_whose_worker_does_not_start_shows_the_last_line_of_its_output",
-        "slurm_system": "integration/test_batch_systems.py::test_jobs_ask_for_what_the_settings_say",
+        "slurm_system": "engines/test_batch_systems.py::test_jobs_ask_for_what_the_settings_say",
     },
     SymphonyConfig: {
         **OF_CLOUD_MANAGERS,
@@ -394,7 +394,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         "ssh_packages": SSH + "test_a_host_without_a_python_of_ours_gets_an_environment_once",
         "tunnel": OVER_SSH,
         "insecure_no_auth": OVER_SSH,
-        "credentials": "integration/test_ssh_manager.py::"
+        "credentials": "engines/test_ssh_manager.py::"
         "test_workers_get_the_credential_of_their_manager_through_the_connection",
     },
     ClusterConfig: {
@@ -407,7 +407,7 @@ EFFECTS: dict[type, dict[str, str]] = {
         **seen_by(WHO_THEY_ARE, "scheduler_address unit_id slots"),
         "insecure_no_auth": WITHOUT_KEYS,
         "compression": COMPRESSED,
-        "unit_id_from": "integration/test_ecs_manager.py::"
+        "unit_id_from": "engines/test_ecs_manager.py::"
         "test_a_manager_that_was_killed_and_started_again_adopts_its_tasks",
         "gpus": "integration/test_task_resources.py::"
         "test_gpus_are_named_in_the_environment_and_memory_is_not_taken_twice",

@@ -1,0 +1,85 @@
+"""Worker managers' configurations for AWS's emulator and for Symphony's stand-in, and an account with all they need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.config.load import model_of
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_ec2 import AwsEc2Config
+from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
+from scaler.worker_manager.aws_hpc import AwsHpcConfig
+from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
+from scaler.worker_manager.slurm import SlurmConfig
+from scaler.worker_manager.symphony.settings import SymphonyConfig
+from tests.engines.hpc_rig import BUCKET, furnish
+
+IMAGE = "ami-12c6146b"
+"""One that moto has."""
+MANAGED: dict[str, Any] = {"scheduler_address": "tcp://127.0.0.1:1", "worker_manager_id": "burst"}
+
+
+@contextmanager
+def ecs_client(aws: AwsEmulator) -> Iterator[AwsClient]:
+    client = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "ecs")
+    yield client
+    client.close()
+
+
+def open_subnets() -> list[str]:
+    """Give the default VPC, which has none in moto, a way to the internet, and return its subnets."""
+    ec2 = AwsClient(AwsSettings(), "ec2")
+    subnets = ec2.call("DescribeSubnets", Filters=[{"Name": "default-for-az", "Values": ["true"]}])["Subnets"]
+    gateway = ec2.call("CreateInternetGateway")["InternetGateway"]["InternetGatewayId"]
+    ec2.call("AttachInternetGateway", InternetGatewayId=gateway, VpcId=subnets[0]["VpcId"])
+    main = [{"Name": "association.main", "Values": ["true"]}, {"Name": "vpc-id", "Values": [subnets[0]["VpcId"]]}]
+    [table] = ec2.call("DescribeRouteTables", Filters=main)["RouteTables"]
+    route = {"DestinationCidrBlock": "0.0.0.0/0", "GatewayId": gateway}
+    ec2.call("CreateRoute", RouteTableId=table["RouteTableId"], **route)
+    ec2.close()
+    return [subnet["SubnetId"] for subnet in subnets]
+
+
+def ecs_config(**values: Any) -> AwsRawEcsConfig:
+    return model_of(AwsRawEcsConfig, {**MANAGED, "ecs_subnets": ("subnet-1",), "ecs_task_image": "emulated", **values})
+
+
+def ec2_config(**values: Any) -> AwsEc2Config:
+    place = {"ec2_image": IMAGE, "ec2_instance_types": ("m5.large",), "ec2_python": "python3"}
+    return model_of(AwsEc2Config, {**MANAGED, **place, **values})
+
+
+def hpc_config(**values: Any) -> AwsHpcConfig:
+    place = {"job_queue": "queue", "job_definition": "definition", "s3_bucket": BUCKET}
+    return model_of(AwsHpcConfig, {**MANAGED, **place, **values})
+
+
+def slurm_config(directory: Path, **values: Any) -> SlurmConfig:
+    """Return the configuration of jobs that wait in a queue which stands in for that of PBS."""
+    place = {"slurm_system": "pbs", "slurm_time_minutes": 9, "slurm_options": ("held",)}
+    return model_of(SlurmConfig, {**MANAGED, **place, "slurm_log_directory": str(directory), **values})
+
+
+def symphony_config(**values: Any) -> SymphonyConfig:
+    return model_of(SymphonyConfig, {**MANAGED, "service_name": "app", **values})
+
+
+@contextmanager
+def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    """Yield AWS with a cluster, a launch template, a queue, a job definition and a bucket. Nothing of it works."""
+    monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        provision_ec2(ec2_config(aws_endpoint_url=emulator.endpoint_url), "setup", False, lambda _: None)
+        furnish(emulator, command=["sh", "-c", "exec sleep 60", "Ref::module"])
+        with ecs_client(emulator) as client:
+            client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+        yield emulator

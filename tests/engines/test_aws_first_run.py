@@ -1,0 +1,168 @@
+"""The first run in an AWS account: what is not there yet, or away, is tried again, and the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from scaler.testing.aws import AwsEmulator, Error
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_raw_ecs.setup import provision
+from tests.engines.clouds_rig import IMAGE, ecs_config
+from tests.integration.settings_rig import command
+from tests.waiting import within
+
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+def test_the_first_cluster_of_an_account_waits_for_the_role_of_the_service(aws: AwsEmulator) -> None:
+    text = "Unable to assume the service linked role. Please verify that the ECS service linked role exists."
+    rule = aws.faults.add("CreateCluster", Error("InvalidParameterException", text), times=2)
+    lines: list[str] = []
+    assert provision(ecs_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lines.append) == 0
+    assert rule.used == 2
+    assert [line.split()[0] for line in lines[:2]] == ["waiting", "created"]
+    assert text.rstrip(".") in lines[0]
+    assert provision(ecs_config(aws_endpoint_url=aws.endpoint_url), "teardown", False, lines.append) == 0
+
+
+FILE = """
+[scheduler]
+bind_address = "tcp://127.0.0.1:{port}"
+
+[[worker_manager]]
+type = "baremetal_native"
+worker_manager_id = "here"
+max_task_concurrency = 1
+
+[[worker_manager]]
+type = "aws_hpc"
+worker_manager_id = "there"
+mode = "worker"
+aws_endpoint_url = "{endpoint_url}"
+job_queue = "queue"
+job_definition = "definition"
+s3_bucket = "bucket"
+max_concurrent_jobs = 1
+per_worker_capabilities = "cloud=-1"
+heartbeat_interval_seconds = 0.5
+"""
+
+
+def test_a_service_that_is_away_at_start_is_a_reason_and_ends_nothing(tmp_path: Path, aws: AwsEmulator) -> None:
+    ports = ReservedPorts(4)
+    file = tmp_path / "file.toml"
+    file.write_text(FILE.format(port=ports.first, endpoint_url=aws.endpoint_url))
+    aws.faults.add("DescribeJobDefinitions", Error("InternalFailure", "away", 500), times=None)
+    with command("scaler", str(file), directory=tmp_path) as everything:
+        everything.addresses()
+        with Client(f"tcp://127.0.0.1:{ports.first}") as client:
+            assert client.submit(abs, -1).result(WAIT_SECONDS) == 1
+            future: Any = client.submit_verbose(abs, (-2,), capabilities={"cloud": -1})
+            said = "cannot list units: AWS Batch DescribeJobDefinitions fails at the service's side"
+            assert within(WAIT_SECONDS, lambda: said in everything.output() + everything.errors())
+            assert not future.done()
+            aws.faults.clear()
+            aws.batch.furnish(command=["python", "-P", "-m", "Ref::module"])
+            assert future.result(WAIT_SECONDS) == 2
+        assert everything.stop() == 0
+        ports.release()
+    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+
+
+# -- units without an image
+
+_WHERE = """[__import__("scaler").__file__, __import__("importlib.util").util.find_spec("starlette"),
+__import__("msgpack").__name__, "SCALER_CREDENTIAL" in __import__("os").environ]"""
+_BOOT_SECONDS = 120.0
+"""The unit fetches uv, boto3 and some more packages from the index, where no cache has them."""
+
+
+def index_environment() -> dict[str, str]:
+    """Return where pip and uv find packages on this machine, and keep them. Skips the test where there is no index."""
+    command = [sys.executable, "-m", "pip", "install", "-q", "--dry-run", "--ignore-installed", "--no-deps", "uv"]
+    asked = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    if asked.returncode:
+        pytest.skip(f"no index of packages can be reached: {asked.stderr[-300:]}")
+    caches = {"PIP_CACHE_DIR": Path.home() / ".cache/pip", "UV_CACHE_DIR": Path.home() / ".cache/uv"}
+    known = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "UV_", "SSL_"))}
+    return {**{name: str(path) for name, path in caches.items()}, **known}
+
+
+KINDS = {
+    "aws_raw_ecs": ("RunTask", 'ecs_subnets = ["subnet-1"]\necs_task_cpu = 1\necs_task_memory = 2'),
+    "aws_ec2": ("CreateFleet", f'ec2_image = "{IMAGE}"\nec2_instance_types = ["m5.large"]\nec2_slots = 1'),
+    "aws_hpc": ("SubmitJob", 'mode = "worker"\njob_queue = "queue"\njob_definition = "job"\nmax_concurrent_jobs = 1'),
+}
+"""By the type of the manager: what starts a unit, and settings of a small one."""
+BARE = """
+[scheduler]
+bind_address = "tcp://127.0.0.1:{port}"
+
+[[worker_manager]]
+type = "{kind}"
+worker_manager_id = "m"
+max_task_concurrency = 1
+aws_endpoint_url = "{endpoint_url}"
+s3_bucket = "our-packages"
+worker_requirements = ["msgpack"]
+{settings}
+"""
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_unit_without_an_image_runs_the_installed_version_from_the_bucket_and_no_web_server(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation, settings = KINDS[kind]
+    with AwsEmulator(container_environment=index_environment()) as aws:
+        for name, value in aws.environment.items():
+            monkeypatch.setenv(name, value)
+        ports = ReservedPorts(4)
+        file = tmp_path / "file.toml"
+        file.write_text(BARE.format(port=ports.first, kind=kind, endpoint_url=aws.endpoint_url, settings=settings))
+        lines = verb(kind, "setup", file)
+        assert [line for line in lines if line.startswith("created       package s3://our-packages/scaler-packages/")]
+        with command("scaler", str(file), directory=tmp_path) as everything:
+            everything.addresses()
+            with Client(f"tcp://127.0.0.1:{ports.first}") as client:
+                home, web, needed, credential = client.submit(eval, _WHERE).result(_BOOT_SECONDS)
+            assert "/.cache/scaler/" in home
+            assert (web, needed, credential) == (None, "msgpack", False)
+            assert everything.stop() == 0
+            ports.release()
+        assert aws.faults.calls()[operation] == 1, "it came up at its first start"
+        assert within(WAIT_SECONDS, lambda: not aws.containers.running())
+        assert verb(kind, "teardown", file)
+        assert "our-packages" not in aws_buckets(aws)
+
+
+def verb(kind: str, name: str, file: Path) -> list[str]:
+    """Run a verb of the type's command, and return the lines that it prints."""
+    arguments = [sys.executable, "-m", "scaler.cli", "scaler_worker_manager", kind, name, "-c", str(file)]
+    return subprocess.run(arguments, check=True, timeout=60, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+
+
+def aws_buckets(aws: AwsEmulator) -> list[str]:
+    s3 = AwsClient(ecs_config(aws_endpoint_url=aws.endpoint_url), "s3")
+    names = [bucket["Name"] for bucket in s3.call("ListBuckets")["Buckets"]]
+    s3.close()
+    return names

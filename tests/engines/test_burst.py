@@ -1,0 +1,131 @@
+"""config/burst.toml: a laptop's own cores first, and the cloud for what they cannot do soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler import Client
+from scaler.cluster.ports import ReservedPorts
+from scaler.testing.aws import AwsEmulator
+from tests.engines.clouds_rig import open_subnets
+from tests.integration.settings_rig import command
+from tests.waiting import within
+
+CONFIG = Path(__file__).resolve().parents[2] / "config/burst.toml"
+WAIT_SECONDS = 30.0
+BUSY_SECONDS = 60.0
+"""On a machine that does much else, a job takes long to start."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+        emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
+
+
+def where(seconds: float) -> str:
+    time.sleep(seconds)
+    return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
+
+
+def provision(file: Path, *verb: str) -> str:
+    """Run the command for what the manager needs in the cloud, and return what it prints."""
+    arguments = ["scaler_worker_manager", "aws_hpc", *verb, "-c", str(file)]
+    command = [sys.executable, "-m", "scaler.cli", *arguments]
+    done = subprocess.run(command, check=True, timeout=WAIT_SECONDS, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def spent(monitor: str, directory: Path) -> float:
+    """Return what the run has cost, as top shows it."""
+    with command("scaler_top", monitor, "--once", "--json", directory=directory) as top:
+        assert top.process.wait(WAIT_SECONDS) == 0
+        return float(json.loads(top.output())["spending"]["run"])
+
+
+def at_once() -> str:
+    return where(0.0)
+
+
+def configured(directory: Path, aws: AwsEmulator, ports: ReservedPorts, *changes: tuple[str, str]) -> Path:
+    """Write config/burst.toml for the emulator, with these texts replaced."""
+    text = CONFIG.read_text()
+    for old, new in (
+        ("tcp://127.0.0.1:8616", f"tcp://127.0.0.1:{ports.first}"),
+        ("tcp://127.0.0.1:8617", f"tcp://127.0.0.1:{ports.first + 3}"),
+        ("job_queue = ", f'aws_endpoint_url = "{aws.endpoint_url}"\njob_queue = '),
+        ("max_concurrent_jobs = 100", "max_concurrent_jobs = 8"),
+        # What jobs install is tested where there is an index: tests/engines/test_aws_first_run.py.
+        ("worker_requirements = []", 'batch_image = "emulated"'),
+        *changes,
+    ):
+        assert old in text
+        text = text.replace(old, new)
+    file = directory / "burst.toml"
+    file.write_text(text)
+    aws.quotas.values["L-3032A538"] = 8
+    open_subnets()
+    return file
+
+
+def test_what_the_laptop_cannot_do_soon_is_done_in_the_cloud(tmp_path: Path, aws: AwsEmulator) -> None:
+    ports = ReservedPorts(4)
+    laptop = 'worker_manager_id = "laptop"'
+    file = configured(tmp_path, aws, ports, (laptop, f"{laptop}\nmax_task_concurrency = 1"))
+    assert "problem" not in provision(file, "setup", "--check")
+    provision(file, "setup")
+    assert "runs          no jobs" in provision(file, "show")
+    with command("scaler", str(file), directory=tmp_path) as everything:
+        everything.addresses()
+        with Client(f"tcp://127.0.0.1:{ports.first}") as client:
+            assert client.submit(at_once).result(WAIT_SECONDS) == "laptop"
+            assert not aws.batch.alive(), "one small task is no reason to go to the cloud"
+            # A job is expected to begin after 45 s: once a task was measured, the laptop alone would take 92 s.
+            futures = [client.submit(where, 4.0) for _ in range(24)]
+            aws.batch.wait_until(lambda: bool(aws.batch.alive()), WAIT_SECONDS)
+            shown = provision(file, "show")
+            assert {future.result(WAIT_SECONDS) for future in futures} == {"laptop", "cloud"}
+            assert "USD an hour (prices of 20" in shown
+        assert everything.stop() == 0
+        ports.release()
+    provision(file, "teardown")
+    assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
+
+
+@pytest.mark.timeout(240)
+def test_no_more_jobs_are_submitted_than_may_be_paid_for_and_each_costs_its_minute(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    ports = ReservedPorts(4)
+    laptop = '[[worker_manager]]\ntype = "baremetal_native"\nworker_manager_id = "laptop"\n'
+    price = "max_concurrent_jobs = 8\nunit_price = 60"
+    limit = '[scheduler]\nspend_limit = "3.5/run"'
+    file = configured(tmp_path, aws, ports, (laptop, ""), ("max_concurrent_jobs = 8", price), ("[scheduler]", limit))
+    provision(file, "setup")
+    with command("scaler", str(file), directory=tmp_path) as everything:
+        everything.addresses()
+        monitor = ports.address(2)
+        with Client(f"tcp://127.0.0.1:{ports.first}") as client:
+            futures = [client.submit(at_once) for _ in range(6)]
+            assert within(BUSY_SECONDS, lambda: sum(future.done() for future in futures) >= 3)
+            assert within(BUSY_SECONDS, lambda: spent(monitor, tmp_path) >= 3.0, 0.25)
+            assert sum(future.done() for future in futures) == 3
+            [waiting, *_] = [future for future in futures if not future.done()]
+            said = "spend_limit: 3.00 of 3.50 per run are spent"
+            assert within(BUSY_SECONDS, lambda: said in client.explain(waiting), 0.25), client.explain(waiting)
+            for future in futures:
+                future.cancel()
+        assert everything.stop() == 0
+        ports.release()
+    provision(file, "teardown")

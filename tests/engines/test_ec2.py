@@ -1,0 +1,404 @@
+"""The type aws_ec2 on the emulator: moto plays EC2, and instances run their user data as processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client
+from scaler.config.commands import Verb
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Throttle
+from scaler.worker_manager.aws.calls import ATTEMPTS, AwsClient, with_region
+from scaler.worker_manager.aws_ec2 import AwsEc2Config, cpus_of
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend, state_of
+from scaler.worker_manager.aws_ec2.setup import provision
+from scaler.worker_manager.aws_ec2.template import fleet_request, user_data
+from scaler.worker_manager.backend import BackendError
+from tests.engines.burst_tasks import nap
+from tests.engines.clouds_rig import IMAGE, ec2_config
+from tests.integration.settings_rig import command
+from tests.waiting import until, within
+
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+class Account:
+    """An account in which the command has run, and what a manager does there."""
+
+    def __init__(self, aws: AwsEmulator, **values: Any) -> None:
+        quiet = {"ec2_setup": "exec sleep 3600", "heartbeat_interval_seconds": 0.01}
+        self.config = ec2_config(aws_endpoint_url=aws.endpoint_url, **{**quiet, **values})
+        self.client = AwsClient(self.config, "ec2")
+
+    def do(self, verb: Verb, config: AwsEc2Config | None = None) -> list[str]:
+        lines: list[str] = []
+        provision(config or self.config, verb, False, lines.append)
+        return lines
+
+    def newest(self) -> dict[str, Any]:
+        name = self.config.ec2_launch_template
+        found = self.client.call("DescribeLaunchTemplateVersions", LaunchTemplateName=name, Versions=["$Latest"])
+        newest: dict[str, Any] = found["LaunchTemplateVersions"][0]
+        return newest
+
+
+@contextmanager
+def backend_of(account: Account) -> Iterator[Ec2Backend]:
+    backend = Ec2Backend(account.config)
+    try:
+        yield backend
+    finally:
+        backend.close()
+        account.client.close()
+
+
+# -- what is set up
+
+
+def test_setup_makes_what_is_needed_once_and_adds_a_version_for_other_settings(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    assert [line.split()[0] for line in account.do("setup")] == ["created"] * 3
+    assert [line.split()[0] for line in account.do("setup")] == ["exists"] * 3
+    more = Account(aws, per_worker_capabilities={"gpu": None}, object_storage_backend="s3://data/objects")
+    assert [line.split()[0] for line in more.do("setup")] == ["changed", "exists", "changed"]
+    assert more.newest()["VersionNumber"] == 2
+    assert [line.split()[0] for line in more.do("show")] == ["exists"] * 2 + ["runs"]
+    iam = AwsClient(more.config, "iam")
+    role = more.newest()["LaunchTemplateData"]["IamInstanceProfile"]["Name"]
+    [statement] = iam.call("GetRolePolicy", RoleName=role, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert statement["Resource"] == "arn:aws:s3:::data/objects/run-*"
+    assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 3
+    iam.close()
+
+
+def test_a_template_whose_instances_run_is_not_removed(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        [unit_id] = backend.start(1)
+        assert account.do("teardown")[0].startswith("kept")
+        backend.stop([unit_id])
+        assert account.do("teardown")[0].startswith("removed")
+
+
+@pytest.mark.parametrize(
+    ("settings", "found"),
+    [
+        ({"ec2_instance_types": ("m5.large",), "max_task_concurrency": 4}, "ok max_task_concurrency is up to 4 vCPUs"),
+        (
+            {"ec2_instance_types": ("m5.2xlarge", "r5.large"), "max_task_concurrency": 16},
+            "problem max_task_concurrency is up to 16 vCPUs, and the quota Running On-Demand Standard instances",
+        ),
+        (
+            {"ec2_instance_types": ("g5.xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 4},
+            "problem max_task_concurrency is up to 4 vCPUs, and the quota All G and VT Spot Instance Requests",
+        ),
+        (
+            {"ec2_instance_types": ("p5.48xlarge",), "max_task_concurrency": 192},
+            "problem max_task_concurrency is up to 192 vCPUs, and the quota Running On-Demand P instances (L-417A185B)",
+        ),
+        (
+            {"ec2_instance_types": ("trn1.2xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 8},
+            "problem max_task_concurrency is up to 8 vCPUs, and the quota All Trn Spot Instance Requests (L-6B0D517C)",
+        ),
+        ({"ec2_instance_types": ("hpc7a.12xlarge",), "ec2_purchase": "spot"}, "unknown quota of hpc7a.12xlarge"),
+        ({"ec2_instance_types": ("zz9.xlarge",)}, "unknown quota of zz9.xlarge"),
+    ],
+)
+def test_checks_compare_with_the_quota_of_the_instance_types(
+    settings: dict[str, Any], found: str, aws: AwsEmulator
+) -> None:
+    account = Account(aws, **settings)
+    lines = [" ".join(line.split()) for line in account.do("check")]
+    assert lines[0].startswith(found)
+    assert "missing launch template scaler-worker (setup makes it)" in lines
+    account.client.close()
+
+
+# -- what instances install
+
+INSTALLED: dict[str, Any] = {"s3_bucket": "our-packages", "ec2_python": None}
+
+
+def remove_package(account: Account) -> None:
+    s3 = AwsClient(account.config, "s3")
+    for entry in s3.call("ListObjectsV2", Bucket="our-packages")["Contents"]:
+        if entry["Key"].endswith(".whl"):
+            s3.call("DeleteObject", Bucket="our-packages", Key=entry["Key"])
+    s3.close()
+
+
+def test_setup_puts_the_installed_version_into_the_bucket_for_instances_and_nothing_else_may_they_read(
+    aws: AwsEmulator,
+) -> None:
+    account = Account(aws, **INSTALLED, worker_requirements=("msgpack",))
+    lines = account.do("setup")
+    assert [line.split()[:2] for line in lines[:2]] == [["created", "bucket"], ["created", "package"]]
+    assert "role scaler-worker-us-east-1-instance for the instances, to read what they install" in lines[2]
+    keys = aws.s3.keys("our-packages")
+    assert {key.split("/")[1] for key in keys} == {"scaler-worker"}
+    assert [key.rpartition("/")[2].rpartition(".")[2] for key in keys] == ["txt", "whl"]
+    iam = AwsClient(account.config, "iam")
+    role = account.newest()["LaunchTemplateData"]["IamInstanceProfile"]["Name"]
+    [statement] = iam.call("GetRolePolicy", RoleName=role, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert (statement["Action"], statement["Resource"]) == (
+        "s3:GetObject",
+        "arn:aws:s3:::our-packages/scaler-packages/scaler-worker/*",
+    )
+    iam.close()
+    assert [line.split()[0] for line in account.do("setup")] == ["exists"] * 5
+    other = Account(aws, **INSTALLED)
+    assert [line.split()[0] for line in other.do("setup")] == ["exists", "created", "exists", "exists", "changed"]
+    assert [line.split()[0] for line in account.do("teardown")] == ["removed"] * 5
+
+
+def test_instances_are_not_started_without_what_they_install(aws: AwsEmulator) -> None:
+    account = Account(aws, **INSTALLED)
+    account.do("setup")
+    remove_package(account)
+    with backend_of(account) as backend:
+        with pytest.raises(BackendError, match=r"our-packages does not have scaler .* aws_ec2 setup` puts it there"):
+            backend.start(1)
+        assert aws.ec2.alive() == []
+        account.do("setup")
+        assert len(backend.start(1)) == 1
+
+
+def test_an_instance_that_ended_because_its_package_is_gone_says_what_to_do(aws: AwsEmulator, tmp_path: Path) -> None:
+    goes_on = tmp_path / "goes-on"
+    account = Account(aws, **INSTALLED, ec2_setup=f"while [ ! -e {goes_on} ]; do sleep 0.01; done; exit 1")
+    account.do("setup")
+    with backend_of(account) as backend:
+        backend.start(1)
+        remove_package(account)
+        goes_on.touch()
+        ended = until(lambda: [unit for unit in backend.list() if unit.state is UnitState.FAILED])
+        assert "does not have scaler" in ended[0].reason
+        assert ended[0].reason.endswith("`scaler_worker_manager aws_ec2 setup` puts it there")
+        with pytest.raises(BackendError, match="puts it there"):
+            backend.start(1)
+
+
+def test_without_a_bucket_and_a_python_nothing_is_made(aws: AwsEmulator) -> None:
+    account = Account(aws, ec2_python=None)
+    for act in (lambda: account.do("setup"), lambda: Ec2Backend(account.config)):
+        with pytest.raises(UsageError, match="s3_bucket and ec2_python are missing: give s3_bucket the name of a buck"):
+            act()
+    assert [line.split()[0] for line in account.do("show")] == ["missing", "missing", "runs"]
+    account.client.close()
+
+
+# -- what is asked of EC2
+
+
+def test_instances_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
+    account = Account(
+        aws,
+        ec2_instance_types=("m5.large", "c5.2xlarge"),
+        ec2_subnets=("subnet-7", "subnet-8"),
+        ec2_security_groups=("sg-7",),
+        ec2_purchase="spot",
+        ec2_launch_template="theirs",
+        ec2_key_name="pair",
+        ec2_volume_gigabytes=50,
+        ec2_root_device="/dev/sda1",
+        ec2_setup="echo prepared",
+        ec2_python="/opt/venv/bin/python",
+    )
+    account.do("setup")
+    told = account.newest()["LaunchTemplateData"]
+    assert (told["ImageId"], told["KeyName"], told["SecurityGroupIds"]) == (IMAGE, "pair", ["sg-7"])
+    assert told["InstanceInitiatedShutdownBehavior"] == "terminate"
+    assert told["MetadataOptions"]["HttpTokens"] == "required"
+    [volume] = told["BlockDeviceMappings"]
+    assert (volume["DeviceName"], volume["Ebs"]["VolumeSize"]) == ("/dev/sda1", 50)
+    fleet = fleet_request(account.config, "3", 5, "token")
+    [template] = fleet["LaunchTemplateConfigs"]
+    assert template["LaunchTemplateSpecification"] == {"LaunchTemplateName": "theirs", "Version": "3"}
+    assert template["Overrides"] == [
+        {"InstanceType": name, "SubnetId": subnet}
+        for name in ("m5.large", "c5.2xlarge")
+        for subnet in ("subnet-7", "subnet-8")
+    ]
+    assert fleet["TargetCapacitySpecification"] == {"TotalTargetCapacity": 5, "DefaultTargetCapacityType": "spot"}
+    script = user_data(with_region(account.config), "")
+    assert "\necho prepared\n" in script
+    agent = "exec /opt/venv/bin/python -P -m scaler.worker_manager.aws_ec2.instance --slots 0 --region us-east-1"
+    assert f"\n{agent}\n" in script
+    assert script.endswith("\nshutdown -h now\n")
+    account.client.close()
+
+
+def test_slots_follow_the_type_of_an_instance_and_are_never_more_than_the_limit(aws: AwsEmulator) -> None:
+    account = Account(aws, ec2_instance_types=("m5.large", "m5.2xlarge"), max_task_concurrency=17)
+    account.do("setup")
+    with backend_of(account) as backend:
+        assert (backend.capacity.unit_slots, backend.capacity.max_units) == (2, 2)
+        [unit_id] = backend.start(1)
+        [unit] = backend.list()
+        [found] = account.client.call("DescribeInstances", InstanceIds=[unit_id])["Reservations"][0]["Instances"]
+        assert unit.slots == cpus_of(found["InstanceType"])
+
+
+def test_a_start_without_an_answer_starts_nothing_twice(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        aws.faults.add("CreateFleet", LoseReply(), times=2)
+        with pytest.raises(BackendError):
+            backend.start(3)
+        assert len(backend.start(3)) == 3
+        assert len(aws.ec2.alive()) == 3
+
+
+def test_what_ec2_has_no_capacity_for_is_the_reason_and_the_rest_starts(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        aws.faults.add("CreateFleet", Partial(1, "There is no capacity"))
+        with pytest.raises(
+            BackendError, match=r"m5\.large: InsufficientInstanceCapacity: There is no capacity"
+        ) as caught:
+            backend.start(3)
+        assert len(caught.value.started) == len(aws.ec2.alive()) == 1
+
+
+def test_many_instances_end_with_one_call(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        started = backend.start(5)
+        backend.stop(started)
+        assert aws.faults.calls()["TerminateInstances"] == 1
+        assert aws.ec2.alive() == []
+        assert {unit.state for unit in backend.list()} == {UnitState.STOPPED}
+
+
+def test_an_instance_that_ec2_does_not_know_keeps_no_other_one_running(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        [started] = backend.start(1)
+        backend.stop([started, "i-0123456789abcdef0"])
+        assert aws.ec2.alive() == []
+
+
+def test_a_call_that_ec2_is_too_busy_for_is_repeated_for_all_instances(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        started = backend.start(3)
+        aws.faults.add("TerminateInstances", Throttle(), times=ATTEMPTS)
+        backend.stop(started)
+        assert aws.faults.calls()["TerminateInstances"] == ATTEMPTS + 1
+        assert aws.ec2.alive() == []
+
+
+def test_an_instance_that_ec2_refuses_to_terminate_keeps_no_other_one_running(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    account.do("setup")
+    with backend_of(account) as backend:
+        started = backend.start(2)
+        protected = Error("OperationNotPermitted", "The instance may not be terminated", 400)
+        aws.faults.add("TerminateInstances", protected, times=2)
+        with pytest.raises(BackendError, match="may not be terminated"):
+            backend.stop(started)
+        assert len(aws.ec2.alive()) == 1, "the call for both is refused, and that for one of them"
+
+
+def test_a_manager_without_a_launch_template_says_what_makes_it(aws: AwsEmulator) -> None:
+    account = Account(aws)
+    with (
+        backend_of(account) as backend,
+        pytest.raises(BackendError, match="no launch template scaler-worker: `scaler_w"),
+    ):
+        backend.start(1)
+
+
+def test_user_data_that_is_too_long_is_refused_before_ec2_sees_it(aws: AwsEmulator) -> None:
+    with pytest.raises(UsageError, match=r"the user data of the instances has 2\d{4} bytes, and EC2 allows 16384"):
+        Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, ec2_setup="true\n" * 4000))
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("Client.UserInitiatedShutdown", UnitState.STOPPED),
+        ("Client.InstanceInitiatedShutdown", UnitState.FAILED),
+        ("Server.SpotInstanceTermination", UnitState.FAILED),
+        ("Server.InternalError", UnitState.FAILED),
+    ],
+)
+def test_only_what_was_asked_to_end_has_ended_in_order(code: str, state: UnitState) -> None:
+    assert state_of({"State": {"Name": "terminated"}, "StateReason": {"Code": code}}) is state
+
+
+# -- whole clusters
+
+
+def wait_for(started: str, goes_on: str) -> int:
+    """Run until a file is there, and return how often this was called."""
+    import time  # noqa: PLC0415 (runs on a worker)
+    from pathlib import Path  # noqa: PLC0415
+
+    with Path(started).open("a") as file:
+        file.write("x")
+    while not Path(goes_on).exists():
+        time.sleep(0.01)
+    return len(Path(started).read_text())
+
+
+def flags_of(aws: AwsEmulator) -> tuple[str, ...]:
+    return ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-slots", "1", "--aws-endpoint-url", aws.endpoint_url)
+
+
+@contextmanager
+def cluster(directory: Path, aws: AwsEmulator) -> Iterator[Client]:
+    """Yield a client of a scheduler whose only manager has instances."""
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=directory) as scheduler:
+        address = scheduler.addresses()["scheduler"]
+        told = ("aws_ec2", address, "-wmi", "burst", "-mtc", "2", "-his", "0.25", *flags_of(aws))
+        account = Account(aws, scheduler_address=address, worker_manager_id="burst", ec2_slots=1, ec2_setup="")
+        account.do("setup")
+        account.client.close()
+        with command("scaler_worker_manager", *told, directory=directory) as running:
+            running.addresses()
+            with Client(address) as client:
+                yield client
+            assert running.stop() == 0, running.errors()
+        assert within(WAIT_SECONDS, lambda: aws.ec2.alive() == []), "nothing is left that costs money"
+
+
+def test_tasks_run_on_instances_which_end_with_their_manager(tmp_path: Path, aws: AwsEmulator) -> None:
+    with cluster(tmp_path, aws) as client:
+        assert client.map(nap, range(50), [0.01] * 50) == list(range(50))
+        assert 1 <= len(aws.ec2.alive()) <= 2
+
+
+def test_a_spot_notice_drains_the_worker_and_its_task_ends_there(tmp_path: Path, aws: AwsEmulator) -> None:
+    with cluster(tmp_path, aws) as client:
+        started, goes_on = tmp_path / "started", tmp_path / "goes-on"
+        future = client.submit(wait_for, str(started), str(goes_on))
+        assert within(WAIT_SECONDS, started.exists)
+        [instance] = aws.ec2.alive()
+        output = aws.ec2.running[instance].output
+        aws.ec2.notices[instance] = "2026-01-01T00:00:00Z"
+        assert within(WAIT_SECONDS, lambda: "the worker drains" in output())
+        goes_on.touch()
+        assert future.result(WAIT_SECONDS) == 1, "it ran once"
+        assert within(WAIT_SECONDS, lambda: instance not in aws.ec2.alive()), "it ends itself"
+        assert client.submit(len, "ab").result(WAIT_SECONDS) == 2

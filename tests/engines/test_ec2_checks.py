@@ -1,0 +1,132 @@
+"""`setup --check` of aws_ec2 says which image, types and subnets do not go together, and `show` what runs and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scaler.config.commands import Verb
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws.prices import ec2_price
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend
+from scaler.worker_manager.aws_ec2.checking import image_problems, running_costs, zone_problems
+from scaler.worker_manager.aws_ec2.setup import provision
+from tests.engines.clouds_rig import ec2_config, open_subnets
+
+LINUX = "ami-1e749f67"
+"""An image of Linux that moto has, for x86_64."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        emulator.quotas.values["L-1216C47A"] = 1000
+        yield emulator
+
+
+def do(verb: Verb, **settings: Any) -> tuple[int, list[str]]:
+    lines: list[str] = []
+    config = ec2_config(**{"ec2_image": LINUX, "ec2_setup": "exec sleep 3600", "max_task_concurrency": 8, **settings})
+    return provision(config, verb, False, lines.append), lines
+
+
+def problems(**settings: Any) -> list[str]:
+    code, lines = do("check", **settings)
+    found = [line[14:] for line in lines if line.startswith("problem")]
+    assert code == (1 if found else 0)
+    return found
+
+
+def public_subnet(*, public_ip: bool) -> str:
+    """Return a subnet of the default VPC that has a way to the internet; public_ip: it gives public addresses."""
+    ec2 = AwsClient(AwsSettings(), "ec2")
+    subnet = open_subnets()[0]
+    ec2.call("ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": public_ip})
+    ec2.close()
+    return subnet
+
+
+def test_settings_that_go_together_are_no_problem(aws: AwsEmulator) -> None:
+    assert problems(ec2_subnets=(public_subnet(public_ip=True),)) == []
+    assert problems() == [], "the default subnets give public addresses"
+
+
+def test_subnets_without_a_way_to_the_internet_are_found(aws: AwsEmulator) -> None:
+    ec2 = AwsClient(AwsSettings(), "ec2")
+    closed = str(ec2.call("DescribeSubnets")["Subnets"][0]["SubnetId"])
+    ec2.close()
+    [text] = problems(ec2_subnets=(closed,))
+    assert f"subnet {closed} has no route to the internet" in text
+    subnet = public_subnet(public_ip=False)
+    [text] = problems(ec2_subnets=(subnet,))
+    assert "without a public address nothing there reaches the internet: let the subnet give public" in text
+    [text] = problems(ec2_subnets=("subnet-0123456789abcdef0",))
+    assert text == "there is no subnet subnet-0123456789abcdef0 in us-east-1: correct ec2_subnets"
+
+
+def test_an_image_that_is_missing_or_for_other_processors_is_found(aws: AwsEmulator) -> None:
+    place = {"ec2_subnets": (public_subnet(public_ip=True),)}
+    [text] = problems(ec2_image="ami-0123456789abcdef0", **place)
+    assert text.startswith("there is no image ami-0123456789abcdef0 in us-east-1")
+    [text] = problems(ec2_instance_types=("m6g.large",), **place)
+    assert "is for x86_64, and m6g.large is arm64: give an image for it, or other ec2_instance_types" in text
+
+
+def test_types_that_do_not_exist_or_are_not_in_the_zones_of_the_subnets_are_found(aws: AwsEmulator) -> None:
+    subnet = public_subnet(public_ip=True)
+    texts = problems(ec2_instance_types=("m5.large", "m99.large"), ec2_subnets=(subnet,))
+    assert texts[0] == "us-east-1 has no instance type m99.large: correct ec2_instance_types"
+    assert texts[1].startswith("m99.large is not offered in us-east-1")
+    assert len(texts) == 2
+
+
+def test_a_type_that_some_zones_lack_is_told_apart_from_one_that_all_lack() -> None:
+    offered = [("m5.large", "a"), ("m5.large", "b"), ("g6.xlarge", "b")]
+    assert zone_problems(["m5.large"], ["a", "b"], offered, chosen=True) == []
+    [text] = zone_problems(["g6.xlarge"], ["a", "b"], offered, chosen=True)
+    assert text.startswith("g6.xlarge is not offered in a: instances start in the other zones only")
+    assert zone_problems(["g6.xlarge"], ["a", "b"], offered, chosen=False) == []
+    [text] = zone_problems(["p5.48xlarge"], ["a", "b"], offered, chosen=False)
+    assert text.startswith("p5.48xlarge is not offered in a, b, where the subnets are")
+
+
+def test_an_image_that_cannot_be_launched_is_found() -> None:
+    image = {"ImageId": "ami-1", "State": "failed", "Platform": "windows", "Architecture": "x86_64"}
+    state, platform = image_problems(image, [])
+    assert "cannot be launched, it is failed" in state
+    assert "is of Windows, and workers need Linux" in platform
+
+
+def test_what_runs_is_shown_with_its_price_by_type_and_market(aws: AwsEmulator) -> None:
+    do("setup")
+    assert "runs          no instances" in do("show")[1]
+    backend = Ec2Backend(ec2_config(ec2_image=LINUX, ec2_setup="exec sleep 3600", max_task_concurrency=8))
+    started = backend.start(3)
+    price = ec2_price("us-east-1", "m5.large")
+    assert price is not None
+    each, total = [line for line in do("show")[1] if line.startswith("runs")]
+    assert each == f"runs          3 of m5.large, on demand: about {price:.4f} USD an hour each"
+    assert total.startswith(f"runs          3 instances together: about {3 * price:.2f} USD an hour (prices of 20")
+    backend.stop(started)
+    backend.close()
+    assert "runs          no instances" in do("show")[1]
+
+
+def test_spot_costs_less_and_a_type_without_a_known_price_is_told() -> None:
+    instances = [
+        {"InstanceType": "m5.large", "InstanceLifecycle": "spot"},
+        {"InstanceType": "m5.large"},
+        {"InstanceType": "x99.large"},
+    ]
+    demand, spot, unknown, total = running_costs("us-east-1", instances)
+    assert demand == "1 of m5.large, on demand: about 0.0960 USD an hour each"
+    assert spot == "1 of m5.large, spot: about 0.0480 USD an hour each"
+    assert unknown == "1 of x99.large, on demand: at an unknown price"
+    assert total.startswith("3 instances together: about 0.14 USD an hour")
+    assert total.endswith("and 1 at an unknown price")

@@ -1,0 +1,241 @@
+"""Whole clusters whose workers are ECS tasks: the emulator starts them as processes, and things go wrong by script."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, ScalerFuture
+from scaler.cluster.ports import ReservedPorts
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.worker_manager.aws import AwsSettings
+from scaler.worker_manager.aws.calls import AwsClient
+from tests.engines.burst_tasks import nap
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
+
+CONFIG = Path(__file__).resolve().parents[2] / "config/aws_raw_ecs.toml"
+WAIT_SECONDS = 30.0
+BOTH_ATTEMPTS = 2
+"""A call is made twice before its failure is the manager's."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        client = AwsClient(AwsSettings(aws_endpoint_url=emulator.endpoint_url), "ecs")
+        client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+        client.close()
+        yield emulator
+        assert emulator.ecs.alive() == [], "nothing is left that costs money"
+
+
+@contextmanager
+def scheduler(directory: Path) -> Iterator[str]:
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=directory) as running:
+        yield running.addresses()["scheduler"]
+
+
+def manager_flags(address: str, aws: AwsEmulator, slots: int, *flags: str) -> tuple[str, ...]:
+    size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2", "-his", "0.25", "-mtc", str(slots))
+    place = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "emulated", "--aws-endpoint-url", aws.endpoint_url)
+    return ("aws_raw_ecs", address, "-wmi", "burst", *place, *size, *flags)
+
+
+@contextmanager
+def manager(directory: Path, address: str, aws: AwsEmulator, slots: int, *flags: str) -> Iterator[Command]:
+    told = manager_flags(address, aws, slots, *flags)
+    with command("scaler_worker_manager", *told, directory=directory) as running:
+        running.addresses()
+        yield running
+        assert running.stop() == 0, running.errors()
+    aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
+
+
+@contextmanager
+def uncertain_manager(directory: Path, address: str, aws: AwsEmulator, slots: int) -> Iterator[Command]:
+    """Start a manager that may end in any way."""
+    name = "scaler_worker_manager"
+    started = Command(name, manager_flags(address, aws, slots), {}, directory)
+    try:
+        yield started
+    finally:
+        started.close()
+
+
+def values(futures: list[ScalerFuture]) -> list[object]:
+    return [future.result(WAIT_SECONDS) for future in futures]
+
+
+def running(aws: AwsEmulator, count: int) -> None:
+    aws.ecs.wait_until(lambda: len(aws.ecs.running()) == count, WAIT_SECONDS)
+
+
+# -- from zero up and down to zero
+
+
+def test_two_thousand_tasks_take_a_file_from_no_tasks_on_ecs_up_and_down_to_none(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    ports = ReservedPorts(4)
+    scheduler_address, storage = (f"tcp://127.0.0.1:{ports.first + offset}" for offset in (0, 3))
+    told: dict[str, Any] = {
+        "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": storage,
+        "SCALER_SCHEDULER_BIND_ADDRESS": scheduler_address,
+        "SCALER_SCHEDULER_ADVERTISED_OBJECT_STORAGE_ADDRESS": storage,
+        "SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1",
+        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # idle units cost nothing here
+        "SCALER_WORKER_MANAGER_WORKER_SCHEDULER_ADDRESS": scheduler_address,
+        "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
+        "SCALER_WORKER_MANAGER_ECS_TASK_IMAGE": "emulated",
+        "SCALER_WORKER_MANAGER_MAX_TASK_CONCURRENCY": "4",
+        "SCALER_WORKER_MANAGER_ECS_TASK_CPU": "2",
+        "SCALER_WORKER_MANAGER_ECS_TASK_MEMORY": "8",
+    }
+    with command("scaler", str(CONFIG), directory=tmp_path, **told) as everything:
+        everything.addresses()
+        assert aws.ecs.tasks() == []
+        with Client(scheduler_address) as client:
+            assert client.map(nap, range(2000), [0.002] * 2000) == list(range(2000))
+            assert len(aws.ecs.tasks()) == 2, "as many as it may have, and none twice"
+            assert client.submit(len, b"x" * 1_000_000).result(WAIT_SECONDS) == 1_000_000
+            aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
+            assert client.submit(nap, 7).result(WAIT_SECONDS) == 7
+        assert everything.stop() == 0
+        ports.release()
+    aws.ecs.wait_until(lambda: not aws.ecs.alive(), WAIT_SECONDS)
+    assert aws.containers.running() == []
+
+
+# -- units that die
+
+
+def test_units_that_cannot_start_or_die_at_once_are_replaced(tmp_path: Path, aws: AwsEmulator) -> None:
+    aws.ecs.fail_starts(2, "CannotPullContainerError: pull image manifest: not found")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
+        futures = [client.submit(nap, number) for number in range(20)]
+        assert values(futures) == list(range(20))
+        said = "TaskFailedToStart: CannotPullContainerError: pull image manifest: not found"
+        assert within(WAIT_SECONDS, lambda: said in burst.output())
+
+
+def test_a_unit_that_dies_in_the_middle_of_work_loses_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
+        futures = [client.submit(nap, number, 0.1) for number in range(40)]
+        running(aws, 2)
+        assert futures[0].result(WAIT_SECONDS) == 0
+        aws.ecs.kill_container(aws.ecs.running()[0], reason="OutOfMemoryError: killed due to memory usage")
+        assert values(futures) == list(range(40))
+        assert within(WAIT_SECONDS, lambda: "OutOfMemoryError: killed due to memory usage" in burst.output())
+
+
+def test_spot_notices_to_half_the_fleet_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
+    spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
+        # None may run twice: what a notice costs shows at once.
+        futures = [client.submit_verbose(nap, (number, 0.2), retries=0) for number in range(60)]
+        running(aws, 4)
+        assert futures[0].result(WAIT_SECONDS) == 0
+        for task in aws.ecs.running()[:2]:
+            aws.ecs.spot_notice(task)
+        assert values(futures) == list(range(60))
+
+
+# -- managers that come and go
+
+
+def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, Client(address) as client:
+        with uncertain_manager(tmp_path, address, aws, 2) as first:
+            first.addresses()
+            futures = [client.submit(nap, number, 0.1) for number in range(60)]
+            running(aws, 2)
+            first.process.kill()
+            first.process.wait(WAIT_SECONDS)
+        fleet = aws.ecs.alive()
+        with manager(tmp_path, address, aws, 2):
+            assert values(futures) == list(range(60))
+            assert aws.ecs.tasks() == fleet, "it has started no others"
+
+
+def test_a_second_manager_of_the_same_name_says_so_and_leaves_the_tasks_alone(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2), Client(address) as client:
+        futures = [client.submit(nap, number, 0.1) for number in range(40)]
+        running(aws, 2)
+        fleet = aws.ecs.alive()
+        with uncertain_manager(tmp_path, address, aws, 2) as second:
+            assert second.process.wait(WAIT_SECONDS) == 1
+            assert "worker manager id 'burst' is in use" in second.errors()
+        assert values(futures) == list(range(40))
+        assert aws.ecs.tasks() == fleet
+
+
+# -- an API that fails
+
+
+def test_whatever_the_api_does_there_is_one_fleet_and_every_result(tmp_path: Path, aws: AwsEmulator) -> None:
+    aws.ecs.times.hidden = 0.5
+    aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
+    aws.faults.add("RunTask", Throttle(), times=BOTH_ATTEMPTS)
+    aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
+    aws.faults.add("RunTask", Error("ServerException", "Service Unavailable", 503), times=BOTH_ATTEMPTS)
+    aws.faults.add("DescribeTasks", LoseReply(), times=BOTH_ATTEMPTS)
+    aws.faults.add("DescribeTasks", Slow(0.5), times=4)
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 3) as burst, Client(address) as client:
+        futures = [client.submit(nap, number) for number in range(100)]
+        assert values(futures) == list(range(100))
+        assert len(aws.ecs.tasks()) <= 3, "what was started without an answer is not started again"
+        assert "throttled by ECS RunTask (ThrottlingException)" in burst.output()
+
+
+def test_credentials_that_expire_are_said_and_the_work_goes_on_when_they_are_renewed(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
+        aws.faults.add("*", Error("ExpiredTokenException", "The security token is expired"), times=None)
+        futures = [client.submit(nap, number) for number in range(10)]
+        said = "AWS credentials have expired (ExpiredTokenException): renew them"
+        assert within(WAIT_SECONDS, lambda: said in burst.output())
+        aws.faults.clear()
+        assert values(futures) == list(range(10))
+
+
+def test_a_manager_that_ends_while_the_api_is_busy_still_leaves_nothing(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
+        futures = [client.submit(nap, number, 30.0) for number in range(2)]
+        running(aws, 2)
+        aws.faults.add("StopTask", Throttle(), times=6)
+        aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
+        assert all(future.cancel() for future in futures)
+        assert burst.stop() == 0
+
+
+def test_a_scheduler_that_is_started_again_in_the_middle_of_a_scale_up_gets_no_second_fleet(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    aws.ecs.times.pending = 1.0
+    ports = ReservedPorts(3)
+    address = f"tcp://127.0.0.1:{ports.first}"
+    first = Command("scaler_scheduler", [address], {}, tmp_path)
+    try:
+        first.addresses()
+        with manager(tmp_path, address, aws, 3):
+            with Client(address) as client:
+                client.submit(nap, 0)
+                aws.ecs.wait_until(lambda: bool(aws.ecs.alive()), WAIT_SECONDS)
+                first.process.kill()
+                first.process.wait(WAIT_SECONDS)
+            with command("scaler_scheduler", address, directory=tmp_path) as second:
+                second.addresses()
+                with Client(address) as client:
+                    assert client.map(nap, range(40), [0.1] * 40) == list(range(40))
+                assert len(aws.ecs.tasks()) <= 3
+    finally:
+        first.close()
+        ports.release()

@@ -1,0 +1,235 @@
+"""`scaler_worker_manager aws_raw_ecs setup|show|teardown` against moto, which knows all the services it needs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+import pytest
+
+from scaler._version import __version__
+from scaler.errors import UsageError
+from scaler.worker_manager.aws_raw_ecs.definition import ensure_definition
+from scaler.worker_manager.aws_raw_ecs.setup import provision
+from tests.engines.moto_rig import Cloud, moto_server, words
+
+EXECUTION = "scaler-task-definition-us-east-1-execution"
+TASK = "scaler-task-definition-us-east-1-task"
+LOG_GROUP = "/scaler/scaler-task-definition"
+BARE = {"--ecs-subnets": "subnet-1", "--s3-bucket": "our-packages", "--aws-region": "us-east-1"}
+WHAT = ["cluster", "log group", "role", "role", "task definition"]
+
+
+class EcsCloud(Cloud):
+    """An empty account, and the command in it."""
+
+    def __init__(self, endpoint_url: str, flags: Mapping[str, str]) -> None:
+        super().__init__(endpoint_url, "aws_raw_ecs", provision, flags)
+
+    def definition(self) -> dict[str, Any]:
+        found = self.call("ecs", "DescribeTaskDefinition", taskDefinition="scaler-task-definition")
+        definition: dict[str, Any] = found["taskDefinition"]
+        return definition
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto_server() as url:
+        yield url
+
+
+@pytest.fixture
+def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[EcsCloud]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    made = EcsCloud(server, {"--ecs-subnets": "subnet-1", "--ecs-task-image": "registry.example/worker:1"})
+    yield made
+    made.close()
+    made.reset()
+
+
+def test_setup_makes_all_that_is_needed_once(cloud: EcsCloud) -> None:
+    lines = cloud.do("setup")
+    assert words(lines) == ["created"] * 5
+    assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
+    assert words(cloud.do("setup")) == ["exists"] * 5
+    assert words(cloud.do("show")) == ["exists"] * 5
+    assert cloud.definition()["revision"] == 1
+
+
+def test_what_is_made_fits_together(cloud: EcsCloud) -> None:
+    cloud.do("setup", "--ecs-task-cpu", "2", "--ecs-task-memory", "8")
+    found = cloud.definition()
+    assert (found["cpu"], found["memory"]) == ("2048", "8192")
+    roles = {name: cloud.call("iam", "GetRole", RoleName=name)["Role"] for name in (EXECUTION, TASK)}
+    assert (found["executionRoleArn"], found["taskRoleArn"]) == (roles[EXECUTION]["Arn"], roles[TASK]["Arn"])
+    options = found["containerDefinitions"][0]["logConfiguration"]["options"]
+    assert (options["awslogs-group"], options["awslogs-region"]) == (LOG_GROUP, "us-east-1")
+    [cluster] = cloud.call("ecs", "DescribeClusters", clusters=["scaler-cluster"])["clusters"]
+    assert cluster["capacityProviders"] == ["FARGATE", "FARGATE_SPOT"]
+    [group] = cloud.call("logs", "DescribeLogGroups", logGroupNamePrefix=LOG_GROUP)["logGroups"]
+    assert group["retentionInDays"] == 14
+
+
+def test_the_manager_takes_the_definition_that_setup_made(cloud: EcsCloud) -> None:
+    cloud.do("setup")
+    definition, is_new = ensure_definition(cloud.config(), cloud.client("ecs"), {}, pytest.fail)
+    assert not is_new
+    assert "executionRoleArn" in definition
+
+
+def test_roles_may_do_what_they_must_and_no_more(cloud: EcsCloud) -> None:
+    cloud.do("setup", "--ecs-task-image", "123456789012.dkr.ecr.eu-west-1.amazonaws.com/scaler/worker:1")
+    policy = cloud.call("iam", "GetRolePolicy", RoleName=EXECUTION, PolicyName="scaler")["PolicyDocument"]
+    account = cloud.call("sts", "GetCallerIdentity")["Account"]
+    assert [(item["Action"], item["Resource"]) for item in policy["Statement"]] == [
+        (["logs:CreateLogStream", "logs:PutLogEvents"], f"arn:aws:logs:us-east-1:{account}:log-group:{LOG_GROUP}:*"),
+        ("ecr:GetAuthorizationToken", "*"),
+        (
+            ["ecr:BatchCheckLayerAvailability", "ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer"],
+            "arn:aws:ecr:eu-west-1:123456789012:repository/scaler/worker",
+        ),
+    ]
+    assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
+    for name in (EXECUTION, TASK):
+        trust = cloud.call("iam", "GetRole", RoleName=name)["Role"]["AssumeRolePolicyDocument"]
+        [statement] = (json.loads(trust) if isinstance(trust, str) else trust)["Statement"]
+        assert statement["Principal"] == {"Service": "ecs-tasks.amazonaws.com"}
+        assert statement["Condition"] == {"StringEquals": {"aws:SourceAccount": account}}
+
+
+@pytest.mark.parametrize(
+    ("url", "folders"), [("s3://bucket/my/prefix/", "bucket/my/prefix/run-*"), ("s3://bucket", "bucket/run-*")]
+)
+def test_tasks_may_use_the_folders_of_runs_in_the_backend_and_nothing_else(
+    cloud: EcsCloud, url: str, folders: str
+) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--object-storage-backend", url)
+    assert [what for word, what in lines if word == "changed" and "backend of the object storage" in what]
+    [statement] = cloud.call("iam", "GetRolePolicy", RoleName=TASK, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert statement["Resource"] == f"arn:aws:s3:::{folders}"
+    assert statement["Action"] == ["s3:GetObject", "s3:PutObject", "s3:AbortMultipartUpload"]
+    cloud.do("setup")
+    assert cloud.call("iam", "ListRolePolicies", RoleName=TASK)["PolicyNames"] == []
+
+
+def test_without_an_image_nothing_is_made_and_the_rest_works(cloud: EcsCloud) -> None:
+    bare = EcsCloud(cloud.endpoint_url, {"--ecs-subnets": "subnet-1"})
+    with pytest.raises(UsageError, match=r"ecs_task_image are missing: .* docker build -f docker/worker.Dockerfile"):
+        bare.do("setup")
+    assert words(bare.do("show")) == ["missing"] * 5
+    cloud.do("setup")
+    assert set(words(bare.do("teardown"))) == {"removed"}
+
+
+def test_without_an_image_the_version_that_runs_here_is_put_into_a_bucket_for_tasks_to_install(cloud: EcsCloud) -> None:
+    bare = EcsCloud(cloud.endpoint_url, BARE)
+    planned = [what for word, what in bare.do("setup", "--dry-run") if word == "would create"]
+    assert [what.split()[0] for what in planned] == ["cluster", "bucket", "package", "log", "role", "role", "task"]
+    assert words(bare.do("setup")) == ["created"] * 7
+    assert words(bare.do("setup")) == ["exists"] * 7
+    [container] = bare.definition()["containerDefinitions"]
+    assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
+    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "scaler.worker")
+    keys = [each["Key"] for each in bare.call("s3", "ListObjectsV2", Bucket="our-packages")["Contents"]]
+    assert [key.rpartition("/")[2] for key in keys] == [
+        "requirements.txt",
+        f"scaler_compute-{__version__}-py3-none-any.whl",
+    ]
+    assert all(key.startswith("scaler-packages/scaler-task-definition/") for key in keys)
+    lock = bare.client("s3").read(Bucket="our-packages", Key=keys[0]).decode().splitlines()
+    assert f"cloudpickle=={version('cloudpickle')}" in lock
+    assert not [line for line in lock if line.startswith(("starlette", "pydantic", "scaler"))]
+    [statement] = bare.call("iam", "GetRolePolicy", RoleName=TASK, PolicyName="scaler")["PolicyDocument"]["Statement"]
+    assert statement["Action"] == "s3:GetObject"
+    assert statement["Resource"] == "arn:aws:s3:::our-packages/scaler-packages/scaler-task-definition/*"
+    _, is_new = ensure_definition(bare.config(), bare.client("ecs"), {}, pytest.fail)
+    assert not is_new, "the manager takes it"
+    with pytest.raises(UsageError, match=r"does not install this version of scaler .* setup` puts it there"):
+        ensure_definition(bare.config("--worker-requirements", "numpy"), bare.client("ecs"), {}, pytest.fail)
+    lines = bare.do("setup", "--worker-requirements", "numpy")
+    assert ("changed", "task definition scaler-task-definition: command") in lines
+    assert lines[-2][0] == "exists"
+    assert set(words(bare.do("teardown", "--dry-run"))) == {"would remove"}
+    assert set(words(bare.do("teardown"))) == {"removed"}
+    assert set(words(bare.do("show"))) == {"missing"}
+
+
+def test_setup_changes_what_differs_and_says_what(cloud: EcsCloud) -> None:
+    cloud.do("setup")
+    flags = ("--ecs-task-memory", "16", "--ecs-task-image", "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1")
+    planned = [line for line in cloud.do("setup", "--dry-run", *flags) if line[0] == "would change"]
+    assert planned[-1] == ("would change", "task definition scaler-task-definition: image, memory")
+    assert cloud.definition()["memory"] == "30720", "a dry run does nothing"
+    assert [line[0] for line in cloud.do("setup", *flags)].count("changed") == 2
+    assert cloud.definition()["memory"] == "16384"
+    assert words(cloud.do("setup", *flags)) == ["exists"] * 5
+
+
+def test_a_dry_run_does_nothing(cloud: EcsCloud) -> None:
+    assert words(cloud.do("setup", "--dry-run")) == ["would create"] * 5
+    assert words(cloud.do("show")) == ["missing"] * 5
+    cloud.do("setup")
+    assert set(words(cloud.do("teardown", "--dry-run"))) == {"would remove"}
+    assert words(cloud.do("show")) == ["exists"] * 5
+
+
+def test_teardown_removes_what_setup_made_and_does_it_once(cloud: EcsCloud) -> None:
+    cloud.do("setup")
+    cloud.do("setup", "--ecs-task-memory", "16")
+    assert words(cloud.do("teardown")) == ["removed"] * 6, "two revisions"
+    assert words(cloud.do("show")) == ["missing"] * 5
+    assert words(cloud.do("teardown")) == ["missing"] * 5
+
+
+def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCloud) -> None:
+    cloud.call("ecs", "CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
+    cloud.call("iam", "CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")
+    cloud.call("logs", "CreateLogGroup", logGroupName=LOG_GROUP)
+    lines = cloud.do("setup")
+    assert words(lines) == ["exists", "changed", "exists", "created", "exists", "created"]
+    assert lines[1][1] == "capacity providers of the cluster scaler-cluster: FARGATE attached"
+    [cluster] = cloud.call("ecs", "DescribeClusters", clusters=["scaler-cluster"])["clusters"]
+    assert cluster["capacityProviders"] == ["FARGATE_SPOT", "FARGATE"]
+    assert words(cloud.do("teardown")) == ["kept", "removed", "removed", "kept", "kept"]
+
+
+def test_roles_that_others_gave_policies_to_are_removed_too(cloud: EcsCloud) -> None:
+    cloud.do("setup")
+    iam = cloud.client("iam")
+    policy = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", "Action": "s3:GetObject", "Resource": "*"}]}
+    arn = iam.call("CreatePolicy", PolicyName="read", PolicyDocument=json.dumps(policy))["Policy"]["Arn"]
+    iam.call("AttachRolePolicy", RoleName=TASK, PolicyArn=arn)
+    iam.call("PutRolePolicy", RoleName=TASK, PolicyName="more", PolicyDocument=json.dumps(policy))
+    assert set(words(cloud.do("teardown"))) == {"removed"}
+
+
+def test_a_user_without_subnets_is_told_those_of_the_account(cloud: EcsCloud) -> None:
+    [(_, note)] = [line for line in EcsCloud(cloud.endpoint_url, {}).do("show") if line[0] == "note"]
+    assert note.startswith('subnets of the default VPC: ecs_subnets = ["subnet-')
+    assert note.endswith("], ecs_assign_public_ip = true")
+    assert not [line for line in cloud.do("show") if line[0] == "note"]
+
+
+def run(*arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "scaler.cli", "worker_manager", "aws_raw_ecs", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_the_command_prints_each_step_and_fails_in_one_line(cloud: EcsCloud) -> None:
+    place = ("--ecs-subnets", "subnet-1", "--ecs-task-image", "registry.example/worker:1", "--aws-endpoint-url")
+    code, out, err = run("setup", "--dry-run", *place, cloud.endpoint_url)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "would create  cluster scaler-cluster"
+    code, out, err = run("show", *place, "http://127.0.0.1:1")
+    assert (code, out) == (1, "")
+    assert err == (
+        "scaler_worker_manager: ECS DescribeClusters: cannot connect at http://127.0.0.1:1: check the network, "
+        "aws_region and aws_endpoint_url\n"
+    )

@@ -1,0 +1,506 @@
+"""The executor on AWS Batch: what it is given comes back, whatever jobs, Batch and S3 do."""
+
+from __future__ import annotations
+
+import operator
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler.errors import ScalerError
+from scaler.protocol.messages import Outcome
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.worker.executor import ExecutorError
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws_hpc import tracking
+from scaler.worker_manager.aws_hpc.executor import BatchExecutor
+from tests.engines.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
+from tests.waiting import wait_for_file, within
+
+NEVER_SECONDS = 1e9
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        furnish(emulator)
+        yield emulator
+
+
+@pytest.fixture
+def rig(aws: AwsEmulator) -> Iterator[Rig]:
+    with rig_of(aws) as made:
+        yield made
+
+
+def noise(size: int) -> bytes:
+    return random.Random(0).randbytes(size)
+
+
+def waiting_for(gate: Path) -> Callable[..., int]:
+    """Return a function that waits until a file is there, and returns the length of what it is given."""
+
+    def wait(data: bytes = b"") -> int:
+        wait_for_file(gate)
+        return len(data)
+
+    return wait
+
+
+def submitted(rig: Rig) -> dict[str, Any]:
+    """Return the only job that was submitted, in full."""
+    rig.aws.batch.wait_until(lambda: len(rig.jobs()) == 1, WAIT_SECONDS)
+    found: dict[str, Any] = rig.aws.batch.call("DescribeJobs", {"jobs": [rig.jobs()[0]["jobId"]]})["jobs"][0]
+    return found
+
+
+def begin_session(rig: Rig) -> None:
+    """Run a call, so that the key of the session is in S3."""
+    call = rig.call(len, b"")
+    rig.run(call)
+    assert rig.value(call) == 0
+
+
+# -- there and back
+
+
+def test_calls_that_come_together_are_one_array_job_and_each_has_its_own_result(rig: Rig) -> None:
+    calls = [rig.call(operator.add, number, 100) for number in range(5)]
+    rig.run(*calls)
+    assert [rig.value(call) for call in calls] == [100, 101, 102, 103, 104]
+    assert submitted(rig)["arrayProperties"]["size"] == 5
+    assert rig.aws.faults.calls()["SubmitJob"] == 1
+
+
+def test_a_lone_call_is_a_plain_job_whose_request_has_it_all(rig: Rig) -> None:
+    call = rig.call(operator.add, 1, 2)
+    rig.run(call)
+    assert rig.value(call) == 3
+    assert "arrayProperties" not in submitted(rig)
+    assert rig.aws.faults.calls()["PutObject"] == 2, "the key of the session, and the result"
+
+
+@pytest.mark.parametrize(
+    ("size", "requests"),
+    [
+        (3_000, {"PutObject": 2, "GetObject": 2}),  # in a variable; the key and the result
+        (100_000, {"PutObject": 3, "GetObject": 3}),
+        (1_000_000, {"PutObject": 3, "GetObject": 4}),  # what is read first does not have it all
+        (2_000_000, {"PutObject": 3, "GetObject": 3}),  # an object of its own
+    ],
+)
+def test_large_calls_go_through_s3_and_smaller_ones_in_the_request(
+    rig: Rig, size: int, requests: dict[str, int]
+) -> None:
+    call = rig.call(len, noise(size))
+    rig.run(call)
+    assert rig.value(call) == size
+    counts = rig.aws.faults.calls()
+    assert {name: counts[name] for name in requests} == requests
+
+
+def test_what_compresses_well_is_sent_small_both_ways(rig: Rig) -> None:
+    call = rig.call(operator.mul, bytes(1_000_000), 2)
+    rig.run(call)
+    assert rig.value(call) == bytes(2_000_000)
+    assert rig.aws.faults.calls()["PutObject"] == 2, "the key and the result: the call was in the request"
+
+
+def test_calls_of_an_array_that_do_not_fit_are_one_object(rig: Rig) -> None:
+    calls = [rig.call(len, noise(5_000 + number)) for number in range(3)]
+    rig.run(*calls)
+    assert [rig.value(call) for call in calls] == [5_000, 5_001, 5_002]
+    counts = rig.aws.faults.calls()
+    assert (counts["PutObject"], counts["GetObject"]) == (2 + 3, 3 + 3 + 3)
+
+
+def test_only_the_key_is_left_in_s3_when_all_results_were_taken(rig: Rig) -> None:
+    calls = [rig.call(len, noise(50_000 + number)) for number in range(2)]
+    rig.run(*calls)
+    for call in calls:
+        rig.end_of(call)
+    assert within(WAIT_SECONDS, lambda: [key.rpartition("/")[2] for key in rig.aws.s3.keys(BUCKET)] == ["key"])
+
+
+def test_an_exception_comes_with_the_traceback_of_the_job(rig: Rig) -> None:
+    call = rig.call(operator.truediv, 1, 0)
+    nested = rig.call(lambda: dict[str, int]()["x"])
+    rig.run(call, nested)
+    assert isinstance(rig.exception(call), ZeroDivisionError)
+    error = rig.exception(nested)
+    assert isinstance(error, KeyError)
+    assert "in <lambda>" in str(error.__cause__)
+
+
+def test_a_call_that_runs_is_said_to(rig: Rig, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    calls = [rig.call(waiting_for(gate)) for _ in range(3)]
+    rig.run(calls[0])
+    rig.run(*calls[1:])
+    rig.until(lambda: all(map(rig.has_started, calls)))
+    gate.touch()
+    assert [rig.value(call) for call in calls] == [0, 0, 0]
+
+
+def test_tasks_find_nothing_of_the_job_in_their_environment(rig: Rig) -> None:
+    call = rig.call(os.environ.get, "SCALER_JOB", "nothing")
+    rig.run(call)
+    assert rig.value(call) == "nothing"
+
+
+# -- jobs that die
+
+
+def test_a_task_that_kills_its_process_is_charged_and_the_others_are_not(rig: Rig) -> None:
+    calls = [rig.call(os._exit, 7), rig.call(len, b"abc"), rig.call(os._exit, 0)]
+    rig.run(*calls)
+    assert rig.value(calls[1]) == 3
+    failure = rig.failure(calls[0])
+    assert failure.outcome is Outcome.PROCESSOR_DIED
+    assert "died: exit code 7" in failure.text
+    silent = rig.failure(calls[2])
+    assert silent.outcome is Outcome.PROCESSOR_DIED
+    assert "ended without a result, with exit code 0" in silent.text
+
+
+def running_job(rig: Rig) -> str:
+    rig.aws.batch.wait_until(lambda: len(rig.aws.batch.alive()) == 1, WAIT_SECONDS)
+    return rig.aws.batch.alive()[0]
+
+
+def test_a_container_that_is_killed_is_said_with_its_reason(rig: Rig) -> None:
+    call = rig.call(time.sleep, 60)
+    rig.run(call)
+    rig.aws.batch.kill_container(running_job(rig), reason="OutOfMemoryError: Container killed due to memory usage")
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.PROCESSOR_DIED
+    assert "exit code 137 (SIGKILL); OutOfMemoryError: Container killed due to memory usage" in failure.text
+
+
+def test_batch_runs_a_call_again_whose_host_was_lost_and_it_finds_its_input(rig: Rig, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    call = rig.call(waiting_for(gate), noise(100_000))
+    rig.run(call)
+    rig.aws.batch.host_lost(running_job(rig))
+    gate.touch()
+    assert rig.value(call) == 100_000
+    assert rig.aws.faults.calls()["SubmitJob"] == 1
+
+
+def test_what_may_run_once_only_is_not_repeated_when_its_host_is_lost(rig: Rig) -> None:
+    call = rig.call(time.sleep, 60, once=True)
+    rig.run(call)
+    rig.aws.batch.host_lost(running_job(rig))
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.NOT_STARTED
+    assert "lost its host: Host EC2 (instance i-" in failure.text
+
+
+def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
+    rig.aws.batch.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
+    call = rig.call(len, b"")
+    rig.run(call)
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.NOT_STARTED
+    assert "CannotPullContainerError: pull image manifest: not found" in failure.text
+
+
+def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
+    def for_long() -> None:
+        print("begun", flush=True)
+        time.sleep(60)
+
+    with rig_of(aws, job_timeout_minutes=3) as rig:
+        call = rig.call(for_long)
+        rig.run(call)
+        job_id = running_job(rig)
+        within(WAIT_SECONDS, lambda: "begun" in rig.aws.batch.output(job_id))
+        assert submitted(rig)["timeout"] == {"attemptDurationSeconds": 180}
+        rig.aws.batch.expire(job_id)
+        failure = rig.failure(call)
+        assert failure.outcome is Outcome.TIMED_OUT
+        assert "longer than job_timeout_minutes (3)" in failure.text
+        assert "SIGTERM: AWS Batch ends this job" in rig.aws.batch.output(job_id)
+
+
+def test_a_result_that_is_there_counts_for_more_than_the_end_of_the_job(rig: Rig) -> None:
+    """The job writes its result, and is killed before it ends."""
+    begin_session(rig)
+    rig.aws.faults.add("PutObject", LoseReply(), times=1)
+    rig.aws.faults.add("PutObject", Slow(60.0), times=None)
+    call = rig.call(len, b"abc")
+    rig.run(call)
+    assert rig.value(call) == 3
+    rig.aws.batch.kill_container(running_job(rig))
+
+
+def test_a_job_without_access_to_s3_says_so(aws: AwsEmulator) -> None:
+    with rig_of(aws) as rig:
+        begin_session(rig)
+        aws.faults.add("PutObject", Error("AccessDenied", "no", 403), times=None)
+        call = rig.call(len, b"abc")
+        rig.run(call)
+        failure = rig.failure(call)
+        assert failure.outcome is Outcome.WORKER_LOST
+        assert "could not write the result: does its role allow that?" in failure.text
+        assert "not allowed to call S3 PutObject (AccessDenied)" in aws.batch.output(rig.jobs("FAILED")[0]["jobId"])
+
+
+def test_a_job_that_cannot_read_its_call_has_not_begun(rig: Rig) -> None:
+    rig.aws.faults.add("GetObject", Error("AccessDenied", "no", 403), times=None)
+    call = rig.call(len, noise(100_000))
+    rig.run(call)
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.NOT_STARTED
+    assert "could not read its task" in failure.text
+
+
+# -- cancelling
+
+
+def test_a_cancelled_call_is_terminated_and_the_others_of_its_array_go_on(rig: Rig, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    calls = [rig.call(time.sleep, 60), rig.call(waiting_for(gate))]
+    rig.run(*calls)
+    rig.aws.batch.wait_until(lambda: len(rig.aws.batch.alive()) == 2, WAIT_SECONDS)
+    rig.executor.cancel([calls[0].key])
+    rig.aws.batch.wait_until(lambda: len(rig.aws.batch.alive()) == 1, WAIT_SECONDS)
+    gate.touch()
+    assert rig.value(calls[1]) == 0
+    assert calls[0].key not in rig.ends()
+
+
+def test_an_array_without_any_call_left_is_terminated_with_one_request(aws: AwsEmulator) -> None:
+    aws.batch.stuck("queue")
+    with rig_of(aws) as rig:
+        calls = [rig.call(len, b"") for _ in range(50)]
+        rig.run(*calls)
+        rig.executor.cancel([call.key for call in calls])
+        rig.aws.batch.wait_until(lambda: rig.jobs("PENDING") == [] and len(rig.jobs("FAILED")) == 1, WAIT_SECONDS)
+        assert aws.faults.calls()["TerminateJob"] == 1
+
+
+def test_a_child_that_is_cancelled_before_batch_has_made_it_is_terminated_later(aws: AwsEmulator) -> None:
+    aws.batch.times.submitted = 1.0
+    with rig_of(aws) as rig:
+        calls = [rig.call(time.sleep, 60), rig.call(len, b"abc")]
+        rig.run(*calls)
+        rig.executor.cancel([calls[0].key])
+        assert rig.value(calls[1]) == 3
+        rig.aws.batch.wait_until(lambda: not rig.aws.batch.alive(), WAIT_SECONDS)
+
+
+def test_close_terminates_what_is_left_and_removes_its_objects(aws: AwsEmulator) -> None:
+    with rig_of(aws) as rig:
+        rig.run(*(rig.call(time.sleep, 60) for _ in range(2)))
+        rig.run(rig.call(len, noise(200_000)))
+        rig.aws.batch.wait_until(lambda: len(aws.batch.alive()) >= 2, WAIT_SECONDS)
+        assert rig.keys()
+    assert aws.s3.keys(BUCKET) == []
+    assert all(not rig.jobs(status) for status in ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING"))
+
+
+def test_close_says_what_may_still_run_when_batch_does_not_answer(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.executor.CLOSE_SECONDS", 0.5)
+    with rig_of(aws) as rig:
+        rig.run(rig.call(time.sleep, 60))
+        job_id = running_job(rig)
+        aws.faults.add("TerminateJob", Error("ServerException", "no", 500), times=None)
+        with pytest.raises(ScalerError, match=rf"these jobs may still run: {job_id}; end each with `aws batch term"):
+            rig.executor.close()
+        aws.faults.clear()
+        aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "left"})
+        rig.executor = BatchExecutor(settings(aws))
+
+
+def test_what_an_earlier_agent_has_left_is_ended_and_removed(aws: AwsEmulator) -> None:
+    with rig_of(aws) as other, rig_of(aws, worker_manager_id="another") as foreign:
+        other.run(*(other.call(time.sleep, 60) for _ in range(2)))
+        foreign.run(foreign.call(time.sleep, 60))
+        aws.batch.wait_until(lambda: len(aws.batch.alive()) == 3, WAIT_SECONDS)
+        other.run(other.call(len, noise(200_000)))
+        with rig_of(aws) as rig:
+            aws.batch.wait_until(lambda: len(aws.batch.alive()) == 1, WAIT_SECONDS)
+            call = rig.call(len, b"abc")
+            rig.run(call)
+            assert rig.value(call) == 3
+            assert within(WAIT_SECONDS, lambda: [key[-4:] for key in rig.aws.s3.keys(BUCKET)] == ["/key"] * 2)
+        assert len(aws.batch.alive()) == 1, "that of another manager"
+
+
+def test_what_an_earlier_agent_has_left_is_ended_also_when_batch_lists_it_late(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "SEARCH_PAUSE_SECONDS", 0.0)
+    aws.batch.times.listing = NEVER_SECONDS
+    with rig_of(aws) as other:
+        other.run(*(other.call(time.sleep, 60) for _ in range(2)))
+        aws.batch.wait_until(lambda: len(aws.batch.alive()) == 2, WAIT_SECONDS)
+        with rig_of(aws):
+            assert aws.faults.calls()["TerminateJob"] == 0
+            aws.batch.times.listing = 0.0
+            aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+
+
+# -- services that fail
+
+
+def test_calls_that_batch_refuses_are_given_back_with_the_reason(rig: Rig) -> None:
+    rig.aws.faults.add("SubmitJob", Throttle(), times=1)
+    call = rig.call(len, b"abc")
+    with pytest.raises(ExecutorError, match="throttled by AWS Batch SubmitJob"):
+        rig.run(call)
+    rig.run(call)
+    assert rig.value(call) == 3
+    assert len(rig.jobs()) == 1
+
+
+def test_those_that_were_taken_before_the_refusal_are_named(rig: Rig) -> None:
+    first, second = rig.call(len, b"abc"), rig.call(len, b"abcd", once=True)
+    rig.aws.faults.add("SubmitJob", Slow(0.0), times=1)
+    rig.aws.faults.add("SubmitJob", Error("ClientException", "no more jobs"), times=1)
+    with pytest.raises(ExecutorError, match="no more jobs") as caught:
+        rig.run(first, second)
+    assert caught.value.taken == (first.key,)
+    assert rig.value(first) == 3
+
+
+def test_a_submission_whose_answer_is_lost_runs_once(rig: Rig) -> None:
+    rig.aws.batch.times.listing = NEVER_SECONDS
+    rig.aws.faults.add("SubmitJob", LoseReply(), times=1)
+    calls = [rig.call(operator.add, number, 1) for number in range(3)]
+    rig.run(*calls)
+    rig.aws.batch.times.listing = 0.0
+    assert [rig.value(call) for call in calls] == [1, 2, 3]
+    assert rig.aws.faults.calls()["SubmitJob"] == 1
+    assert len(rig.jobs()) == 1
+
+
+def test_a_submission_that_never_arrived_is_given_back_and_charged_to_nobody(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "UNANSWERED_SECONDS", 0.5)
+    with rig_of(aws) as rig:
+        aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503), times=1)
+        call = rig.call(len, b"abc")
+        rig.run(call)
+        failure = rig.failure(call)
+        assert failure.outcome is Outcome.NOT_STARTED
+        assert failure.text == "AWS Batch did not answer SubmitJob, and lists no such job"
+
+
+def test_a_job_that_appears_after_it_was_given_up_is_terminated(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "SEARCH_PAUSE_SECONDS", 0.0)
+    aws.batch.times.listing = NEVER_SECONDS
+    monkeypatch.setattr(tracking, "UNANSWERED_SECONDS", 0.2)
+    with rig_of(aws) as rig:
+        aws.faults.add("SubmitJob", LoseReply(), times=1)
+        call = rig.call(time.sleep, 60)
+        rig.run(call)
+        assert rig.failure(call).outcome is Outcome.NOT_STARTED
+        aws.batch.wait_until(lambda: len(aws.batch.alive()) == 1, WAIT_SECONDS)
+        aws.batch.times.listing = 0.0
+        aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+
+
+def test_results_come_although_services_are_slow_busy_and_lose_answers(rig: Rig) -> None:
+    faults = rig.aws.faults
+    for operation in ("ListObjectsV2", "GetObject", "PutObject", "DescribeJobs", "ListJobs", "DeleteObjects"):
+        for fault in (Slow(0.2), Throttle(), LoseReply()):
+            faults.add(operation, fault)
+    calls = [rig.call(len, noise(20_000 + number)) for number in range(4)]
+    for _ in range(20):
+        try:
+            rig.run(*calls)
+            break
+        except ExecutorError:
+            time.sleep(0.05)
+    assert [rig.value(call) for call in calls] == [20_000, 20_001, 20_002, 20_003]
+
+
+def test_that_jobs_cannot_be_seen_is_said_until_they_can(rig: Rig) -> None:
+    rule = rig.aws.faults.add("DescribeJobs", Error("ExpiredTokenException", "expired"), times=None)
+    call = rig.call(len, b"abc")
+    rig.run(call)
+    rig.until(rig.troubles)
+    assert rig.troubles() == [
+        "cannot see how jobs are: AWS credentials have expired (ExpiredTokenException): renew them"
+    ]
+    rule.times = rule.used
+    assert rig.value(call) == 3
+    rig.until(lambda: rig.troubles()[-1] == "")
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_jobs_that_wait_for_long_say_why_until_they_run(
+    aws: AwsEmulator, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.executor.STUCK_SECONDS", 0.6)
+    aws.batch.stuck("queue", "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - no instance is large enough")
+    with rig_of(aws) as rig:
+        calls = [rig.call(len, b"abc") for _ in range(count)]
+        rig.run(*calls)
+        rig.until(rig.troubles)
+        [said] = rig.troubles()
+        assert said == (
+            "tasks wait in the job queue queue for more than 0.01 minutes, and none runs: "
+            "MISCONFIGURATION:JOB_RESOURCE_REQUIREMENT - no instance is large enough"
+        )
+        aws.batch.unstuck("queue")
+        assert [rig.value(call) for call in calls] == [3] * count
+        rig.until(lambda: rig.troubles()[-1] == "")
+
+
+# -- the start
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"job_queue": "none"}, r"there is no job queue 'none' in us-east-1: `scaler_worker_manager aws_hpc setup`"),
+        ({"job_definition": "none"}, r"there is no active job definition 'none' in us-east-1"),
+        ({"job_definition": "none:3"}, r"there is no active job definition 'none:3'"),
+        ({"s3_bucket": "none"}, r"there is no bucket 'none': `scaler_worker_manager aws_hpc setup` makes it"),
+    ],
+)
+def test_what_is_missing_is_said_at_the_start_and_nothing_else(
+    aws: AwsEmulator, changes: dict[str, str], text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    executor = BatchExecutor(settings(aws, **changes))
+    with pytest.raises(AwsError, match=text):
+        executor.start(lambda _: None)
+    executor.close()
+    assert caplog.messages == []
+
+
+def test_a_queue_that_takes_no_jobs_is_said_at_the_start(aws: AwsEmulator) -> None:
+    aws.batch.call("UpdateJobQueue", {"jobQueue": "queue", "state": "DISABLED"})
+    executor = BatchExecutor(settings(aws))
+    with pytest.raises(AwsError, match="the job queue 'queue' takes no jobs: it is DISABLED"):
+        executor.start(lambda _: None)
+    executor.close()
+
+
+# -- how much is asked
+
+
+def test_a_thousand_tasks_are_handed_on_and_ended_with_a_request_each(aws: AwsEmulator) -> None:
+    aws.batch.stuck("queue")
+    with rig_of(aws) as rig:
+        before = aws.faults.calls()
+        rig.run(*(rig.call(operator.add, number, 1) for number in range(1000)))
+        asked = aws.faults.calls() - before
+        assert (asked["SubmitJob"], asked["PutObject"]) == (1, 2)
+        assert submitted(rig)["arrayProperties"]["size"] == 1000
+    assert aws.faults.calls()["TerminateJob"] == 1

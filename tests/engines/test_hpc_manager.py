@@ -1,0 +1,295 @@
+"""Whole clusters on AWS Batch, in both modes: the emulator starts jobs as processes, and things go wrong by script."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scaler import Client, ScalerFuture
+from scaler.cluster.ports import ReservedPorts
+from scaler.errors import ProcessorDiedError
+from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
+from tests.engines.burst_tasks import nap, wait_at_gate
+from tests.engines.hpc_rig import BUCKET, furnish
+from tests.integration.settings_rig import Command, command
+from tests.waiting import within
+
+CONFIG = Path(__file__).resolve().parents[2] / "config/aws_hpc.toml"
+WAIT_SECONDS = 30.0
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        furnish(emulator)
+        yield emulator
+        emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
+        assert unfinished(emulator) == [], "nothing is left that costs money"
+
+
+def jobs(aws: AwsEmulator) -> list[dict[str, Any]]:
+    filters = [{"name": "JOB_NAME", "values": ["*"]}]
+    found = aws.batch.call("ListJobs", {"jobQueue": "queue", "filters": filters})
+    listed: list[dict[str, Any]] = found["jobSummaryList"]
+    return listed
+
+
+def unfinished(aws: AwsEmulator) -> list[str]:
+    return [job["jobId"] for job in jobs(aws) if job["status"] not in ("SUCCEEDED", "FAILED")]
+
+
+@contextmanager
+def scheduler(directory: Path) -> Iterator[str]:
+    with command("scaler_scheduler", "tcp://127.0.0.1:0", directory=directory) as running:
+        yield running.addresses()["scheduler"]
+
+
+def manager_flags(address: str, aws: AwsEmulator, *flags: str) -> tuple[str, ...]:
+    place = ["--job-queue", "queue", "--s3-bucket", BUCKET]
+    if "--job-definition" not in flags:
+        place += ["--job-definition", "definition"]
+    return ("aws_hpc", address, "-wmi", "burst", "--aws-endpoint-url", aws.endpoint_url, *place, "-his", "0.25", *flags)
+
+
+@contextmanager
+def manager(directory: Path, address: str, aws: AwsEmulator, *flags: str) -> Iterator[Command]:
+    with command("scaler_worker_manager", *manager_flags(address, aws, *flags), directory=directory) as running:
+        running.addresses()
+        yield running
+        assert running.stop() == 0, running.errors()
+
+
+@contextmanager
+def doomed_manager(directory: Path, address: str, aws: AwsEmulator, *flags: str) -> Iterator[Command]:
+    """Start a manager that may end in any way."""
+    started = Command("scaler_worker_manager", manager_flags(address, aws, *flags), {}, directory)
+    try:
+        started.addresses()
+        yield started
+    finally:
+        started.close()
+
+
+def values(futures: list[ScalerFuture]) -> list[object]:
+    return [future.result(WAIT_SECONDS) for future in futures]
+
+
+def containers(aws: AwsEmulator, count: int) -> None:
+    aws.batch.wait_until(lambda: len(aws.batch.alive()) == count, WAIT_SECONDS)
+
+
+WORKERS = ("--mode", "worker", "--max-concurrent-jobs")
+
+
+# -- from zero up and down to zero
+
+
+@pytest.mark.parametrize("mode", ["offload", "worker"])
+def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
+    tmp_path: Path, aws: AwsEmulator, mode: str
+) -> None:
+    ports = ReservedPorts(4)
+    address, storage = (f"tcp://127.0.0.1:{ports.first + offset}" for offset in (0, 3))
+    told = {
+        "SCALER_OBJECT_STORAGE_SERVER_BIND_ADDRESS": storage,
+        "SCALER_SCHEDULER_BIND_ADDRESS": address,
+        "SCALER_SCHEDULER_POLICY_ENGINE_TYPE": "target_v1",
+        "SCALER_SCHEDULER_POLICY_CONTENT": "idle_seconds=2",  # idle units cost nothing here
+        "SCALER_WORKER_MANAGER_AWS_ENDPOINT_URL": aws.endpoint_url,
+        "SCALER_WORKER_MANAGER_JOB_QUEUE": "queue",
+        "SCALER_WORKER_MANAGER_JOB_DEFINITION": "definition",
+        "SCALER_WORKER_MANAGER_S3_BUCKET": BUCKET,
+        "SCALER_WORKER_MANAGER_MODE": mode,
+        "SCALER_WORKER_MANAGER_MAX_CONCURRENT_JOBS": "3",
+    }
+    with command("scaler", str(CONFIG), directory=tmp_path, **told) as everything:
+        everything.addresses()
+        assert jobs(aws) == []
+        with Client(address) as client:
+            assert client.map(nap, range(2000), [0.0001] * 2000, chunk_size=250) == list(range(2000))
+            assert jobs(aws)
+            assert client.submit(len, b"x" * 1_000_000).result(WAIT_SECONDS) == 1_000_000
+            assert within(WAIT_SECONDS, lambda: not unfinished(aws)), "none is left when there is no work"
+            assert client.submit(nap, 7).result(WAIT_SECONDS) == 7
+        assert everything.stop() == 0
+        ports.release()
+    assert within(WAIT_SECONDS, lambda: not unfinished(aws))
+    assert aws.s3.keys(BUCKET) == []
+
+
+# -- mode offload
+
+
+def test_tasks_that_come_together_are_one_job_and_failures_are_told_apart(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
+        raised = client.submit(lambda: dict[str, int]()["x"])
+        died = client.submit_verbose(os._exit, (7,), retries=0)
+        fine = client.submit(nap, 3)
+        with pytest.raises(KeyError) as caught:
+            raised.result(WAIT_SECONDS)
+        assert "in <lambda>" in str(caught.value.__cause__)
+        with pytest.raises(ProcessorDiedError, match=r"the AWS Batch job \S+ died: exit code 7"):
+            died.result(WAIT_SECONDS)
+        assert fine.result(WAIT_SECONDS) == 3
+
+
+def test_a_cancelled_task_ends_its_job(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
+        future = client.submit(time.sleep, 60)
+        containers(aws, 1)
+        assert future.cancel()
+        containers(aws, 0)
+
+
+def test_tasks_whose_host_is_lost_are_charged_to_nobody_also_when_they_may_run_once_only(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
+        aws.batch.fail_starts(1, "CannotPullContainerError: not found")
+        future = client.submit_verbose(nap, (5, 1.0), retries=1)
+        containers(aws, 1)
+        aws.batch.host_lost(aws.batch.alive()[0])
+        assert future.result(WAIT_SECONDS) == 5
+
+
+def test_why_jobs_do_not_start_is_shown(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address:
+        flags = ("--job-definition", "none")
+        with manager(tmp_path, address, aws, *flags) as burst, Client(address) as client:
+            future = client.submit(nap, 1)
+            said = "there is no active job definition 'none' in us-east-1"
+            assert within(WAIT_SECONDS, lambda: said in burst.output())
+            assert future.cancel()
+
+
+def test_whatever_the_api_does_every_task_has_one_result(tmp_path: Path, aws: AwsEmulator) -> None:
+    aws.batch.times.listing = 0.5
+    aws.faults.add("SubmitJob", Throttle(), times=2)
+    aws.faults.add("SubmitJob", LoseReply(), times=1)
+    for operation in ("DescribeJobs", "ListJobs", "ListObjectsV2", "GetObject"):
+        aws.faults.add(operation, Throttle(), times=2)
+        aws.faults.add(operation, LoseReply(), times=1)
+        aws.faults.add(operation, Slow(0.3), times=1)
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws) as burst, Client(address) as client:
+        futures = [client.submit(nap, number) for number in range(8)]
+        assert values(futures) == list(range(8))
+        children = [int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)]
+        assert sum(children) == 8, "none was submitted twice"
+        assert "throttled by AWS Batch SubmitJob (TooManyRequestsException)" in burst.output()
+
+
+def test_a_manager_that_was_killed_and_started_again_ends_the_jobs_that_are_left_and_runs_their_tasks(
+    tmp_path: Path, aws: AwsEmulator
+) -> None:
+    gate = tmp_path / "gate"
+    with scheduler(tmp_path) as address, Client(address) as client:
+        with doomed_manager(tmp_path, address, aws) as first:
+            futures = [client.submit(wait_at_gate, number, str(gate)) for number in range(3)]
+            containers(aws, 3)
+            # Its agent, too: otherwise that would end its jobs itself.
+            agents = first.descendants()
+            first.process.kill()
+            for agent in agents:
+                agent.kill()
+            first.process.wait(WAIT_SECONDS)
+        assert len(aws.batch.alive()) == 3
+        left = set(unfinished(aws))
+        with manager(tmp_path, address, aws):
+            assert within(WAIT_SECONDS, lambda: left.isdisjoint(unfinished(aws)))
+            gate.touch()
+            assert values(futures) == [0, 1, 2]
+            ended = {job["jobId"]: job.get("statusReason") for job in jobs(aws)}
+            assert {ended[job_id] for job_id in left} == {"Stopped by scaler"}
+
+
+# -- mode worker
+
+
+def test_units_carry_as_many_workers_as_their_jobs_have_cpus(tmp_path: Path, aws: AwsEmulator) -> None:
+    definition = {
+        "jobDefinitionName": "definition",
+        "type": "container",
+        "platformCapabilities": ["FARGATE"],
+        "containerProperties": {
+            "image": "emulated",
+            "executionRoleArn": "arn:aws:iam::123456789012:role/execution",
+            "resourceRequirements": [{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "4096"}],
+        },
+    }
+    aws.batch.call("RegisterJobDefinition", definition)
+    flags = (*WORKERS, "10", "-mtc", "4")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
+        futures = [client.submit(nap, number, 0.2) for number in range(40)]
+        containers(aws, 2)
+        assert values(futures) == list(range(40))
+        assert sum(int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)) == 2
+
+
+def test_a_worker_that_dies_in_the_middle_of_work_loses_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
+    with (
+        scheduler(tmp_path) as address,
+        manager(tmp_path, address, aws, *WORKERS, "2") as burst,
+        Client(address) as client,
+    ):
+        futures = [client.submit(nap, number, 0.1) for number in range(40)]
+        containers(aws, 2)
+        assert futures[0].result(WAIT_SECONDS) == 0
+        aws.batch.kill_container(aws.batch.alive()[0], reason="OutOfMemoryError: killed due to memory usage")
+        assert values(futures) == list(range(40))
+        assert within(WAIT_SECONDS, lambda: "OutOfMemoryError: killed due to memory usage" in burst.output())
+
+
+def test_spot_notices_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
+    flags = (*WORKERS, "4")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
+        # None may run twice: what a notice costs shows at once.
+        futures = [client.submit_verbose(nap, (number, 0.2), retries=0) for number in range(50)]
+        containers(aws, 4)
+        assert futures[0].result(WAIT_SECONDS) == 0
+        for job_id in aws.batch.alive()[:2]:
+            aws.batch.spot_notice(job_id)
+        assert values(futures) == list(range(50))
+
+
+def test_a_manager_of_workers_that_was_killed_and_started_again_adopts_them(tmp_path: Path, aws: AwsEmulator) -> None:
+    flags = (*WORKERS, "2")
+    with scheduler(tmp_path) as address, Client(address) as client:
+        with doomed_manager(tmp_path, address, aws, *flags) as first:
+            futures = [client.submit(nap, number, 0.1) for number in range(60)]
+            containers(aws, 2)
+            first.process.kill()
+            first.process.wait(WAIT_SECONDS)
+        fleet = set(aws.batch.alive())
+        with manager(tmp_path, address, aws, *flags):
+            assert values(futures) == list(range(60))
+            started = {job["jobId"] for job in jobs(aws)}
+            assert started == {job_id.partition(":")[0] for job_id in fleet}, "it has started no others"
+
+
+def test_a_start_of_workers_whose_answer_is_lost_starts_none_twice(tmp_path: Path, aws: AwsEmulator) -> None:
+    aws.batch.times.listing = 0.5
+    aws.faults.add("SubmitJob", LoseReply(), times=1)
+    flags = (*WORKERS, "2")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
+        futures = [client.submit(nap, number, 0.1) for number in range(40)]
+        assert values(futures) == list(range(40))
+        assert sum(int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)) <= 2
+
+
+def test_why_workers_do_not_start_is_shown(tmp_path: Path, aws: AwsEmulator) -> None:
+    aws.batch.fail_starts(2, "CannotPullContainerError: pull image manifest: not found")
+    flags = (*WORKERS, "2")
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags) as burst, Client(address) as client:
+        future = client.submit(nap, 1)
+        said = r"unit \S+ ended after .* Task failed to start; CannotPullContainerError: pull image manifest: not found"
+        assert within(WAIT_SECONDS, lambda: re.search(said, burst.output()))
+        assert future.result(WAIT_SECONDS) == 1

@@ -1,0 +1,539 @@
+"""`scaler_worker_manager aws_hpc setup|show|teardown` against moto, which knows all the services it needs."""
+
+from __future__ import annotations
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws.calls import AwsClient, AwsError
+from scaler.worker_manager.aws.setup import Account, Resource, run
+from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
+from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
+from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
+from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
+from scaler.worker_manager.aws_hpc.setup import Network, compute_resources, job_definition
+from tests.engines.moto_rig import Cloud, moto_server, words
+
+CREATED = ["created"] * 4 + ["exists"] + ["created"] * 3
+IMAGE = "registry.example/worker:1"
+LOG_GROUP = "/scaler/scaler-job"
+EXECUTION, JOB, HOSTS = (f"scaler-job-us-east-1-{purpose}" for purpose in ("execution", "job", "hosts"))
+ROLE = "arn:aws:iam::123456789012:role/aws-service-role/batch.amazonaws.com/AWSServiceRoleForBatch"
+WHAT = ["bucket", "log group", "role", "role", "role", "compute environment", "job queue", "job definition"]
+SHOWN = ["bucket", "log group", "role", "role", "compute environment", "job queue", "job definition"]
+
+
+class HpcCloud(Cloud):
+    """An empty account, and the command in it."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        flags = {"--job-queue": "scaler-queue", "--job-definition": "scaler-job", "--s3-bucket": "our-calls"}
+        flags["--batch-image"] = IMAGE
+        super().__init__(endpoint_url, "aws_hpc", setup.provision, flags)
+
+    def definition(self) -> dict[str, Any]:
+        found = self.call("batch", "DescribeJobDefinitions", jobDefinitionName="scaler-job", status="ACTIVE")
+        definition: dict[str, Any] = max(found["jobDefinitions"], key=lambda each: int(each["revision"]))
+        return definition
+
+    def resources(self) -> dict[str, Any]:
+        [found] = self.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
+        resources: dict[str, Any] = found["computeResources"]
+        return resources
+
+    def policy(self, role: str) -> list[dict[str, Any]]:
+        document = self.call("iam", "GetRolePolicy", RoleName=role, PolicyName="scaler")["PolicyDocument"]
+        statements: list[dict[str, Any]] = document["Statement"]
+        return statements
+
+    def open_account(self) -> None:
+        # moto makes service-linked roles by names of its own; in a used account there is one.
+        trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+        path = "/aws-service-role/batch.amazonaws.com/"
+        self.call("iam", "CreateRole", RoleName="AWSServiceRoleForBatch", Path=path, AssumeRolePolicyDocument=trust)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with moto_server() as url:
+        yield url
+
+
+@pytest.fixture
+def cloud(server: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[HpcCloud]:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "testing")
+    monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
+    made = HpcCloud(server)
+    made.open_account()
+    yield made
+    made.close()
+    made.reset()
+
+
+def test_setup_makes_all_that_is_needed_once(cloud: HpcCloud) -> None:
+    lines = cloud.do("setup")
+    assert words(lines) == CREATED
+    assert all(what.startswith(kind) for (_, what), kind in zip(lines, WHAT, strict=True))
+    assert words(cloud.do("setup")) == ["exists"] * 8
+    shown = cloud.do("show")
+    assert words(shown) == ["exists"] * 7
+    assert all(what.startswith(kind) for (_, what), kind in zip(shown, SHOWN, strict=True))
+    assert cloud.definition()["revision"] == 1
+
+
+def test_what_is_made_fits_together(cloud: HpcCloud) -> None:
+    cloud.do("setup", "--batch-cpu", "2", "--batch-memory", "8", "--max-concurrent-jobs", "30")
+    made = cloud.definition()
+    container = made["containerProperties"]
+    assert made["platformCapabilities"] == ["FARGATE"]
+    roles = {name: cloud.call("iam", "GetRole", RoleName=name)["Role"]["Arn"] for name in (EXECUTION, JOB)}
+    assert (container["executionRoleArn"], container["jobRoleArn"]) == (roles[EXECUTION], roles[JOB])
+    assert {each["type"]: each["value"] for each in container["resourceRequirements"]} == {
+        "VCPU": "2",
+        "MEMORY": "8192",
+    }
+    assert container["logConfiguration"]["options"]["awslogs-group"] == LOG_GROUP
+    assert container["networkConfiguration"] == {"assignPublicIp": "ENABLED"}, "the default subnets are public"
+    resources = cloud.resources()
+    assert (resources["type"], resources["maxvCpus"]) == ("FARGATE", 60)
+    assert len(resources["subnets"]) > 1
+    assert len(resources["securityGroupIds"]) == 1
+    [queue] = cloud.call("batch", "DescribeJobQueues")["jobQueues"]
+    [order] = queue["computeEnvironmentOrder"]
+    assert order["computeEnvironment"].rpartition("/")[2] == "scaler-queue"
+
+
+def test_a_manager_finds_what_setup_made(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    service = BatchService(cloud.config())
+    service.check_queue()
+    definition = service.definition()
+    service.close()
+    assert isinstance(definition, Definition)
+    assert (definition.vcpus, definition.takes_module) == (1.0, True)
+
+
+def test_jobs_run_in_the_image_of_the_settings_and_install_nothing(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    container = cloud.definition()["containerProperties"]
+    assert (container["image"], container["command"]) == (IMAGE, ["python", "-P", "-m", "Ref::module"])
+    assert cloud.definition()["parameters"] == {"module": "scaler.worker_manager.aws_hpc.job"}
+    lines = cloud.do("setup", "--batch-image", "example.org/our/image:1")
+    assert lines[-1] == ("changed", "job definition scaler-job: image")
+
+
+def test_without_an_image_jobs_install_the_version_that_runs_here_from_the_bucket(cloud: HpcCloud) -> None:
+    bare: AwsHpcConfig = replace(cloud.config(), batch_image=None)
+    lines: list[str] = []
+    assert setup.provision(bare, "setup", False, lines.append) == 0
+    container = cloud.definition()["containerProperties"]
+    assert container["image"].startswith("public.ecr.aws/docker/library/python:3.")
+    assert (container["command"][:2], container["command"][-1]) == (["sh", "-c"], "Ref::module")
+    keys = [each["Key"] for each in cloud.call("s3", "ListObjectsV2", Bucket="our-calls")["Contents"]]
+    assert [key.rpartition("/")[2][:14] for key in keys] == ["requirements.t", "scaler_compute"]
+    resources = [each["Resource"] for each in cloud.policy(JOB)]
+    assert "arn:aws:s3:::our-calls/scaler-packages/scaler-job/*" in resources
+    on_hosts = setup.job_definition(replace(bare, batch_capacity="EC2"), "", "", {}, setup.Network((), (), False))
+    [volume] = on_hosts["containerProperties"]["volumes"]
+    assert volume["host"] == {"sourcePath": "/var/cache/scaler/scaler-job"}, "other definitions write elsewhere"
+    service = BatchService(bare)
+    assert service.definition().takes_module
+    service.close()
+    service = BatchService(replace(bare, worker_requirements=("numpy",)))
+    with pytest.raises(AwsError, match="does not install this version of scaler with these requirements"):
+        service.definition()
+    service.close()
+    assert set(words(cloud.do("teardown"))) == {"removed"}
+    assert words(cloud.do("show")) == ["missing"] * 7
+
+
+def test_a_definition_of_an_earlier_version_that_installs_by_name_is_refused(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    made = cloud.definition()
+    script = "pip install --quiet 'scaler[aws]==0.1.0' cloudpickle==3.1 && exec python -m \"$0\""
+    made["containerProperties"]["command"] = ["sh", "-c", script, "Ref::module"]
+    fields = {name: made[name] for name in ("jobDefinitionName", "type", "containerProperties", "platformCapabilities")}
+    cloud.call("batch", "RegisterJobDefinition", **fields)
+    service = BatchService(cloud.config())
+    with pytest.raises(AwsError, match=r"'scaler-job' installs scaler by its name, .* setup` makes one that does not"):
+        service.definition()
+    service.close()
+
+
+def test_the_bucket_is_closed_encrypted_and_forgets(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
+    assert set(access.values()) == {True}
+    [rule] = cloud.call("s3", "GetBucketLifecycleConfiguration", Bucket="our-calls")["Rules"]
+    assert (rule["Filter"], rule["Status"]) == ({"Prefix": "scaler-tasks/"}, "Enabled")
+    assert rule["Expiration"]["Days"] == 15
+    encryption = cloud.call("s3", "GetBucketEncryption", Bucket="our-calls")["ServerSideEncryptionConfiguration"]
+    assert encryption["Rules"][0]["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "AES256"}
+
+
+@pytest.mark.parametrize("interrupted_at", ["PutPublicAccessBlock", "PutRetentionPolicy"])
+def test_what_an_interrupted_setup_has_not_done_is_done_by_the_next(
+    cloud: HpcCloud, interrupted_at: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        call = AwsClient.call
+
+        def interrupted(self: AwsClient, operation: str, **parameters: Any) -> dict[str, Any]:
+            if operation == interrupted_at:
+                raise KeyboardInterrupt
+            return call(self, operation, **parameters)
+
+        patch.setattr(AwsClient, "call", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            cloud.do("setup")
+    assert words(cloud.do("setup")).count("changed") == 1
+    access = cloud.call("s3", "GetPublicAccessBlock", Bucket="our-calls")["PublicAccessBlockConfiguration"]
+    assert set(access.values()) == {True}
+    [group] = cloud.call("logs", "DescribeLogGroups")["logGroups"]
+    assert group["retentionInDays"] == 14
+    assert set(words(cloud.do("setup"))) == {"exists"}
+
+
+def test_another_prefix_is_given_an_expiry_too(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--s3-prefix", "elsewhere")
+    assert ("changed", "expiry of the bucket our-calls: 15 days below elsewhere/") in lines
+
+
+def test_roles_may_do_what_they_must_and_no_more(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    assert cloud.policy(JOB) == [
+        {
+            "Effect": "Allow",
+            "Action": "s3:GetObject",
+            "Resource": "arn:aws:s3:::our-calls/scaler-tasks/aws_hpc/*/calls/*",
+        },
+        {
+            "Effect": "Allow",
+            "Action": "s3:PutObject",
+            "Resource": "arn:aws:s3:::our-calls/scaler-tasks/aws_hpc/*/results/*",
+        },
+    ]
+    cloud.do("setup", "--object-storage-backend", "s3://bucket/prefix")
+    [*_, backend] = cloud.policy(JOB)
+    assert backend["Resource"] == "arn:aws:s3:::bucket/prefix/run-*"
+    [logs] = cloud.policy(EXECUTION)
+    assert logs["Action"] == ["logs:CreateLogStream", "logs:PutLogEvents"]
+    trust = cloud.call("iam", "GetRole", RoleName=JOB)["Role"]["AssumeRolePolicyDocument"]
+    assert json.dumps(trust).count("ecs-tasks.amazonaws.com") == 1
+
+
+def test_each_manager_has_a_job_definition_of_its_own_whose_role_reads_no_others(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    with pytest.raises(UsageError, match="job definition scaler-job belongs to the worker manager 'aws_hpc': choose"):
+        cloud.do("setup", "--worker-manager-id", "another")
+    assert set(words(cloud.do("setup"))) == {"exists"}
+    cloud.do("setup", "--worker-manager-id", "another", "--job-definition", "another-job")
+    [read, write] = cloud.policy("another-job-us-east-1-job")
+    assert read["Resource"] == "arn:aws:s3:::our-calls/scaler-tasks/another/*/calls/*"
+    assert write["Resource"] == "arn:aws:s3:::our-calls/scaler-tasks/another/*/results/*"
+
+
+def test_other_settings_change_what_is_there(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    lines = cloud.do("setup", "--max-concurrent-jobs", "7", "--batch-memory", "4")
+    assert ("changed", "compute environment scaler-queue: maxvCpus = 7") in lines
+    assert ("changed", "job definition scaler-job: resourceRequirements") in lines
+    sizes = {each["type"]: each["value"] for each in cloud.definition()["containerProperties"]["resourceRequirements"]}
+    assert sizes["MEMORY"] == "4096"
+    [kept] = [what for word, what in cloud.do("setup", "--batch-capacity", "FARGATE_SPOT") if word == "kept"]
+    assert "it is FARGATE: to have FARGATE_SPOT, run teardown first" in kept
+
+
+def test_the_role_of_batch_itself_is_made_in_a_new_account(cloud: HpcCloud) -> None:
+    cloud.call("iam", "DeleteRole", RoleName="AWSServiceRoleForBatch")
+    assert words(cloud.do("setup")) == ["created"] * 8
+    [made] = cloud.call("batch", "DescribeComputeEnvironments")["computeEnvironments"]
+    assert "/aws-service-role/batch.amazonaws.com/" in made["serviceRole"]
+
+
+def test_instances_have_a_role_and_cost_nothing_while_there_is_no_work(
+    cloud: HpcCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_IAM_LOAD_MANAGED_POLICIES", "true")
+    cloud.reset()
+    cloud.open_account()
+    lines = cloud.do("setup", "--batch-capacity", "SPOT")
+    assert sorted(words(lines)) == ["created"] * 9 + ["exists"]
+    resources = cloud.resources()
+    assert (resources["type"], resources["minvCpus"]) == ("SPOT", 0)
+    profile = cloud.call("iam", "GetInstanceProfile", InstanceProfileName=HOSTS)["InstanceProfile"]
+    assert resources["instanceRole"] == profile["Arn"]
+    assert [role["RoleName"] for role in profile["Roles"]] == [HOSTS]
+    assert cloud.definition()["platformCapabilities"] == ["EC2"]
+    trust = cloud.call("iam", "GetRole", RoleName=HOSTS)["Role"]["AssumeRolePolicyDocument"]
+    [statement] = trust["Statement"]
+    service = {"Service": "ec2.amazonaws.com"}
+    assert statement == {"Effect": "Allow", "Principal": service, "Action": "sts:AssumeRole"}, "it names no account"
+    statement["Condition"] = {"StringEquals": {"aws:SourceAccount": "123456789012"}}
+    cloud.call("iam", "UpdateAssumeRolePolicy", RoleName=HOSTS, PolicyDocument=json.dumps(trust))
+    lines = cloud.do("setup", "--batch-capacity", "SPOT")
+    assert [what for word, what in lines if word == "changed"] == [
+        f"trust of the role {HOSTS} for the instances that jobs run on"
+    ], "an earlier setup has made it so"
+    assert words(cloud.do("setup", "--batch-capacity", "SPOT")) == ["exists"] * 10
+    assert set(words(cloud.do("teardown"))) == {"removed"}
+    assert cloud.call("iam", "ListInstanceProfiles")["InstanceProfiles"] == []
+
+
+def test_capabilities_have_queues_and_definitions_of_their_own_size(cloud: HpcCloud) -> None:
+    names = {"job_queue": "arm-queue", "job_definition": "arm-job"}
+    arm = replace(cloud.config(), batch_cpu_architecture="ARM64", batch_cpu=4, batch_memory=16, **names)
+    network = Network(["subnet-1"], ["sg-1"], is_public=True)
+    container = job_definition(arm, "arn:e", "arn:j", {}, network)["containerProperties"]
+    assert container["runtimePlatform"] == {"cpuArchitecture": "ARM64", "operatingSystemFamily": "LINUX"}
+    names = {"job_queue": "gpu-queue", "job_definition": "gpu-job"}
+    size = {"batch_capacity": "SPOT", "batch_gpus": 1, "batch_instance_types": ("g5",), **names}
+    gpu = replace(cloud.config(), **size)
+    assert compute_resources(gpu, network, "arn:profile")["instanceTypes"] == ["g5"]
+    container = job_definition(gpu, "arn:e", "arn:j", {}, network)["containerProperties"]
+    assert {"type": "GPU", "value": "1"} in container["resourceRequirements"]
+    assert "runtimePlatform" not in container
+    with pytest.raises(ValueError, match=r"batch_gpus \(1\) needs batch_capacity EC2 or SPOT: Fargate has no GPUs"):
+        replace(gpu, batch_capacity="FARGATE")
+
+
+def test_a_dry_run_says_the_same_and_does_nothing(cloud: HpcCloud) -> None:
+    assert words(cloud.do("setup", "--dry-run")) == [word.replace("created", "would create") for word in CREATED]
+    assert words(cloud.do("show")) == ["missing"] * 7
+    cloud.do("setup")
+    assert set(words(cloud.do("teardown", "--dry-run"))) == {"would remove"}
+    assert words(cloud.do("show")) == ["exists"] * 7
+
+
+def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
+    lines = cloud.do("teardown")
+    assert words(lines) == ["removed"] * 7
+    assert [what.partition(" scaler")[0] for _, what in lines[:2]] == ["job queue", "compute environment"]
+    assert words(cloud.do("show")) == ["missing"] * 7
+    assert set(words(cloud.do("teardown"))) == {"missing"}
+
+
+def test_what_others_have_made_stays(cloud: HpcCloud) -> None:
+    cloud.call("s3", "CreateBucket", Bucket="our-calls")
+    trust = json.dumps({"Version": "2012-10-17", "Statement": []})
+    cloud.call("iam", "CreateRole", RoleName=JOB, AssumeRolePolicyDocument=trust)
+    lines = cloud.do("setup")
+    assert ("exists", "bucket our-calls (made by others, left as it is)") in lines
+    assert any(word == "note" and "removes old objects below scaler-tasks/" in what for word, what in lines)
+    kept = [what for word, what in cloud.do("teardown") if word == "kept"]
+    assert [what.partition(" (")[0] for what in kept] == [f"role {JOB}", "bucket our-calls"]
+    cloud.call("s3", "HeadBucket", Bucket="our-calls")
+
+
+def test_a_bucket_with_other_objects_is_kept_and_the_exit_code_says_so(cloud: HpcCloud) -> None:
+    cloud.do("setup")
+    cloud.call("s3", "PutObject", Bucket="our-calls", Key="thesis.pdf", Body=b"x")
+    lines = cloud.do("teardown", code=1)
+    assert lines[-1] == ("kept", "bucket our-calls (thesis.pdf is in it, and not below scaler-tasks/)")
+
+
+def test_a_region_without_a_default_vpc_needs_subnets(cloud: HpcCloud) -> None:
+    for subnet in cloud.call("ec2", "DescribeSubnets")["Subnets"]:
+        cloud.call("ec2", "DeleteSubnet", SubnetId=subnet["SubnetId"])
+    with pytest.raises(UsageError, match="there is no default VPC in us-east-1: give batch_subnets"):
+        cloud.do("setup")
+    vpc = cloud.call("ec2", "CreateVpc", CidrBlock="10.1.0.0/16")["Vpc"]["VpcId"]
+    subnet = cloud.call("ec2", "CreateSubnet", VpcId=vpc, CidrBlock="10.1.1.0/24")["Subnet"]["SubnetId"]
+    cloud.call("ec2", "ModifySubnetAttribute", SubnetId=subnet, MapPublicIpOnLaunch={"Value": False})
+    cloud.do("setup", "--batch-subnets", subnet)
+    assert cloud.resources()["subnets"] == [subnet]
+    network = cloud.definition()["containerProperties"]["networkConfiguration"]
+    assert network == {"assignPublicIp": "DISABLED"}, "it is a private subnet"
+
+
+def test_own_groups_are_used(cloud: HpcCloud) -> None:
+    vpc = cloud.call("ec2", "DescribeVpcs")["Vpcs"][0]["VpcId"]
+    group = cloud.call("ec2", "CreateSecurityGroup", GroupName="g", Description="d", VpcId=vpc)["GroupId"]
+    cloud.do("setup", "--batch-security-groups", group)
+    assert cloud.resources()["securityGroupIds"] == [group]
+
+
+def test_a_definition_by_its_revision_cannot_be_made(cloud: HpcCloud) -> None:
+    with pytest.raises(UsageError, match="job_definition = 'd:3' names a revision"):
+        cloud.do("setup", "--job-definition", "d:3")
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--batch-cpu", "3"), r"batch_cpu \(3\) on Fargate must be 1, 2, 4, 8 or 16"),
+        (("--batch-memory", "9"), r"batch_memory \(9\) with batch_cpu \(1\) must be from 2 to 8 GB in steps of 1"),
+    ],
+)
+def test_sizes_that_fargate_does_not_have_are_refused(cloud: HpcCloud, flags: tuple[str, ...], text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        cloud.told("setup", *flags)
+    cloud.told("setup", *flags, "--batch-capacity", "EC2")
+
+
+def test_moto_takes_what_the_managers_ask_for(cloud: HpcCloud) -> None:
+    data = json.dumps({"batch": {"use_docker": False}}).encode()
+    urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
+    cloud.do("setup")
+    config = cloud.config()
+    service = BatchService(config)
+    definition = service.definition()
+    jobs = {}
+    for number, size in enumerate((1, 3)):
+        request = submission(
+            config,
+            definition,
+            job_name(config, "5e", number),
+            "module",
+            {"SCALER_JOB": "{}"},
+            size=size,
+            repeat=size > 1,
+        )
+        jobs[size] = service.submit(request)
+        assert service.find(request["jobName"]) == jobs[size]
+    described = service.describe([jobs[1], jobs[3], f"{jobs[3]}:2", "unknown"])
+    assert set(described) == {jobs[1], jobs[3], f"{jobs[3]}:2"}
+    assert described[jobs[1]]["parameters"] == {"module": "module"}
+    assert counts_of(described[jobs[3]]).keys() <= {
+        "SUBMITTED",
+        "PENDING",
+        "RUNNABLE",
+        "STARTING",
+        "RUNNING",
+        "SUCCEEDED",
+    }
+    assert service.alive().keys() <= set(jobs.values())
+    service.terminate(jobs[3], "over")
+    service.close()
+
+
+# -- what moto does at once takes its time in the service
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        yield emulator
+
+
+class Environment:
+    """A compute environment and its queue."""
+
+    def __init__(self, aws: AwsEmulator, lines: list[str]) -> None:
+        self.config = HpcCloud(aws.endpoint_url).config()
+        self.account = Account(self.config, lines.append, dry_run=False)
+
+    def ensure(self, resources: dict[str, Any]) -> None:
+        run("setup", self._pair(resources), [])
+
+    def remove(self) -> bool:
+        environment, queue = self._pair({})
+        return queue.teardown() and environment.teardown()
+
+    def _pair(self, resources: dict[str, Any]) -> tuple[Resource, Resource]:
+        queue = QueueResource(self.account, "scaler-queue")
+        return EnvironmentResource(self.account, queue, lambda: resources, lambda: ROLE), queue
+
+
+def environment_of(aws: AwsEmulator, lines: list[str]) -> tuple[Environment, dict[str, Any], AwsClient]:
+    made = Environment(aws, lines)
+    network = Network(("subnet-1",), ("sg-1",), is_public=True)
+    return made, compute_resources(made.config, network, ""), AwsClient(made.config, "batch")
+
+
+def test_setup_waits_until_all_is_valid_and_teardown_until_all_is_gone(aws: AwsEmulator) -> None:
+    aws.batch.times.changing = 0.2
+    environment, resources, batch = environment_of(aws, [])
+    environment.ensure(resources)
+    [queue] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
+    [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    assert (queue["status"], made["status"]) == ("VALID", "VALID")
+    environment.ensure({**resources, "maxvCpus": 3})
+    [made] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    assert (made["status"], made["computeResources"]["maxvCpus"]) == ("VALID", 3)
+    assert environment.remove()
+    assert aws.batch.call("DescribeJobQueues", {})["jobQueues"] == []
+    assert aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"] == []
+    environment.account.close()
+    batch.close()
+
+
+def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
+    lines: list[str] = []
+    environment, resources, batch = environment_of(aws, lines)
+    environment.ensure(resources)
+    aws.batch.furnish("other", "scaler-job", command=["sleep", "60"])
+    aws.batch.stuck("scaler-queue")
+    job = {"jobName": "n", "jobQueue": "scaler-queue", "jobDefinition": "scaler-job"}
+    aws.batch.times.listing = 0.0
+    job_id = aws.batch.call("SubmitJob", job)["jobId"]
+    assert not environment.remove()
+    assert lines[-1] == "kept          job queue scaler-queue (it has jobs (1): stop their worker manager first)"
+    aws.batch.call("TerminateJob", {"jobId": job_id, "reason": "over"})
+    assert environment.remove()
+    environment.account.close()
+    batch.close()
+
+
+@pytest.mark.parametrize("verb", ["setup", "teardown"])
+@pytest.mark.parametrize("begun", ["create", "disable", "delete"])
+def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulator, begun: str, verb: str) -> None:
+    aws.batch.times.changing = 0.2
+    environment, resources, batch = environment_of(aws, [])
+    name = {"computeEnvironment": "scaler-queue"}
+    asked = {"computeEnvironmentName": "scaler-queue", "type": "MANAGED", "tags": {"scaler:managed": "true"}}
+    if begun == "create":
+        batch.call("CreateComputeEnvironment", **asked, computeResources=resources, serviceRole=ROLE)
+    else:
+        environment.ensure(resources)
+        batch.call("UpdateJobQueue", jobQueue="scaler-queue", state="DISABLED")
+        if begun == "delete":
+            aws.batch.wait_until(lambda: queues(aws)[0]["status"] == "VALID", 10.0)
+            batch.call("DeleteJobQueue", jobQueue="scaler-queue")
+            aws.batch.wait_until(lambda: not queues(aws), 10.0)
+            batch.call("UpdateComputeEnvironment", **name, state="DISABLED")
+            aws.batch.wait_until(lambda: environments(aws)[0]["status"] == "VALID", 10.0)
+            batch.call("DeleteComputeEnvironment", **name)
+    if verb == "setup":
+        environment.ensure(resources)
+        states = [(each["state"], each["status"]) for each in (*environments(aws), *queues(aws))]
+        assert states == [("ENABLED", "VALID")] * 2
+    else:
+        assert environment.remove()
+        assert (environments(aws), queues(aws)) == ([], [])
+    environment.account.close()
+    batch.close()
+
+
+def environments(aws: AwsEmulator) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = aws.batch.call("DescribeComputeEnvironments", {})["computeEnvironments"]
+    return found
+
+
+def queues(aws: AwsEmulator) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = aws.batch.call("DescribeJobQueues", {})["jobQueues"]
+    return found
+
+
+def test_what_does_not_become_valid_in_time_is_said(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("scaler.worker_manager.aws_hpc.environment.VALID_SECONDS", 0.1)
+    aws.batch.times.changing = 60.0
+    environment, resources, batch = environment_of(aws, [])
+    with pytest.raises(AwsError, match="the compute environment scaler-queue is not VALID: it is CREATING"):
+        environment.ensure(resources)
+    environment.account.close()
+    batch.close()

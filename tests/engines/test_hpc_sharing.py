@@ -1,0 +1,147 @@
+"""Objects that calls share, and results that only their own jobs can have written."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import ScalerError
+from scaler.protocol.messages import Outcome
+from scaler.testing.aws import AwsEmulator
+from scaler.testing.aws.service import ServiceCall
+from scaler.worker.executor import CallFailed
+from scaler.worker_manager.aws.calls import AwsClient
+from tests.engines.hpc_rig import BUCKET, WAIT_SECONDS, Rig, furnish, rig_of, settings
+from tests.waiting import within
+
+MB = 1_000_000
+
+
+class Traffic:
+    """Counts the bytes that were put into S3, and the reads of each object."""
+
+    def __init__(self, aws: AwsEmulator) -> None:
+        self.put_bytes = 0
+        self.reads: Counter[str] = Counter()
+        aws.on_request = self._note
+
+    def _note(self, _service: str, operation: str, call: ServiceCall) -> None:
+        if operation == "PutObject":
+            self.put_bytes += len(call.body)
+        if operation == "GetObject":
+            self.reads[call.path.rpartition("/calls/")[2].partition("/")[0]] += 1
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        furnish(emulator, environment={"SCALER_JOB_CACHE": str(tmp_path)})
+        yield emulator
+
+
+@pytest.fixture
+def s3(aws: AwsEmulator) -> Iterator[AwsClient]:
+    client = AwsClient(settings(aws), "s3")
+    yield client
+    client.close()
+
+
+def noise(size: int) -> bytes:
+    return random.Random(0).randbytes(size)
+
+
+def total(table: bytes, number: int) -> int:
+    return len(table) + number
+
+
+def test_what_40_tasks_share_is_uploaded_once(aws: AwsEmulator) -> None:
+    aws.batch.stuck("queue")
+    traffic = Traffic(aws)
+    with rig_of(aws) as rig:
+        rig.run(*(rig.call(partial(total, noise(8 * MB)), number) for number in range(40)))
+        assert traffic.put_bytes < 8.1 * MB
+        rig.run(*(rig.call(partial(total, noise(8 * MB)), number) for number in range(40)))
+        assert traffic.put_bytes < 8.2 * MB, "once per session"
+        assert sum("/shared/" in key for key in rig.aws.s3.keys(BUCKET)) == 1
+    assert not aws.s3.keys(BUCKET)
+
+
+def test_jobs_of_one_host_read_a_shared_object_once_and_again_when_its_file_is_not_what_it_should_be(
+    aws: AwsEmulator, tmp_path: Path
+) -> None:
+    traffic = Traffic(aws)
+    with rig_of(aws) as rig:
+        for number in range(3):
+            call = rig.call(partial(total, noise(2 * MB)), number)
+            rig.run(call)
+            assert rig.value(call) == 2 * MB + number
+            [kept] = tmp_path.iterdir()
+            if number == 1:
+                kept.write_bytes(b"something else")
+        assert kept.stat().st_size > 2 * MB
+        assert traffic.reads["shared"] == 2
+
+
+def test_objects_that_are_missing_are_uploaded_again_for_the_next_try(aws: AwsEmulator, s3: AwsClient) -> None:
+    with rig_of(aws) as rig:
+        first = rig.call(len, b"abc")
+        rig.run(first)
+        assert rig.value(first) == 3
+        [key] = [key for key in rig.aws.s3.keys(BUCKET) if key.endswith("/key")]
+        s3.call("DeleteObject", Bucket=BUCKET, Key=key)
+        lost = rig.call(len, b"")
+        rig.run(lost)
+        assert rig.failure(lost).outcome is Outcome.NOT_STARTED
+        again = rig.call(len, b"abcd")
+        rig.run(again)
+        assert rig.value(again) == 4
+
+
+def forge(rig: Rig, s3: AwsClient, name: str, data: bytes) -> CallFailed:
+    """Submit a call, write a result for it that is not its job's, and return what becomes of the call."""
+    call = rig.call(len, b"")
+    rig.run(call)
+    [key] = [key for key in rig.aws.s3.keys(BUCKET) if key.endswith("/key")]
+    s3.call("PutObject", Bucket=BUCKET, Key=key.replace("calls/key", f"results/{name}/0"), Body=data)
+    return rig.failure(call)
+
+
+def test_results_that_are_not_signed_for_their_place_are_refused_and_their_jobs_ended(
+    aws: AwsEmulator, s3: AwsClient
+) -> None:
+    taken: list[bytes] = []
+
+    def keep(_service: str, operation: str, call: ServiceCall) -> None:
+        if operation == "PutObject" and "/results/" in call.path:
+            taken.append(call.body)
+
+    aws.on_request = keep
+    with rig_of(aws) as rig:
+        true = rig.call(len, b"abc")
+        rig.run(true)
+        assert rig.value(true) == 3
+        aws.batch.stuck("queue")
+        for name, data in (("2", b"\0unsigned"), ("3", taken[0])):
+            failure = forge(rig, s3, name, data)
+            assert failure.outcome is Outcome.WORKER_LOST
+            assert "it is not signed with the key of this session" in failure.text
+        assert within(WAIT_SECONDS, lambda: len(rig.jobs("FAILED")) == 2), "their tasks run again"
+        assert within(WAIT_SECONDS, lambda: [key for key in rig.aws.s3.keys(BUCKET) if "/results/" in key] == [])
+
+
+def test_a_job_definition_of_another_manager_is_refused(aws: AwsEmulator) -> None:
+    described = aws.batch.call("DescribeJobDefinitions", {"jobDefinitionName": "definition"})["jobDefinitions"][0]
+    fields = {name: described[name] for name in ("jobDefinitionName", "type", "containerProperties")}
+    aws.batch.call("RegisterJobDefinition", {**fields, "tags": {"scaler:manager": "another"}})
+    with (
+        pytest.raises(ScalerError, match="was made for the worker manager 'another', whose objects its jobs read"),
+        rig_of(aws),
+    ):
+        pass

@@ -1,0 +1,233 @@
+"""The backend of mode worker: units that are jobs or children of arrays, whatever Batch answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
+from scaler.worker_manager import polled
+from scaler.worker_manager.aws.calls import AwsError
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
+from scaler.worker_manager.backend import BackendError, Unit
+from tests.engines.hpc_rig import settings
+from tests.waiting import within
+
+WAIT_SECONDS = 20.0
+NEVER_SECONDS = 1e9
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with AwsEmulator() as emulator:
+        for name, value in emulator.environment.items():
+            monkeypatch.setenv(name, value)
+        emulator.batch.furnish(command=["sh", "-c", "exec sleep 60", "Ref::module"])
+        yield emulator
+
+
+def backend_of(aws: AwsEmulator, **changes: Any) -> BatchBackend:
+    return BatchBackend(settings(aws, **{"mode": "worker", "heartbeat_interval_seconds": 0.01, **changes}))
+
+
+@pytest.fixture
+def backend(aws: AwsEmulator) -> Iterator[BatchBackend]:
+    made = backend_of(aws)
+    yield made
+    made.close()
+
+
+def alive(units: list[Unit]) -> set[str]:
+    return {unit.unit_id for unit in units if unit.state in (UnitState.PENDING, UnitState.RUNNING)}
+
+
+def sizes(aws: AwsEmulator) -> list[int]:
+    filters = [{"name": "JOB_NAME", "values": ["*"]}]
+    found = aws.batch.call("ListJobs", {"jobQueue": "queue", "filters": filters})["jobSummaryList"]
+    return [int((job.get("arrayProperties") or {}).get("size", 1)) for job in found]
+
+
+def test_one_unit_is_a_plain_job_and_several_are_an_array(aws: AwsEmulator, backend: BatchBackend) -> None:
+    [single] = backend.start(1)
+    array = backend.start(3)
+    assert ":" not in single
+    assert [unit_id.partition(":")[2] for unit_id in array] == ["0", "1", "2"]
+    assert within(WAIT_SECONDS, lambda: sorted(sizes(aws)) == [1, 3])
+    assert {unit.unit_id for unit in backend.list()} == {single, *array}
+
+
+@pytest.mark.parametrize(
+    ("changes", "slots", "units"),
+    [
+        ({}, 1, 100),
+        ({"max_concurrent_jobs": 7}, 1, 7),
+        ({"max_task_concurrency": 5}, 1, 5),
+        ({"max_task_concurrency": 5, "job_definition": "wide"}, 4, 2),
+        ({"max_task_concurrency": 500, "job_definition": "wide", "max_concurrent_jobs": 3}, 4, 3),
+    ],
+)
+def test_units_have_as_many_slots_as_their_jobs_have_cpus(
+    aws: AwsEmulator, changes: dict[str, Any], slots: int, units: int
+) -> None:
+    requirements = [{"type": "VCPU", "value": "4"}, {"type": "MEMORY", "value": "8192"}]
+    container = {"image": "i", "executionRoleArn": "arn:aws:iam::1:role/r", "resourceRequirements": requirements}
+    definition = {"jobDefinitionName": "wide", "type": "container", "platformCapabilities": ["FARGATE"]}
+    aws.batch.call("RegisterJobDefinition", {**definition, "containerProperties": container})
+    backend = backend_of(aws, **changes)
+    capacity = backend.capacity
+    assert (capacity.unit_slots, capacity.max_units, capacity.max_slots) == (slots, units, slots * units)
+    backend.close()
+
+
+def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, backend: BatchBackend) -> None:
+    aws.batch.times.listing = NEVER_SECONDS
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError, match=r"the connection at http://127.0.0.1:\d+ ended without an answer"):
+        backend.start(2)
+    with pytest.raises(BackendError, match="AWS Batch did not answer SubmitJob: looking whether the jobs are there"):
+        backend.start(2)
+    aws.batch.times.listing = 0.0
+    assert len(backend.start(2)) == 2
+    assert sizes(aws) == [2]
+    assert aws.faults.calls()["SubmitJob"] == 1
+
+
+def test_a_start_that_never_arrived_is_made_after_a_while(
+    aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
+    aws.faults.add("SubmitJob", Error("ServerException", "Service Unavailable", 503))
+    with pytest.raises(BackendError, match="AWS Batch SubmitJob fails at the service's side"):
+        backend.start(2)
+    assert len(backend.start(2)) == 2
+    assert within(WAIT_SECONDS, lambda: sizes(aws) == [2])
+
+
+def test_a_manager_that_ends_in_doubt_stops_what_it_has_started(aws: AwsEmulator) -> None:
+    backend = backend_of(aws)
+    aws.batch.times.listing = 0.0
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError):
+        backend.start(2)
+    assert within(WAIT_SECONDS, lambda: len(aws.batch.alive()) == 2)
+    backend.close()
+    assert within(WAIT_SECONDS, lambda: not aws.batch.alive())
+
+
+def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: AwsEmulator) -> None:
+    first, other = backend_of(aws), backend_of(aws, worker_manager_id="other")
+    started = {*first.start(2), *first.start(1)}
+    other.start(1)
+    assert within(WAIT_SECONDS, lambda: len(aws.batch.alive()) == 4)
+    first.close()
+    second = backend_of(aws)
+    assert alive(second.list()) == started
+    second.stop(sorted(started))
+    assert within(WAIT_SECONDS, lambda: not alive(second.list()) and len(aws.batch.alive()) == 1)
+    for backend in (second, other):
+        backend.close()
+
+
+def test_a_second_manager_adopts_also_what_batch_lists_late(aws: AwsEmulator) -> None:
+    aws.batch.times.listing = NEVER_SECONDS
+    first = backend_of(aws)
+    started = {*first.start(2), *first.start(1)}
+    first.close()
+    second = backend_of(aws)
+    assert second.list() == []
+    aws.batch.times.listing = 0.0
+    assert within(WAIT_SECONDS, lambda: alive(second.list()) == started)
+    second.stop(sorted(started))
+    assert within(WAIT_SECONDS, lambda: not alive(second.list()) and not aws.batch.alive())
+    second.close()
+
+
+def test_a_start_that_was_given_up_and_is_listed_later_is_a_unit_all_the_same(
+    aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_backend, "UNANSWERED_SECONDS", 0.0)
+    aws.batch.times.listing = NEVER_SECONDS
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError):
+        backend.start(2)
+    started = backend.start(1)
+    aws.batch.times.listing = 0.0
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 3)
+    backend.stop(sorted(alive(backend.list()) - set(started)))
+    assert within(WAIT_SECONDS, lambda: alive(backend.list()) == set(started))
+
+
+def test_what_an_unanswered_start_has_started_counts_once_when_it_was_listed_meanwhile(
+    aws: AwsEmulator, backend: BatchBackend
+) -> None:
+    aws.batch.times.listing = 0.0
+    aws.faults.add("SubmitJob", LoseReply())
+    with pytest.raises(BackendError):
+        backend.start(2)
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 2)
+    assert len(backend.start(3)) == 3
+    assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 5)
+
+
+def test_what_ended_before_a_manager_began_is_none_of_its_news(aws: AwsEmulator) -> None:
+    first = backend_of(aws)
+    units = first.start(2)
+    assert within(WAIT_SECONDS, lambda: len(aws.batch.alive()) == 2)
+    aws.batch.kill_container(units[0])
+    assert within(WAIT_SECONDS, lambda: aws.batch.state(units[0]) == "FAILED")
+    first.close()
+    second = backend_of(aws)
+    assert {unit.unit_id for unit in second.list()} == {units[1]}
+    second.stop(units)
+    second.close()
+
+
+def test_a_stop_goes_on_while_batch_is_busy(aws: AwsEmulator, backend: BatchBackend) -> None:
+    units = backend.start(2)
+    aws.faults.add("TerminateJob", Throttle(), times=6)
+    backend.stop(units)
+    assert within(WAIT_SECONDS, lambda: not alive(backend.list()))
+
+
+def test_what_cannot_be_stopped_is_said_with_the_command_that_does(
+    aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(polled, "STOP_RETRY_SECONDS", 0.3)
+    backend = backend_of(aws)
+    [unit_id] = backend.start(1)
+    aws.faults.add("TerminateJob", Error("AccessDeniedException", "no", 403), times=None)
+    with pytest.raises(AwsError, match="not allowed to call AWS Batch TerminateJob"):
+        backend.stop([unit_id])
+    with caplog.at_level(logging.ERROR):
+        backend.close()
+    assert f"these jobs may be left: {unit_id}; end each with `aws batch terminate-job" in caplog.text
+
+
+def test_units_that_wait_say_why(aws: AwsEmulator, backend: BatchBackend) -> None:
+    aws.batch.stuck("queue", "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left")
+    backend.start(1)
+    said = "RUNNABLE: CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - none left"
+    assert within(WAIT_SECONDS, lambda: [unit.reason for unit in backend.list()] == [said])
+
+
+def test_what_is_missing_is_said_at_the_start(aws: AwsEmulator) -> None:
+    with pytest.raises(AwsError, match="there is no active job definition 'none' in us-east-1"):
+        backend_of(aws, job_definition="none")
+    with pytest.raises(UsageError, match=r"the workers' configuration takes .* characters, and AWS allows 8,192"):
+        backend_of(aws, per_worker_capabilities={f"capability-{number}": 1.0 for number in range(400)})
+
+
+def test_an_address_that_jobs_cannot_reach_is_warned_of(
+    aws: AwsEmulator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend_of(aws).close()
+    assert "cannot reach" not in caplog.text
+    # boto3 finds the emulator by AWS_ENDPOINT_URL too.
+    backend_of(aws, aws_endpoint_url=None).close()
+    assert "workers on AWS Batch cannot reach the scheduler at tcp://127.0.0.1:1" in caplog.text

@@ -1,0 +1,513 @@
+"""Pods as units: on the stand-in, and on a real cluster where KUBECONFIG names one."""
+
+from __future__ import annotations
+
+import base64
+import select
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scaler.errors import UsageError
+from scaler.protocol.messages import UnitState
+from scaler.security.credential import load_credential
+from scaler.security.directory import KeysDirectory
+from scaler.security.private_files import write_private
+from scaler.testing.kubernetes import ClusterNode, Error, KubernetesEmulator, LoseReply, Throttle
+from scaler.worker_manager.backend import BackendError, Unit
+from scaler.worker_manager.kubernetes import backend as backend_module
+from scaler.worker_manager.kubernetes import pods
+from scaler.worker_manager.kubernetes.backend import KubernetesBackend
+from tests.engines.kubernetes_rig import (
+    FAILS,
+    STUBBORN,
+    Site,
+    StandInSite,
+    backend_of,
+    open_site,
+    states,
+    until,
+)
+from tests.waiting import until as eventually
+
+BOTH_ATTEMPTS = 2
+"""A request is made twice before its failure is the backend's."""
+
+
+@pytest.fixture(params=["stand-in", "cluster"])
+def site(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    with open_site(request.param, tmp_path, monkeypatch) as found:
+        yield found
+
+
+@pytest.fixture
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInSite]:
+    with open_site("stand-in", tmp_path, monkeypatch) as found:
+        assert isinstance(found, StandInSite)
+        yield found
+
+
+@pytest.fixture
+def emulator(standin: StandInSite) -> KubernetesEmulator:
+    return standin.emulator
+
+
+def runs(units: list[Unit]) -> bool:
+    return states(units) == ["running"]
+
+
+def has_ended(units: list[Unit]) -> bool:
+    return bool(units) and all(unit.state in (UnitState.STOPPED, UnitState.FAILED) for unit in units)
+
+
+def ended_reason(site: Site, backend: KubernetesBackend) -> tuple[str, str]:
+    [unit] = until(site, backend, has_ended)
+    return unit.state.value, unit.reason
+
+
+# -- on every cluster
+
+
+def test_pods_run_end_in_order_when_they_are_stopped_and_leave_nothing(site: Site) -> None:
+    with backend_of(site) as backend:
+        first, second = backend.start(2)
+        until(site, backend, lambda units: states(units) == ["running", "running"])
+        backend.stop([first])
+        units = until(site, backend, lambda units: sorted(states(units)) == ["running", "stopped"])
+        assert {unit.unit_id: unit.reason for unit in units} == {first: "stopped", second: ""}
+        backend.stop([second])
+        until(site, backend, lambda units: states(units) == ["stopped", "stopped"])
+        eventually(lambda: backend.list() and not site.objects("pods"), site.wait_seconds)
+
+
+def test_a_later_manager_of_the_same_name_adopts_the_pods_and_another_does_not(site: Site) -> None:
+    with backend_of(site) as backend:
+        started = backend.start(2)
+        until(site, backend, lambda units: states(units) == ["running", "running"])
+    with backend_of(site, worker_manager_id="other") as other:
+        assert other.list() == []
+    with backend_of(site) as later:
+        assert {unit.unit_id for unit in later.list()} == set(started)
+        later.stop(started)
+        until(site, later, has_ended)
+
+
+def test_a_pod_that_an_earlier_manager_has_stopped_ends_in_order_for_a_later_one(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", STUBBORN)
+    with backend_of(site, k8s_stop_seconds=1) as backend:
+        [name] = backend.start(1)
+        until(site, backend, runs)
+        backend.stop([name])
+    with backend_of(site) as later:
+        assert states(later.list()) == ["stopping"]
+        assert ended_reason(site, later) == ("stopped", "stopped")
+
+
+def test_a_pod_that_fails_says_its_exit_code_and_the_last_line_of_its_log(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", FAILS)
+    with backend_of(site) as backend:
+        backend.start(1)
+        assert ended_reason(site, backend) == ("failed", "exit code 3; no scheduler there")
+
+
+def test_a_pod_that_no_node_takes_waits_with_the_reason_of_the_scheduler(site: Site) -> None:
+    with backend_of(site, k8s_node_selector=("scaler/nowhere=yes",)) as backend:
+        backend.start(1)
+        [unit] = until(site, backend, lambda units: states(units) == ["waiting"])
+        assert unit.reason.startswith("Unschedulable: 0/")
+        assert "node affinity/selector" in unit.reason
+        backend.stop([unit.unit_id])
+        assert ended_reason(site, backend) == ("stopped", "stopped")
+
+
+def test_an_image_that_cannot_be_pulled_is_the_reason_of_a_pod_that_does_not_start(site: Site) -> None:
+    site.refuse_image("example.invalid/scaler-worker:1")
+    with backend_of(site, k8s_image="example.invalid/scaler-worker:1") as backend:
+        backend.start(1)
+        [unit] = until(site, backend, lambda units: units[0].reason.startswith("ImagePullBackOff: "))
+        assert unit.state is UnitState.PENDING
+        backend.stop([unit.unit_id])
+        until(site, backend, has_ended)
+
+
+def test_a_quota_is_the_reason_why_no_more_pods_start(site: Site) -> None:
+    site.set_quota({"pods": "1"})
+    with backend_of(site) as backend:
+        with pytest.raises(BackendError, match=r"quota in the namespace .*: exceeded quota: ") as first:
+            backend.start(2)
+        assert len(first.value.started) == 1
+        assert "used" not in str(first.value), "what others use changes, and would make every text another one"
+        with pytest.raises(BackendError) as second:
+            backend.start(1)
+        assert str(second.value) == str(first.value), "equal texts count as the same failure"
+        backend.stop(first.value.started)
+        until(site, backend, has_ended)
+
+
+def test_a_pod_that_another_user_deletes_has_failed(site: Site) -> None:
+    with backend_of(site) as backend:
+        [name] = backend.start(1)
+        until(site, backend, runs)
+        site.delete_pod(name)
+        [unit] = until(site, backend, has_ended)
+        assert unit.state in (UnitState.STOPPED, UnitState.FAILED), "its worker may have exited with code 0"
+
+
+def test_a_pod_that_runs_out_of_memory_says_so(site: Site) -> None:
+    with backend_of(site, k8s_memory="32Mi") as backend:
+        site.exhaust_memory(backend)
+        assert ended_reason(site, backend) == ("failed", "OOMKilled; exit code 137 (SIGKILL)")
+
+
+def test_a_pod_that_does_not_end_at_sigterm_is_killed_after_its_grace(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", STUBBORN)
+    with backend_of(site, k8s_stop_seconds=1) as backend:
+        [name] = backend.start(1)
+        until(site, backend, runs)
+        backend.stop([name])
+        assert states(backend.list()) == ["stopping"]
+        assert ended_reason(site, backend) == ("stopped", "stopped")
+
+
+def test_the_credential_of_the_workers_is_in_a_secret_for_as_long_as_there_are_pods(site: Site, tmp_path: Path) -> None:
+    path = tmp_path / "manager.credentials"
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    write_private(path, keys.add("manager", "manager").to_text(), replace=True)
+    secret = load_credential(path).for_units().keys.secret
+    with backend_of(site, credentials=str(path)) as backend:
+        [name] = backend.start(1)
+        [found] = site.objects("secrets")
+        assert secret in base64.b64decode(found["data"]["credential"]).decode()
+        [pod] = site.objects("pods")
+        assert secret not in repr(pod)
+        [variable] = [each for each in pod["spec"]["containers"][0]["env"] if each["name"] == "SCALER_CREDENTIAL"]
+        assert variable["valueFrom"]["secretKeyRef"]["name"] == found["metadata"]["name"]
+        until(site, backend, runs)
+    assert site.objects("secrets"), "pods that outlive their manager may still need it"
+    with backend_of(site, credentials=str(path)) as later:
+        later.list()
+        later.stop([name])
+    assert site.objects("secrets") == []
+
+
+def test_a_credential_that_has_no_units_is_the_reason_why_none_start(standin: StandInSite, tmp_path: Path) -> None:
+    path = tmp_path / "client.credentials"
+    keys = KeysDirectory.create(tmp_path / "keys", "test")
+    write_private(path, keys.add("ann", "client").to_text(), replace=True)
+    with (
+        backend_of(standin, credentials=str(path)) as backend,
+        pytest.raises(BackendError, match="has the role client: only a manager has units"),
+    ):
+        backend.start(1)
+
+
+# -- requests that fail
+
+
+def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    emulator.faults.add("create pods", LoseReply(), times=BOTH_ATTEMPTS)
+    with backend_of(standin) as backend:
+        with pytest.raises(BackendError, match="cannot create pods: the API of the cluster does not answer"):
+            backend.start(1)
+        [pod] = emulator.pods()
+        assert backend.start(1) == [pod]
+        until(standin, backend, runs)
+        assert emulator.pods() == [pod]
+
+
+def test_a_pod_that_was_not_created_and_not_answered_is_asked_for_by_the_same_name(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    emulator.faults.add("create pods", Error("InternalError", "etcdserver: request timed out", 500))
+    with backend_of(standin) as backend:
+        with pytest.raises(BackendError, match=r"cannot create pods: the API of the cluster fails \(500\)"):
+            backend.start(1)
+        assert emulator.pods() == []
+        assert backend.start(3) == emulator.pods() or len(emulator.pods()) == 3
+
+
+def test_a_pod_whose_unanswered_creation_shows_in_the_list_is_a_unit_and_no_other_start_returns_it(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    emulator.faults.add("create pods", LoseReply(), times=BOTH_ATTEMPTS)
+    with backend_of(standin) as backend:
+        backend.list()
+        with pytest.raises(BackendError):
+            backend.start(1)
+        [unit] = until(standin, backend, runs)
+        [other] = backend.start(1)
+        assert other != unit.unit_id
+
+
+def test_pods_created_at_the_same_time_under_a_quota_conflict_and_are_tried_again(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    conflict = Error("Conflict", "Operation cannot be fulfilled on resourcequotas: the object has been modified", 409)
+    emulator.faults.add("create pods", conflict, times=3)
+    with backend_of(standin) as backend:
+        assert len(backend.start(2)) == 2
+
+
+@pytest.mark.parametrize(
+    ("fault", "text"),
+    [
+        (
+            Error("Forbidden", 'pods is forbidden: User "ann" cannot create', 403),
+            r"not allowed to create pods .*\(403\)",
+        ),
+        (Throttle(), r"the API of the cluster is busy \(429\)"),
+        (
+            Error("Invalid", 'Pod "m-1" is invalid: spec', 422),
+            r"cannot create pods in .* \(422 Invalid\): invalid: spec",
+        ),
+    ],
+)
+def test_a_refusal_is_the_text_of_the_error(
+    fault: Error | Throttle, text: str, standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    emulator.faults.add("create pods", fault)
+    with backend_of(standin) as backend:
+        with pytest.raises(BackendError, match=text):
+            backend.start(1)
+        assert len(backend.start(1)) == 1
+
+
+def test_while_the_api_is_away_the_list_fails_with_the_reason_and_then_shows_what_has_happened(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        first, second = backend.start(2)
+        until(standin, backend, lambda units: states(units) == ["running", "running"])
+        emulator.is_away = True
+        emulator.cut_watches()
+        eventually(lambda: fails(backend, "cannot list pods: the API of the cluster does not answer"))
+        emulator.kill_container(first)
+        emulator.is_away = False
+        eventually(lambda: not fails(backend, ""))
+        units = until(standin, backend, lambda units: sorted(states(units)) == ["failed", "running"])
+        assert {unit.unit_id: unit.reason for unit in units} == {first: "exit code 137 (SIGKILL)", second: ""}
+
+
+def test_credentials_that_have_expired_are_read_again_from_the_file(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        backend.start(1)
+        emulator.token = "another"
+        emulator.cut_watches()
+        eventually(lambda: fails(backend, "the cluster does not know these credentials (401)"))
+        emulator.kubeconfig(Path(standin.config().k8s_kubeconfig or ""))
+        eventually(lambda: not fails(backend, ""))
+        until(standin, backend, runs)
+
+
+def fails(backend: KubernetesBackend, text: str) -> bool:
+    try:
+        backend.list()
+    except BackendError as error:
+        return text in str(error)
+    return False
+
+
+def test_where_the_cluster_is_must_be_known(standin: StandInSite, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"it is unknown where the cluster is .*missing"):
+        KubernetesBackend(standin.config(k8s_kubeconfig=str(tmp_path / "missing")))
+    with pytest.raises(UsageError, match="k8s_context = 'other'"):
+        KubernetesBackend(standin.config(k8s_context="other"))
+    with pytest.raises(UsageError, match=r"k8s_image is missing: .* docker build -f docker/worker.Dockerfile"):
+        KubernetesBackend(standin.config(k8s_image=None))
+
+
+# -- watches
+
+
+def test_a_watch_that_is_cut_or_too_old_misses_nothing(standin: StandInSite, emulator: KubernetesEmulator) -> None:
+    with backend_of(standin) as backend:
+        first, second, third = backend.start(3)
+        until(standin, backend, lambda units: states(units) == ["running"] * 3)
+        emulator.cut_watches()
+        emulator.kill_container(first)
+        until(standin, backend, lambda units: states(units).count("failed") == 1)
+        lists = emulator.faults.calls()["list pods"]
+        with emulator.held():
+            emulator.delete("pods", second)
+            emulator.compact()
+        until(standin, backend, lambda units: states(units).count("running") == 1)
+        assert emulator.faults.calls()["list pods"] > lists, "after 410 it lists again"
+        emulator.faults.add("watch pods", Error("Expired", "too old resource version", 410))
+        emulator.cut_watches()
+        emulator.kill_container(third)
+        until(standin, backend, has_ended)
+
+
+def test_the_descriptor_is_readable_when_a_pod_has_changed_and_not_before(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        until(standin, backend, runs)
+        assert select.select([backend.fileno() or 0], [], [], 0)[0] == []
+        emulator.kill_container(name)
+        assert select.select([backend.fileno() or 0], [], [], standin.wait_seconds)[0]
+        assert has_ended(backend.list())
+
+
+def test_a_watch_that_ends_in_order_is_opened_again_without_a_list(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    emulator.times.watch = 0.1
+    with backend_of(standin) as backend:
+        backend.start(1)
+        until(standin, backend, runs)
+        eventually(lambda: emulator.faults.calls()["watch pods"] > 3)
+        emulator.kill_container(emulator.pods()[0])
+        until(standin, backend, has_ended)
+        assert emulator.faults.calls()["list pods"] == 1
+
+
+def test_many_pods_are_listed_in_pages(
+    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scaler.worker_manager.kubernetes.calls.PAGE_OBJECTS", 2)
+    emulator.times.scheduling = 1000.0
+    with backend_of(standin, max_task_concurrency=-1) as backend:
+        started = backend.start(5)
+    before = emulator.faults.calls()["list pods"]
+    with backend_of(standin, max_task_concurrency=-1) as later:
+        assert {unit.unit_id for unit in later.list()} == set(started)
+    assert emulator.faults.calls()["list pods"] - before == 3
+
+
+# -- what happens to pods
+
+
+def test_an_evicted_pod_says_why(standin: StandInSite, emulator: KubernetesEmulator) -> None:
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        until(standin, backend, runs)
+        emulator.evict(name)
+        state, reason = ended_reason(standin, backend)
+        assert (state, reason.partition(";")[0]) == ("failed", "Evicted: The node was low on resource: memory")
+
+
+def test_a_pod_that_is_taken_away_has_failed_although_its_worker_ended_in_order(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        until(standin, backend, runs)
+        emulator.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")
+        text = "EvictionByEvictionAPI: Eviction API: evicting; exit code 0"
+        assert ended_reason(standin, backend) == ("failed", text)
+
+
+def test_the_pods_of_a_lost_node_are_given_up_and_removed(
+    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "LOST_SECONDS", 0.1)
+    with backend_of(standin, k8s_stop_seconds=0) as backend:
+        backend.start(1)
+        until(standin, backend, runs)
+        emulator.lose_node("node-1")
+        assert ended_reason(standin, backend) == ("failed", "NodeLost: the node node-1 does not answer")
+        eventually(lambda: backend.list() and not emulator.pods())
+
+
+def test_a_pod_whose_container_cannot_start_is_given_up_after_a_while(
+    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "BLOCKED_SECONDS", 0.2)
+    standin.refuse_image("emulated")
+    with backend_of(standin) as backend:
+        backend.start(1)
+        state, reason = ended_reason(standin, backend)
+        assert (state, reason) == ("failed", 'ImagePullBackOff: Back-off pulling image "emulated"')
+        eventually(lambda: backend.list() and not emulator.pods())
+
+
+def test_a_pod_that_does_not_start_and_does_not_say_why_has_its_last_warning_as_the_reason(
+    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend_module, "SILENT_SECONDS", 0.1)
+    emulator.times.pull = 1000.0
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        about = {"kind": "Pod", "name": name}
+        for number, text in enumerate(("old", 'secret "data" not found')):
+            at = f"2026-01-01T00:00:0{number}Z"
+            event = {"type": "Warning", "involvedObject": about, "reason": "FailedMount", "message": text}
+            emulator.create("events", f"event-{9 - number}", lastTimestamp=at, **event)
+        [unit] = until(standin, backend, lambda units: bool(units[0].reason))
+        assert (unit.state.value, unit.reason) == ("pending", 'FailedMount: secret "data" not found')
+
+
+def test_a_failed_pod_stays_for_its_log_and_is_removed_when_its_unit_is_not_shown_any_more(
+    standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pods, "WORKER_COMMAND", FAILS)
+    with backend_of(standin) as backend:
+        backend.start(1)
+        until(standin, backend, has_ended)
+        backend.list()
+        assert len(emulator.pods("Failed")) == 1
+        monkeypatch.setattr(backend_module, "ENDED_SHOWN_SECONDS", 0.0)
+        backend.start(1)
+        until(standin, backend, lambda units: states(units) == ["failed", "failed"])
+        eventually(lambda: backend.list() and len(emulator.pods()) == 1)
+    assert emulator.pods() == [], "none stays behind the manager"
+
+
+def test_a_pod_that_had_ended_before_the_manager_began_is_no_failure_and_is_removed(
+    standin: StandInSite, emulator: KubernetesEmulator
+) -> None:
+    with backend_of(standin) as backend:
+        [name] = backend.start(1)
+        until(standin, backend, runs)
+    emulator.kill_container(name, signal.SIGTERM)
+    eventually(lambda: emulator.pods("Succeeded"))
+    with backend_of(standin) as later:
+        assert later.list() == []
+        eventually(lambda: later.list() == [] and not emulator.pods())
+
+
+def test_pods_wait_until_a_node_has_room(standin: StandInSite, emulator: KubernetesEmulator) -> None:
+    emulator.nodes["node-1"] = ClusterNode("node-1", {"cpu": 1.0, "memory": 2.0**40})
+    with backend_of(standin, k8s_cpu=1.0) as backend:
+        backend.start(2)
+        units = until(standin, backend, lambda units: sorted(states(units)) == ["running", "waiting"])
+        [waiting] = [unit for unit in units if unit.state is UnitState.WAITING]
+        assert waiting.reason == "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"
+        backend.stop([unit.unit_id for unit in units if unit is not waiting])
+        until(standin, backend, lambda units: sorted(states(units)) == ["running", "stopped"])
+
+
+def test_a_deadline_of_the_template_is_the_rest_of_the_units_time(standin: StandInSite, tmp_path: Path) -> None:
+    template = tmp_path / "pod.yaml"
+    template.write_text("spec: {activeDeadlineSeconds: 1000}")
+    with backend_of(standin, k8s_pod_template=str(template)) as backend:
+        backend.start(1)
+        [unit] = until(standin, backend, runs)
+        assert 900 < unit.remaining_seconds <= 1000
+
+
+def test_the_end_of_a_manager_takes_seconds_also_when_the_api_does_not_answer(
+    standin: StandInSite, emulator: KubernetesEmulator, caplog: pytest.LogCaptureFixture
+) -> None:
+    with backend_of(standin) as backend:
+        backend.start(1)
+        until(standin, backend, runs)
+        emulator.is_away = True
+        emulator.cut_watches()
+        eventually(lambda: fails(backend, "does not answer"))
+    assert "pods or a secret may be left: cannot list pods" in caplog.text
+    assert "kubectl --namespace default delete pods,secrets --selector scaler/owner=" in caplog.text

@@ -1,0 +1,192 @@
+"""Settings of the worker managers on AWS, by what ECS, AWS Batch and S3 are asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from scaler.cli import run_command
+from scaler.errors import ScalerError
+from scaler.testing.aws import AwsEmulator
+from scaler.worker_manager.aws.calls import AwsClient
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
+from scaler.worker_manager.aws_hpc.executor import BatchExecutor
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
+from tests.engines.clouds_rig import account, ecs_client, ecs_config, hpc_config
+from tests.engines.hpc_rig import rig_of
+from tests.waiting import within
+
+WAIT_SECONDS = 15.0
+LARGE_BYTES = 100_000
+"""More than the request of a job has room for."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with account(monkeypatch) as emulator:
+        yield emulator
+
+
+class Recorder:
+    """Calls to ECS, and what was asked."""
+
+    def __init__(self, client: AwsClient) -> None:
+        self._client = client
+        self.asked: dict[str, dict[str, Any]] = {}
+        self.items = client.items
+        self.close = client.close
+
+    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
+        self.asked[operation] = parameters
+        return self._client.call(operation, **parameters)
+
+
+def test_tasks_on_ecs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
+    with ecs_client(aws) as client:
+        client.call("CreateCluster", clusterName="theirs", capacityProviders=["FARGATE_SPOT"])
+    config = ecs_config(
+        aws_endpoint_url=aws.endpoint_url,
+        ecs_cluster="theirs",
+        ecs_subnets=("subnet-7", "subnet-8"),
+        ecs_security_groups=("sg-7",),
+        ecs_assign_public_ip=True,
+        ecs_capacity_provider="FARGATE_SPOT",
+        ecs_task_definition="their-definition",
+        ecs_task_cpu=2,
+        ecs_task_memory=6,
+    )
+    recorder = Recorder(AwsClient(config, "ecs"))
+    backend = EcsBackend(config, cast("AwsClient", recorder))
+    [unit_id] = backend.start(1)
+    backend.stop([unit_id])
+    backend.close()
+    request, made = recorder.asked["RunTask"], recorder.asked["RegisterTaskDefinition"]
+    assert request["cluster"] == recorder.asked["StopTask"]["cluster"] == "theirs"
+    assert request["networkConfiguration"]["awsvpcConfiguration"] == {
+        "subnets": ["subnet-7", "subnet-8"],
+        "securityGroups": ["sg-7"],
+        "assignPublicIp": "ENABLED",
+    }
+    assert [each["capacityProvider"] for each in request["capacityProviderStrategy"]] == ["FARGATE_SPOT"]
+    assert "task-definition/their-definition:" in request["taskDefinition"]
+    assert (made["family"], made["cpu"], made["memory"]) == ("their-definition", "2048", "6144")
+    assert backend.capacity.unit_slots == 2
+
+
+def test_tasks_on_ecs_have_the_image_that_the_manager_was_told(aws: AwsEmulator) -> None:
+    config = ecs_config(aws_endpoint_url=aws.endpoint_url, ecs_task_image="example.org/our/image:1")
+    recorder = Recorder(AwsClient(config, "ecs"))
+    backend = EcsBackend(config, cast("AwsClient", recorder))
+    backend.stop(backend.start(1))
+    backend.close()
+    [container] = recorder.asked["RegisterTaskDefinition"]["containerDefinitions"]
+    assert (container["image"], container["command"]) == ("example.org/our/image:1", ["sleep", "60"])
+
+
+def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
+    aws.batch.furnish("their-queue", "their-definition")
+    s3 = AwsClient(hpc_config(aws_endpoint_url=aws.endpoint_url), "s3")
+    s3.call("CreateBucket", Bucket="their-bucket")
+    s3.close()
+    told = {
+        "job_queue": "their-queue",
+        "job_definition": "their-definition",
+        "s3_bucket": "their-bucket",
+        "s3_prefix": "below/here",
+        "name": "nightly",
+        "job_timeout_minutes": 7,
+    }
+    with rig_of(aws, **told) as rig:
+        rig.run(rig.call(lambda _: time.sleep(60), os.urandom(LARGE_BYTES)))
+        keys = aws.s3.keys("their-bucket")
+        assert keys
+        assert all(key.startswith("below/here/burst/") for key in keys)
+        named = [{"name": "JOB_NAME", "values": ["nightly-*"]}]
+        found: list[dict[str, Any]] = []
+
+        def is_listed() -> bool:
+            found[:] = aws.batch.call("ListJobs", {"jobQueue": "their-queue", "filters": named})["jobSummaryList"]
+            return bool(found)
+
+        assert within(WAIT_SECONDS, is_listed)
+        [job] = aws.batch.call("DescribeJobs", {"jobs": [found[0]["jobId"]]})["jobs"]
+        assert "job-definition/their-definition:" in job["jobDefinition"]
+        assert job["timeout"] == {"attemptDurationSeconds": 7 * 60}
+
+
+@contextmanager
+def notebook_of_requests() -> Iterator[tuple[str, list[str]]]:
+    """Yield the address of a service that refuses everything, and the credentials of its requests."""
+    seen: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            seen.append(self.headers["Authorization"])
+            body = b'{"__type": "AccessDeniedException", "message": "no"}'
+            self.send_response(400)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize(("kind", "service"), [("aws_raw_ecs", "ecs"), ("worker", "batch"), ("offload", "batch")])
+def test_aws_is_asked_where_and_as_whom_the_manager_was_told(
+    kind: str, service: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.write_text("[theirs]\naws_access_key_id = THEIRS\naws_secret_access_key = secret\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(credentials))
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "OTHERS")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "other")
+    with notebook_of_requests() as (address, seen):
+        told = {"aws_region": "eu-west-3", "aws_profile": "theirs", "aws_endpoint_url": address}
+        with suppress(ScalerError):
+            if kind == "aws_raw_ecs":
+                EcsBackend(ecs_config(**told)).list()
+            elif kind == "worker":
+                BatchBackend(hpc_config(mode="worker", **told))
+            else:
+                BatchExecutor(hpc_config(**told)).start(lambda _: None)
+    assert seen
+    for authorization in seen:
+        key, _, region, used, _ = authorization.partition("Credential=")[2].partition(",")[0].split("/")
+        assert (key, region, used) == ("THEIRS", "eu-west-3", service)
+
+
+@pytest.mark.parametrize(
+    ("limit", "jobs", "slots"),
+    [(-1, 100, 100), (-1, 7, 7), (5, 7, 5), (9, 7, 7)],
+    ids=["default", "jobs", "limit", "both"],
+)
+def test_no_more_tasks_are_jobs_at_the_same_time_than_the_manager_was_told(limit: int, jobs: int, slots: int) -> None:
+    backend = batch_backend.make_backend(hpc_config(max_task_concurrency=limit, max_concurrent_jobs=jobs))
+    assert (backend.capacity.max_units, backend.capacity.max_slots) == (1, slots)
+    backend.close()
+
+
+def test_another_service_than_batch_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("-wmi", "m", "--job-queue", "q", "--job-definition", "d", "--s3-bucket", "bucket", "--backend", "slurm")
+    assert run_command("scaler_worker_manager", ["aws_hpc", "tcp://127.0.0.1:1", *flags]) == 2
+    assert "--backend = 'slurm': must be 'batch'" in capsys.readouterr().err

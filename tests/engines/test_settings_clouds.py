@@ -1,0 +1,241 @@
+"""Settings of the worker managers on AWS and Symphony, by what their units, a scheduler and Symphony see of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
+from scaler.config.worker_managers import PROCESSOR_SETTINGS
+from scaler.interpreter import HASH_SEED_VARIABLE
+from scaler.protocol.messages import ManagerDetails, ManagerStatus
+from scaler.testing.aws import AwsEmulator
+from scaler.testing.soamapi import StandIn, api
+from scaler.worker_manager import symphony
+from scaler.worker_manager.aws.prices import ec2_price, fargate_price
+from scaler.worker_manager.aws_ec2.backend import Ec2Backend
+from scaler.worker_manager.aws_hpc import backend as batch_backend
+from scaler.worker_manager.aws_hpc.backend import BatchBackend
+from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
+from scaler.worker_manager.backend import Backend
+from scaler.worker_manager.local_agents import LocalAgents
+from scaler.worker_manager.offload import OffloadConfig, load_executor
+from scaler.worker_manager.slurm.backend import SlurmBackend
+from tests.engines.clouds_rig import (
+    IMAGE,
+    account,
+    ec2_config,
+    ecs_client,
+    ecs_config,
+    hpc_config,
+    slurm_config,
+    symphony_config,
+)
+from tests.engines.hpc_rig import BUCKET
+from tests.engines.queue_stand_in import install
+from tests.engines.soamapi_rig import use
+from tests.integration.settings_rig import Command, has_uvloop, io_threads
+from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
+from tests.waiting import within
+
+KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony")
+"""worker and offload are the modes of aws_hpc."""
+WAIT_SECONDS = 15.0
+OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
+ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
+"""Their units are on other machines, with processors of their own."""
+MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}
+"""Of the task and job definitions, and of jobs."""
+OF_THE_TYPE: dict[str, tuple[Any, ...]] = {
+    "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+    "aws_ec2": (ec2_price("us-east-1", "m5.large"), 60.0, 0.0),
+    "worker": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
+    "offload": (fargate_price("us-east-1", 1, 2), 60.0, 0.0, 45.0, True),
+}
+"""What a unit or a task costs in an hour, the least time that is charged, the usual times until a unit has started and
+until a task begins, and whether tasks are charged."""
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+    with account(monkeypatch) as emulator:
+        yield emulator
+
+
+@pytest.fixture
+def grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(StandIn(users={"ann": "secret"}, applications=("app",)), monkeypatch)
+
+
+@pytest.fixture(autouse=True)
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with the commands of PBS, and what they submit."""
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    return install(tmp_path)
+
+
+@contextmanager
+def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
+    """Yield the backend that a manager of this kind has."""
+    backend: Backend
+    if kind == "aws_raw_ecs":
+        backend = EcsBackend(ecs_config(aws_endpoint_url=aws.endpoint_url, **values))
+    elif kind == "aws_ec2":
+        backend = Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, **values))
+    elif kind == "slurm":
+        backend = SlurmBackend(slurm_config(Path(os.environ["PATH"].partition(os.pathsep)[0]), **values))
+    elif kind == "symphony":
+        backend = symphony.make_backend(symphony_config(**values))
+    else:
+        backend = batch_backend.make_backend(hpc_config(aws_endpoint_url=aws.endpoint_url, mode=kind, **values))
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
+    """Return what a unit finds in its environment."""
+    if isinstance(backend, LocalAgents):
+        return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
+    if isinstance(backend, Ec2Backend):
+        # A script that runs another one.
+        outer = shlex.split(aws.ec2.user_data(unit_id), comments=True)
+        inner = shlex.split(next(word for word in outer if WORKER_CONFIG_VARIABLE in word))
+        return next(word.partition("=")[2] for word in inner if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))
+    if isinstance(backend, BatchBackend):
+        [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
+        variables = job["container"]["environment"]
+    elif isinstance(backend, SlurmBackend):
+        script = shutil.which("qsub")
+        assert script is not None
+        words = shlex.split((Path(script).parent / f"{unit_id}.sh").read_text())
+        [text] = [word for word in words if word.startswith(f"{WORKER_CONFIG_VARIABLE}=")]
+        return text.partition("=")[2]
+    else:
+        with ecs_client(aws) as client:
+            [task] = client.call("DescribeTasks", cluster="scaler-cluster", tasks=[unit_id])["tasks"]
+        variables = task["overrides"]["containerOverrides"][0]["environment"]
+    [document] = [each["value"] for each in variables if each["name"] == WORKER_CONFIG_VARIABLE]
+    return str(document)
+
+
+def document_of_agent(agent: psutil.Process) -> str:
+    # The system shows nothing of a process that has just been started.
+    assert within(WAIT_SECONDS, lambda: WORKER_CONFIG_VARIABLE in agent.environ())
+    return agent.environ()[WORKER_CONFIG_VARIABLE]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_units_are_told_all_that_their_manager_was_told(
+    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
+    logging = tmp_path / "logging.json"
+    logging.write_text('{"version": 1}')
+    values: dict[str, Any] = {
+        "insecure_no_auth": True,
+        "compression": "off",
+        "object_storage_address": "tcp://127.0.0.1:3",
+        "per_worker_capabilities": {"gpu": 2.0, "linux": None},
+        "per_worker_task_queue_size": 7,
+        "heartbeat_interval_seconds": 0.5,
+        "task_timeout_seconds": 9.0,
+        "death_timeout_seconds": 77.0,
+        "preload": "os:getpid()",
+        "io_threads": 2,
+        "event_loop": "uvloop",
+        "logging_level": "ERROR",
+        "logging_format": "json",
+        "logging_paths": (str(tmp_path / "log"),),
+        "logging_config_file": str(logging),
+    }
+    if kind in ELSEWHERE:
+        values |= dict.fromkeys(PROCESSOR_SETTINGS, 1) | {"hard_processor_suspend": True, "host_name": "one"}
+        values |= {"store_spill_directory": str(tmp_path), "requirements": ("numpy>=1,<3",)}
+    with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
+        [unit_id] = backend.start(1)
+        document = document_of(backend, unit_id, aws)
+        backend.stop([unit_id])
+    told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
+    expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2", "hash_seed": "7"}
+    if kind in ELSEWHERE:  # files of the manager's machine are none of a container's
+        expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
+    else:
+        expected |= {key: getattr(WorkerConfig, key) for key in PROCESSOR_SETTINGS}
+    assert {key: getattr(told, key) for key in expected} == expected
+    keys = {item.name for item in dataclasses.fields(WorkerConfig)} - OF_THE_UNIT
+    assert expected.keys() == keys, "no setting of workers is left out here"
+
+
+def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
+    endpoint = ("--aws-endpoint-url", aws.endpoint_url)
+    if kind == "aws_raw_ecs":
+        size = ("--ecs-task-cpu", "1", "--ecs-task-memory", "2")
+        return ("aws_raw_ecs", "--ecs-subnets", "subnet-1", "--ecs-task-image", "own:1", *size, *endpoint)
+    if kind == "aws_ec2":
+        machine = ("--ec2-image", IMAGE, "--ec2-python", "python3", "--ec2-instance-types", "m5.large")
+        return ("aws_ec2", *machine, "--ec2-slots", "1", *endpoint)
+    if kind == "slurm":
+        return ("slurm", "--slurm-system", "pbs", "--slurm-time-minutes", "9", "--slurm-memory", "2G")
+    if kind == "symphony":
+        return ("symphony", "--service-name", "app")
+    place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)
+    return ("aws_hpc", "--mode", kind, *place, *endpoint)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
+    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+
+    async def story(scheduler: PlayedScheduler, running: Command) -> None:
+        await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 10)
+        (details,) = scheduler.managers.values()
+        slots = 3 if kind in ("offload", "symphony") else 1
+        offers = {"linux": None, "gpu": 2.0}
+        expected = "mine", flags_of(kind, aws)[0], 3, slots, offers, False, MEMORY_BYTES.get(kind, 0), kind == "slurm"
+        assert details == ManagerDetails(*expected, *OF_THE_TYPE.get(kind, ()))
+        assert has_uvloop(running.pid)
+        assert within(5, lambda: io_threads(running.pid) == 3)
+        assert running.output() == ""
+        entries = [json.loads(line) for line in log.read_text().splitlines()]
+        assert any(entry["message"].startswith("ready") for entry in entries)
+
+    own = ("-wmi", "mine", "--num-of-workers", "3", "-pwc", "linux,gpu=2", "-his", "0.05", "-el", "uvloop", "-it", "3")
+    logging = ("-ll", "DEBUG", "--logging-format", "json", "-lp", str(log))
+    flags = (*flags_of(kind, aws), *own, *logging, "--insecure-no-auth")
+    on_a_played_scheduler(tmp_path, story, "scaler_worker_manager", *flags, is_local=False)
+
+
+def test_a_session_is_what_the_manager_was_told(grid: None, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    password.chmod(0o600)
+    config = symphony_config(
+        symphony_user="ann", symphony_password_file=str(password), session_name="nightly", session_priority=77
+    )
+    backend = symphony.make_backend(config)
+    try:
+        [unit_id] = backend.start(1)
+        document = document_of_agent(psutil.Process(backend.pid_of(unit_id)))
+    finally:
+        backend.close()
+    executor = load_executor(OffloadConfig.from_json(document))
+    executor.start(lambda _: None)
+    try:
+        assert [(each.name, each.priority) for each in api.grid().sessions()] == [("nightly", 77)]
+    finally:
+        executor.close()
+    assert api.reset(None) == []

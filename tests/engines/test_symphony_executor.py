@@ -1,0 +1,570 @@
+"""The executor of the type symphony in front of the stand-in for soamapi, with the service that is shipped."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from scaler.errors import ConfigError
+from scaler.ids import IdFactory
+from scaler.protocol.messages import Outcome
+from scaler.serialization import dump_function, load_value, to_payload
+from scaler.serialization.arguments import dump_arguments
+from scaler.serialization.exceptions import load_exception
+from scaler.testing.soamapi import ON_PATH, Fault, StandIn, api
+from scaler.testing.soamapi.messages import OutputStream
+from scaler.worker.call import Call, CallResult, unpack_result
+from scaler.worker.executor import CallFailed, CallFinished, CallKey, CallStarted, ExecutorError, Report
+from scaler.worker_manager.offload import OffloadConfig
+from scaler.worker_manager.symphony import EXECUTOR, MOST_TASKS, make_backend, session
+from scaler.worker_manager.symphony.executor import SymphonyExecutor
+from scaler.worker_manager.symphony.settings import SymphonyConfig
+from tests.engines.soamapi_rig import DEADLINE_SECONDS, use
+from tests.waiting import until
+
+IDS = IdFactory(b"client--")
+SETTINGS: dict[str, Any] = {
+    "application": "app",
+    "user": "Guest",
+    "password_file": None,
+    "session_name": "test",
+    "session_priority": None,
+}
+
+
+def call(function: Callable[..., Any], *args: Any) -> Call:
+    return Call(
+        task=IDS.task(),
+        attempt=1,
+        function=to_payload(dump_function(function)),
+        arguments=to_payload(dump_arguments(args, {})[0]),
+    )
+
+
+class Rig:
+    """An executor, and what it reports."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = OffloadConfig(
+            scheduler_address="tcp://127.0.0.1:1",
+            worker_manager_id="m",
+            unit_id="m-1",
+            executor=EXECUTOR,
+            executor_settings={**SETTINGS, **settings},
+        )
+        self.executor = SymphonyExecutor(config)
+        self._changed = threading.Condition()
+        self.reports: list[Report] = []
+        self.executor.start(self._report)
+
+    def _report(self, report: Report) -> None:
+        with self._changed:
+            self.reports.append(report)
+            self._changed.notify_all()
+
+    def run(self, *calls: Call) -> None:
+        self.executor.run(calls)
+
+    def refused(self, *calls: Call) -> ExecutorError:
+        with pytest.raises(ExecutorError) as caught:
+            self.executor.run(calls)
+        return caught.value
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        with self._changed:
+            assert self._changed.wait_for(condition, DEADLINE_SECONDS), self.reports
+
+    def ends(self) -> dict[CallKey, CallFinished | CallFailed]:
+        found = [report for report in self.reports if isinstance(report, CallFinished | CallFailed)]
+        assert len({(end.task, end.attempt) for end in found}) == len(found), "a call ended twice"
+        return {(end.task, end.attempt): end for end in found}
+
+    def results(self, calls: Sequence[Call]) -> list[CallResult]:
+        """Wait until these have finished, and return how."""
+        self.until(lambda: all(each.key in self.ends() for each in calls))
+        ends = [self.ends()[each.key] for each in calls]
+        return [unpack_result(end.data) for end in ends if isinstance(end, CallFinished)]
+
+    def values(self, *calls: Call) -> list[Any]:
+        return [load_value(result.parts, None, "") for result in self.results(calls)]
+
+    def failure(self, failed: Call) -> tuple[Outcome, str]:
+        """Wait until this call has failed, and return how."""
+        self.until(lambda: failed.key in self.ends())
+        end = self.ends()[failed.key]
+        assert isinstance(end, CallFailed), end
+        return end.outcome, end.text
+
+
+Begin = Callable[..., Rig]
+
+
+@pytest.fixture
+def begin(monkeypatch: pytest.MonkeyPatch) -> Iterator[Begin]:
+    """Starts an executor on a stand-in with these faults and settings."""
+    rigs: list[Rig] = []
+
+    def start(*faults: Fault, settings: dict[str, Any] | None = None, **stand_in: Any) -> Rig:
+        use(StandIn(**{"slots": 1, "faults": faults, **stand_in}), monkeypatch)
+        rigs.append(Rig(**(settings or {})))
+        return rigs[-1]
+
+    yield start
+    for rig in rigs:
+        rig.executor.close()
+    assert api.reset(None) == [], "nothing is raised into the library"
+
+
+class Hang:
+    """A task that hangs until it is let go, and the process that it is in."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.call = call(_hang, str(path))
+
+    def process(self) -> psutil.Process:
+        until(lambda: self._path.exists() and self._path.read_text())
+        return psutil.Process(int(self._path.read_text()))
+
+
+def _hang(path: str) -> str:
+    Path(path).write_text(str(os.getpid()))
+    while not Path(f"{path}.go").exists():
+        time.sleep(0.005)
+    return path
+
+
+@pytest.fixture
+def hang(tmp_path: Path) -> Hang:
+    return Hang(tmp_path / "hang")
+
+
+def square(value: int) -> int:
+    return value * value
+
+
+def look_up() -> int:
+    table: dict[str, int] = {}
+    return table["x"]
+
+
+def gone(process: psutil.Process) -> bool:
+    psutil.wait_procs([process], DEADLINE_SECONDS)
+    return not process.is_running()
+
+
+# -- results
+
+
+def test_every_call_is_started_and_ends_once_with_its_value(begin: Begin) -> None:
+    rig = begin(slots=2)
+    calls = [call(square, number) for number in range(200)]
+    rig.run(*calls[:100])
+    rig.run(*calls[100:])
+    assert rig.values(*calls) == [number**2 for number in range(200)]
+    started = {(report.task, report.attempt) for report in rig.reports if isinstance(report, CallStarted)}
+    assert started == {each.key for each in calls}
+
+
+def test_large_arguments_and_results_arrive_whole(begin: Begin) -> None:
+    rig = begin()
+    data = os.urandom(1_500_000)
+    reverse = call(lambda value: value[::-1], data)
+    rig.run(reverse)
+    assert rig.values(reverse) == [data[::-1]]
+
+
+def test_what_a_task_raises_is_its_result_and_what_the_service_throws_too(begin: Begin) -> None:
+    rig = begin(Fault("invoke", "fail", 2, text="no disk"), task_retry_limit=0)
+    raising, thrown = call(look_up), call(square, 1)
+    rig.run(raising, thrown)
+    first, second = rig.results([raising, thrown])
+    assert first.outcome is second.outcome is Outcome.EXCEPTION
+    assert isinstance(load_exception(bytes(first.parts[0])), KeyError)
+    error = load_exception(bytes(second.parts[0]))
+    assert (type(error), str(error)) == (RuntimeError, "no disk")
+
+
+def test_a_task_whose_processes_die_up_to_the_limit_is_charged_and_the_next_one_runs(begin: Begin) -> None:
+    rig = begin(task_retry_limit=1)
+    dying, next_one = call(os._exit, 9), call(square, 3)
+    rig.run(dying, next_one)
+    outcome, text = rig.failure(dying)
+    assert outcome is Outcome.PROCESSOR_DIED
+    assert "retry limit of 1" in text
+    assert "exit code 9" in text
+    assert rig.values(next_one) == [9]
+
+
+# -- responses that go wrong
+
+
+def test_a_response_that_comes_twice_or_late_counts_once(begin: Begin) -> None:
+    rig = begin(Fault("response", "twice", 1), Fault("response", "late", 2, seconds=0.2))
+    calls = [call(square, number) for number in range(4)]
+    rig.run(*calls)
+    assert rig.values(*calls) == [0, 1, 4, 9]
+
+
+def test_a_response_that_cannot_be_read_fails_its_call_alone(begin: Begin) -> None:
+    rig = begin(Fault("response", "unreadable", 1, text="torn"))
+    torn, whole = call(square, 1), call(square, 2)
+    rig.run(torn, whole)
+    assert rig.failure(torn) == (
+        Outcome.WORKER_LOST,
+        "Symphony ran the task, and its result cannot be read: torn",
+    )
+    assert rig.values(whole) == [4]
+
+
+def test_a_response_that_comes_after_its_call_was_cancelled_is_dropped(begin: Begin) -> None:
+    rig = begin(Fault("response", "late", 1, seconds=0.2), Fault("response", "late", 2, seconds=0.4))
+    first, second = call(square, 1), call(square, 2)
+    rig.run(first, second)
+    [session] = api.grid().sessions()
+    until(lambda: not session.tasks)
+    with pytest.raises(ExecutorError, match="Task <1> of session <1> has ended"):
+        rig.executor.cancel([first.key])
+    assert rig.values(second) == [4]
+    assert rig.ends().keys() == {second.key}
+
+
+# -- cancelling
+
+
+def test_a_cancelled_call_is_killed_where_it_runs_and_nothing_is_reported_of_it(begin: Begin, hang: Hang) -> None:
+    rig = begin()
+    pending, last = call(square, 5), call(square, 6)
+    rig.run(hang.call, pending, last)
+    process = hang.process()
+    rig.executor.cancel([hang.call.key, pending.key])
+    assert gone(process)
+    rig.until(lambda: last.key in rig.ends())
+    assert rig.ends().keys() == {last.key}
+
+
+def test_cancelling_what_has_ended_or_was_never_sent_is_nothing(begin: Begin) -> None:
+    rig = begin()
+    ended = call(square, 1)
+    rig.run(ended)
+    rig.values(ended)
+    rig.executor.cancel([ended.key, call(square, 2).key, replace(ended, attempt=2).key])
+
+
+def test_a_kill_that_is_refused_is_said(begin: Begin, hang: Hang) -> None:
+    rig = begin(Fault("kill", "refuse", text="not allowed"))
+    rig.run(hang.call)
+    hang.process()
+    with pytest.raises(ExecutorError, match="Symphony did not kill a task: not allowed"):
+        rig.executor.cancel([hang.call.key])
+
+
+@pytest.fixture
+def soamcontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Puts a command soamcontrol into PATH, which writes its arguments to a file and then acts as configured."""
+
+    def make(then: str) -> Path:
+        directory = tmp_path / "bin"
+        directory.mkdir()
+        notes = tmp_path / "notes"
+        (directory / "soamcontrol").write_text(f'#!/bin/sh\necho "$@" >> {notes}\n{then}\n')
+        (directory / "soamcontrol").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+        return notes
+
+    return make
+
+
+def test_a_library_that_cannot_kill_is_helped_by_soamcontrol(
+    begin: Begin, hang: Hang, soamcontrol: Callable[[str], Path]
+) -> None:
+    notes = soamcontrol("exit 0")
+    rig = begin(can_kill=False)
+    pending = call(square, 5)
+    rig.run(hang.call, pending)
+    hang.process()
+    rig.executor.cancel([hang.call.key, pending.key])
+    assert notes.read_text() == "task kill app:1:1,2\n"
+
+
+def test_a_kill_is_uncertain_when_soamcontrol_fails_or_is_missing(
+    begin: Begin, hang: Hang, soamcontrol: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    soamcontrol("echo log on first >&2; exit 4")
+    rig = begin(can_kill=False)
+    second = call(square, 5)
+    rig.run(hang.call, second)
+    with pytest.raises(ExecutorError, match="soamcontrol task kill ended with exit code 4: log on first"):
+        rig.executor.cancel([hang.call.key])
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(ExecutorError, match="this soamapi cannot kill tasks, and soamcontrol is not in PATH"):
+        rig.executor.cancel([second.key])
+
+
+def test_a_task_that_an_administrator_kills_fails_alone(begin: Begin, hang: Hang) -> None:
+    rig = begin()
+    other = call(square, 5)
+    rig.run(hang.call, other)
+    hang.process()
+    grid = api.grid()
+    grid.kill_task(grid.sessions()[0], "1")
+    assert rig.failure(hang.call) == (
+        Outcome.PROCESSOR_DIED,
+        "Symphony gave the task up: Task <1> of session <1> was killed",
+    )
+    assert rig.values(other) == [25]
+
+
+# -- sessions that go away
+
+
+@pytest.mark.parametrize("how", ["abort", "disconnect"])
+def test_the_calls_of_a_lost_session_are_given_back_and_a_new_session_takes_the_next(
+    begin: Begin, hang: Hang, how: Any
+) -> None:
+    rig = begin(Fault("send", how, 3, text="by hand"))
+    pending, refused, unsent = call(square, 1), call(square, 2), call(square, 3)
+    rig.run(hang.call, pending)
+    process = hang.process()
+    assert rig.refused(refused, unsent).taken == ()
+    for lost in (hang.call, pending):
+        outcome, text = rig.failure(lost)
+        assert outcome is Outcome.NOT_STARTED
+        assert text.startswith("Symphony's session was lost: ")
+        assert "by hand" in text
+    assert gone(process)
+    again = replace(refused, attempt=2)
+    rig.run(again, unsent)
+    assert rig.values(again, unsent) == [4, 9]
+    assert len(api.grid().sessions()) == 1
+
+
+def test_a_session_that_is_aborted_while_nothing_is_sent_gives_its_calls_back(begin: Begin, hang: Hang) -> None:
+    rig = begin()
+    rig.run(hang.call)
+    process = hang.process()
+    api.grid().abort(api.grid().sessions()[0], "killed by an administrator")
+    outcome, text = rig.failure(hang.call)
+    assert outcome is Outcome.NOT_STARTED
+    assert "killed by an administrator" in text
+    assert gone(process)
+    after = call(square, 7)
+    rig.run(after)
+    assert rig.values(after) == [49]
+
+
+def test_late_responses_of_a_lost_session_are_not_mistaken_for_those_of_the_next(begin: Begin) -> None:
+    rig = begin(Fault("response", "late", 1, seconds=0.3), Fault("send", "abort", 2))
+    first, second, third = call(square, 1), call(square, 2), call(square, 3)
+    rig.run(first)
+    [session] = api.grid().sessions()
+    until(lambda: not session.tasks)
+    rig.refused(second)  # the session ends while the response of its task 1 is on its way
+    assert rig.failure(first)[0] is Outcome.NOT_STARTED
+    rig.run(third)  # task 1 of the next session
+    assert rig.values(third) == [9]
+
+
+# -- refusals
+
+
+def test_of_calls_that_are_refused_one_by_one_the_others_are_taken(begin: Begin, hang: Hang) -> None:
+    rig = begin(Fault("send", "refuse", 2, text="too large"))
+    refused, taken = call(square, 1), call(square, 2)
+    error = rig.refused(hang.call, refused, taken)
+    assert str(error) == "Symphony did not take tasks: too large"
+    assert error.taken == (hang.call.key, taken.key)
+
+
+def test_after_ten_refusals_in_a_row_the_rest_is_not_tried(begin: Begin, hang: Hang) -> None:
+    rig = begin(Fault("send", "refuse", 2, times=10, text="busy"))
+    calls = [hang.call, *(call(square, number) for number in range(12))]
+    assert rig.refused(*calls).taken == (hang.call.key,)
+    rig.run(*calls[1:])
+    hang.process().kill()
+
+
+def test_a_call_that_is_refused_while_others_are_taken_is_given_up_with_the_reason(begin: Begin) -> None:
+    rig = begin(*(Fault("send", "refuse", number, text="too large") for number in (1, 3, 5)))
+    large = call(square, 1)
+    others = [call(square, number) for number in range(2, 5)]
+    for other in others[:2]:
+        assert rig.refused(large, other).taken == (other.key,)
+    rig.run(large, others[2])
+    assert rig.failure(large) == (
+        Outcome.REJECTED,
+        "Symphony does not take the task: too large (3 times, while it took others)",
+    )
+    assert rig.values(*others) == [4, 9, 16]
+
+
+def test_a_call_that_the_library_cannot_send_is_given_up_at_once(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = begin()
+    write = OutputStream.write_byte_array
+
+    def limited(stream: OutputStream, data: array[int], offset: int, count: int) -> None:
+        if count > 10_000:
+            raise OverflowError("no length so large")
+        write(stream, data, offset, count)
+
+    monkeypatch.setattr(OutputStream, "write_byte_array", limited)
+    large, small = call(len, b"x" * 20_000), call(square, 3)
+    rig.run(large, small)
+    assert rig.failure(large) == (
+        Outcome.REJECTED,
+        "Symphony does not take the task: OverflowError: no length so large",
+    )
+    assert rig.values(small) == [9]
+
+
+def test_an_idle_session_that_takes_nothing_is_replaced(begin: Begin) -> None:
+    rig = begin(Fault("send", "refuse", 1, text="stale"))
+    one = call(square, 4)
+    rig.refused(one)
+    rig.run(one)
+    assert rig.values(one) == [16]
+    assert [session.session_id for session in api.grid().sessions()] == ["2"]
+
+
+@pytest.mark.parametrize("event", ["connect", "create_session"])
+def test_a_new_session_that_cannot_be_opened_is_tried_again(begin: Begin, event: Any) -> None:
+    rig = begin(Fault("send", "refuse", 1), Fault(event, "refuse", 2, text="master is down"))
+    one = call(square, 4)
+    rig.refused(one)
+    assert "master is down" in str(rig.refused(one))
+    rig.run(one)
+    assert rig.values(one) == [16]
+
+
+# -- the session
+
+
+def test_the_session_has_the_name_and_the_priority_that_were_chosen(begin: Begin, tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\nsecond line\n")
+    password.chmod(0o600)
+    login = {"user": "ann", "password_file": str(password), "session_priority": 77}
+    begin(users={"ann": "secret"}, applications=("app",), settings=login)
+    assert [(session.name, session.priority) for session in api.grid().sessions()] == [("test", 77)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"user": "eve"}, "cannot connect to Symphony's application 'app': user eve could not be authenticated"),
+        ({"application": "other"}, "cannot connect to Symphony's application 'other': application other is not"),
+        ({"session_priority": 10_001}, "priority must be from 1 to 10000"),
+    ],
+    ids=["user", "application", "priority"],
+)
+def test_an_executor_that_is_not_let_in_says_why(begin: Begin, settings: dict[str, Any], text: str) -> None:
+    with pytest.raises(ExecutorError, match=text):
+        begin(users={"Guest": ""}, applications=("app",), settings=settings)
+
+
+def test_closing_leaves_nothing_running_and_may_follow_a_start_that_failed(begin: Begin, hang: Hang) -> None:
+    rig = begin(slots=2)
+    rig.run(hang.call, call(square, 1))
+    process = hang.process()
+    rig.executor.close()
+    assert not process.is_running()
+    assert api.grid().sessions() == []
+    rig.executor.close()
+
+
+# -- the backend
+
+
+def config(**settings: Any) -> SymphonyConfig:
+    return SymphonyConfig(
+        scheduler_address="tcp://127.0.0.1:1", worker_manager_id="grid", service_name="app", **settings
+    )
+
+
+def test_the_backend_is_one_agent_of_as_many_tasks_as_may_be_in_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    use(StandIn(), monkeypatch)
+    limits = {5: 5, -1: MOST_TASKS}
+    for limit, slots in limits.items():
+        backend = make_backend(config(max_task_concurrency=limit))
+        assert (backend.capacity.max_units, backend.capacity.unit_slots, backend.capacity.max_slots) == (
+            1,
+            slots,
+            slots,
+        )
+        backend.close()
+
+
+def test_a_manager_without_the_library_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="Install Symphony's client"):
+        make_backend(config())
+    with pytest.raises(ConfigError, match="Install Symphony's client"):
+        session.load_library()
+
+
+@pytest.mark.parametrize(
+    ("content", "mode", "text"),
+    [
+        (b"secret\n", 0o640, r"other users can open .*password \(mode 0640\): chmod 600 "),
+        (b"secret\n", 0o604, "other users can open"),
+        (b"\nsecret\n", 0o600, "has no password in its first line"),
+        (b"\xff\n", 0o600, "is not UTF-8"),
+        (None, 0, "cannot read .*: No such file or directory"),
+    ],
+    ids=["group", "others", "empty", "binary", "missing"],
+)
+def test_a_password_file_that_is_no_secret_is_refused(
+    content: bytes | None, mode: int, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use(StandIn(), monkeypatch)
+    path = tmp_path / "password"
+    if content is not None:
+        path.write_bytes(content)
+        path.chmod(mode)
+    with pytest.raises(ConfigError, match=text):
+        make_backend(config(symphony_password_file=str(path)))
+
+
+# -- the library
+
+
+def run_service(**environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return subprocess.run(
+        [sys.executable, "-m", "scaler.worker_manager.symphony.service"],
+        env={**inherited, **environment},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+def test_a_service_without_the_library_says_what_to_install() -> None:
+    done = run_service()
+    assert done.returncode == 2
+    assert done.stderr.startswith("soamapi, the Python library of IBM Spectrum Symphony, cannot be imported")
+
+
+def test_a_library_that_cannot_be_loaded_says_why_and_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "soamapi.py").write_text("raise ImportError('libsoambase.so: cannot open shared object file')\n")
+    done = run_service(PYTHONPATH=str(tmp_path))
+    assert done.returncode == 2
+    assert "source its profile" in done.stderr
+    assert "libsoambase.so" in done.stderr
+
+
+def test_a_service_that_symphony_did_not_start_says_so() -> None:
+    done = run_service(PYTHONPATH=ON_PATH)
+    assert done.returncode == 1
+    assert "SoamException: this process was not started by Symphony" in done.stderr
