@@ -180,32 +180,6 @@ def test_the_data_page_shows_stores_what_moved_from_host_to_host_and_hosts_witho
     page.locator(".plot canvas").wait_for()
 
 
-def test_the_network_page_says_whether_it_is_the_network_and_lists_the_slowest_connections(
-    told: Told, windows: Windows
-) -> None:
-    page = windows.open(told.url("/#/network"))
-    asked = page.get_by_role("region", name="Is it the network?")
-    asked.get_by_text("Neither is slow: round trips take 0.9 ms").wait_for()
-    first = page.get_by_role("table", name="Connections").locator("tbody tr").first
-    assert first.get_by_role("rowheader").inner_text() == "node-023"
-    assert "20.5 KiB" in first.inner_text()  # per second, to it
-    page.locator(".plot canvas").wait_for()
-
-
-def test_the_scaling_page_says_what_it_costs_who_causes_it_and_what_one_more_unit_changes(
-    told: Told, windows: Windows
-) -> None:
-    page = windows.open(told.url("/#/scaling"))
-    costs = page.get_by_role("region", name="What it costs")
-    costs.get_by_text("12.60 per hour now · 9.40 in the last hour · 20.50 today · 31.08 in this run").wait_for()
-    costs.get_by_text("31.08 of 40.00 per day; at the present cost that per day is reached in").wait_for()
-    first = page.get_by_role("table", name="Costs").locator("tbody tr").first
-    assert first.get_by_role("rowheader").inner_text() == "(idle)"
-    assert "15.54" in first.inner_text()
-    grid = page.get_by_role("table", name="Forecast").locator("tbody tr").first
-    assert "0.0310" in grid.inner_text()
-
-
 def test_workers_are_sorted_by_a_click_and_the_sorted_column_is_marked(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/workers"))
     workers = page.get_by_role("table", name="Workers", exact=True)
@@ -277,27 +251,6 @@ def test_a_worker_is_named_by_manager_and_number_with_host_and_process_beside(
     task = server.monitor.model.tasks(worker="cloud-11", limit=1)[0].id
     page.goto(f"{server.url}/#/task/{task}")
     page.get_by_text("cloud-11 (rack-2, pid 3011)").wait_for()
-
-
-def test_a_manager_shows_what_it_was_told_and_why(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/workers"))
-    row = page.get_by_role("table", name="Worker managers").locator("tbody tr")
-    assert row.inner_text().split("\t")[:3] == ["grid", "baremetal_native", "24"]
-    assert "400 tasks wait for 24 slots: 24 units" in row.inner_text()
-
-
-def test_a_worker_has_a_page_with_its_processors_and_tasks(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/workers"))
-    page.get_by_role("link", name="node-003").click()
-    page.get_by_role("heading", name="node-003").wait_for()
-    facts = [text.replace("\n", " ") for text in texts(page, ".facts > div")]
-    assert [fact for fact in facts if fact.startswith(("Host", "Process", "Slots"))] == [
-        "Slots 1, 0 free",
-        "Host rack-0",
-        "Process 3003",
-    ]
-    assert "4003" in page.get_by_role("table", name="Processors").inner_text()
-    page.get_by_role("table", name="Its last tasks").locator("tbody tr").first.wait_for()
 
 
 def test_tasks_are_filtered_and_the_filters_stand_in_the_address(told: Told, windows: Windows) -> None:
@@ -372,12 +325,6 @@ def test_waiting_tasks_are_listed_with_their_reasons_and_found_by_a_search(windo
         page.get_by_role("heading", name="Waiting tasks").wait_for(state="hidden")
 
 
-def test_a_task_that_nobody_heard_of_still_has_its_explanation(told: Told, windows: Windows) -> None:
-    windows.expected = ("404",)
-    page = windows.open(told.url(f"/#/task/{'ab' * 16}"))
-    page.get_by_text("it never was, or ended long ago").wait_for()
-
-
 def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows) -> None:
     page = windows.open(told.url("/#/clients"))
     clients = page.get_by_role("table", name="Clients").locator("tbody tr")
@@ -392,49 +339,6 @@ def test_clients_and_functions_lead_to_their_tasks(told: Told, windows: Windows)
     page.wait_for_function("() => location.hash === '#/tasks?function=load_market'")
     page.get_by_text(re.compile("found in the last")).wait_for()
     assert {row.split("\t")[2] for row in texts(page, "[aria-label=Tasks] tbody tr")} == {"load_market"}
-
-
-def test_functions_show_how_far_they_are_and_when_they_will_have_ended(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/clients"))
-    functions = page.get_by_role("table", name="Functions")
-    slowest = functions.locator("tbody tr").first
-    slowest.wait_for()
-    row = max(told.server.monitor.model.status.functions, key=lambda each: each.seconds_total)
-    assert slowest.get_by_role("rowheader").inner_text() == row.name
-    progress, left = slowest.locator("td").nth(0), slowest.locator("td").nth(1)
-    assert row.progress_percent is not None
-    assert progress.inner_text() == f"{int(row.progress_percent)} %"
-    assert re.fullmatch(
-        rf"[\d,]+ done, {row.job_failed} failed, 0 cancelled, 2 running, 40 queued",
-        progress.get_attribute("title") or "",
-    )
-    done = 100 * (row.job_ended - row.job_failed) / (row.job_ended + row.live)
-    shown = float(progress.evaluate("cell => parseFloat(cell.style.getPropertyValue('--to-good'))"))
-    assert shown == pytest.approx(done, abs=0.01)
-    assert re.fullmatch(r"\d+ s ± \d+ s", left.inner_text())
-    p95 = functions.get_by_role("columnheader", name="p95")
-    p95.get_by_role("button").click()
-    assert p95.get_attribute("aria-sort") == "descending"
-
-
-def test_who_did_what_is_listed_with_the_newest_first(server: WebServer, windows: Windows) -> None:
-    cluster = FakeCluster(workers=1)
-    told = Told(server, cluster, seconds=20)
-
-    def tell(**record: object) -> None:
-        events = cluster.events(1.0)
-        server.tell(cluster.status(), {**events, "audit": [{"at": cluster.at, **record}]})
-
-    tell(kind="connected", key="anna", role="client", host="host7|4711")
-    page = windows.open(told.url("/#/clients"))
-    rows = page.get_by_role("table", name="Who did what").locator("tbody tr")
-    rows.first.wait_for()
-    tell(kind="submitted", key="anna", role="client", host="host7|4711", times=5000, text="simulate")
-    page.get_by_text("5,000").wait_for()
-    first, second = (row.split("\t") for row in texts(page, "[aria-label='Who did what'] tbody tr"))
-    assert first[1:4] == ["submitted", "anna", "client"]
-    assert first[-4:] == ["host7|4711", NONE, "5,000", "simulate"]
-    assert second[1:3] == ["connected", "anna"]
 
 
 def test_a_bar_of_the_timeline_tells_of_its_task_and_opens_it(told: Told, windows: Windows) -> None:

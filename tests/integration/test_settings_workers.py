@@ -176,34 +176,6 @@ def test_manager_and_workers_use_the_threads_they_were_told(tmp_path: Path) -> N
     on_a_played_scheduler(tmp_path, story, *manager(*flags), is_local=False)
 
 
-@pytest.mark.parametrize(
-    ("section", "words"),
-    [
-        ("[cluster]", ["scaler_cluster"]),
-        ("[native_worker_adapter]", ["scaler_worker_adapter_native"]),
-        ('[[worker_manager]]\ntype = "baremetal_native"', ["scaler_worker_manager", "baremetal_native"]),
-    ],
-    ids=["cluster", "native_worker_adapter", "worker_manager"],
-)
-def test_sections_and_keys_by_their_older_names_start_the_same_workers(
-    section: str, words: list[str], tmp_path: Path
-) -> None:
-    fixed = "" if section == "[cluster]" else 'mode = "fixed"\n'
-    addresses = addresses_in(tmp_path)
-    file = tmp_path / "workers.toml"
-    file.write_text(
-        f'{section}\nscheduler_address = "{addresses["manager"]}"\nworker_scheduler_address = "{addresses["worker"]}"\n'
-        f'worker_manager_id = "odd"\nnum_of_workers = 2\n{fixed}'
-    )
-
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        await scheduler.until(lambda: scheduler.workers and scheduler.managers)
-        (details,) = scheduler.managers.values()
-        assert (details.manager_id, details.max_concurrency, details.fixed) == ("odd", 2, True)
-
-    on_a_played_scheduler(tmp_path, story, *words, "-c", str(file), addressed=False)
-
-
 def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_advertised_one() -> None:
     def look() -> str:
         context = current()
@@ -219,17 +191,6 @@ def test_workers_use_the_object_storage_that_they_are_told_and_otherwise_the_adv
 
     play(story("tcp://advertised:1"), storage="tcp://advertised:1")
     play(story("ipc:///mine"), storage="tcp://advertised:1", object_storage_address="ipc:///mine")
-
-
-def test_managers_and_workers_tell_how_they_are_on_every_heartbeat(tmp_path: Path) -> None:
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        await scheduler.until(lambda: scheduler.workers)
-        scheduler.said.clear()
-        async with asyncio.timeout(5):  # 10 of the default take longer
-            await scheduler.until(lambda: scheduler.count(WorkerHeartbeat) >= 10)
-            await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 10)
-
-    on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-his", "0.05")
 
 
 def test_heartbeats_come_in_time_for_a_short_lease_whatever_their_interval(tmp_path: Path) -> None:
@@ -311,17 +272,6 @@ def test_workers_log_as_their_manager_was_told_to(tmp_path: Path) -> None:
             await asyncio.to_thread(written, log.read_text, f"mine {pid} scaler.component")
 
     on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-lcf", str(config))
-
-
-@pytest.mark.parametrize(("level", "is_written"), [("INFO", True), ("ERROR", False)])
-def test_only_lines_from_the_level_on_are_written(tmp_path: Path, level: str, is_written: bool) -> None:
-    log = tmp_path / "log"
-
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        await scheduler.until(lambda: scheduler.workers)
-
-    on_a_played_scheduler(tmp_path, story, "scaler_cluster", "-n", "1", "-ll", level, "-lp", str(log))
-    assert ("started " in log.read_text()) is is_written
 
 
 def test_explain_names_a_preload_as_long_as_it_keeps_a_task_from_running(tmp_path: Path) -> None:

@@ -133,6 +133,11 @@ def test_a_mistyped_environment_variable_is_named_and_foreign_ones_are_not() -> 
         scheduler("ipc:///a", SCALER_SCHEDULER_IO_THREAD="3")
 
 
+def test_a_wrong_value_of_an_environment_variable_is_named() -> None:
+    with pytest.raises(ConfigError, match="environment: SCALER_SCHEDULER_LOGGING_LEVEL = 'LOUD': must be 'DEBUG'"):
+        scheduler("ipc:///a", SCALER_SCHEDULER_LOGGING_LEVEL="LOUD")
+
+
 def test_text_from_flags_and_environment_is_read_as_what_it_stands_for() -> None:
     config = scheduler("ipc:///a", "-wt", "2.5", "-ll", "debug", "-lp", "/dev/stdout", "x.log", "-mt", "-1")
     assert (config.worker_timeout_seconds, config.logging_level) == (2.5, "DEBUG")
@@ -153,6 +158,11 @@ def test_truth_values_stand_alone_or_with_a_word() -> None:
 def test_the_address_stands_before_between_or_after_the_flags() -> None:
     for arguments in (["ipc:///a", "-it", "3"], ["-it", "3", "ipc:///a"], ["-it", "3", "ipc:///a", "-ct", "9"]):
         assert scheduler(*arguments).bind_address == "ipc:///a"
+
+
+def test_the_address_may_stand_behind_the_paths_of_a_log() -> None:
+    config = scheduler("-lp", "/dev/stdout", "log", "ipc:///a", "-p", "False")
+    assert (config.bind_address, config.logging_paths) == ("ipc:///a", ("/dev/stdout", "log"))
 
 
 def test_a_negative_number_is_a_value_and_no_flag() -> None:

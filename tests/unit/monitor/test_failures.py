@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor.model import MAX_FAILURES, MAX_TASKS, Model
+from scaler.monitor import model as model_module
+from scaler.monitor.model import Model
 from scaler.protocol.messages import TaskLog
 from scaler.texts import pattern
 from tests.unit.monitor.test_web_api import asked
@@ -52,21 +53,21 @@ def test_failures_are_grouped_by_function_and_message_the_newest_group_first() -
     assert [int(each.id, 16) for each in model.tasks(failure=newest.key, limit=3)] == [43, 31, 30]
 
 
-def test_failures_stay_however_many_tasks_succeed_after_them() -> None:
+def test_failures_stay_however_many_tasks_succeed_after_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "MAX_TASKS", 20)
     model = Model()
-    model.apply_events(events(9.0, failed(1, "ValueError: smile 1")))
-    for batch in range(2 * MAX_TASKS // 1000):
-        model.apply_events(events(9.0, *(task(f"done{batch}-{number}") for number in range(1000))))
+    model.apply_events(events(9.0, failed(1, "ValueError: smile 1"), *(task(f"done{n}") for n in range(40))))
     assert groups(model) == [(1, "ValueError: smile 1", "calibrate")]
     assert [each.id for each in model.tasks(state="failed")] == [f"{1:032x}"]
     assert model.task(f"{1:032x}") is not None
-    assert model.task_count == MAX_TASKS + 1
+    assert model.task_count == 21
 
 
-def test_the_last_thousand_failures_are_kept() -> None:
+def test_only_the_last_failures_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "MAX_FAILURES", 20)
     model = Model()
-    model.apply_events(events(9.0, *(failed(number, "no") for number in range(MAX_FAILURES + 10))))
-    assert groups(model) == [(MAX_FAILURES, "no", "calibrate")]
+    model.apply_events(events(9.0, *(failed(number, "no") for number in range(30))))
+    assert groups(model) == [(20, "no", "calibrate")]
 
 
 def test_a_task_that_did_not_run_because_an_input_failed_is_no_failure_of_its_own() -> None:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
-from scaler.monitor.lanes import MAX_BLOCKS, Bar, Block, Lane, Omitted
-from scaler.monitor.model import COARSE_SECONDS, FINE_SECONDS, MAX_TASKS, Model
+from scaler.monitor import lanes
+from scaler.monitor import model as model_module
+from scaler.monitor.lanes import Bar, Block, Lane, Omitted
+from scaler.monitor.model import COARSE_SECONDS, Model
 from scaler.monitor.trace import trace
 from scaler.protocol.monitor_rows import TaskRow
 
@@ -15,6 +17,8 @@ COLUMNS = ["id", "state", "function", "client", "worker", "attempt", "ended_at",
 COLUMNS += ["lane", "began_us", "clock_zero"]
 ZERO = 50.0
 """Unix seconds when the clock of each worker showed 0."""
+MAX_BLOCKS = 2_000
+FINE_SECONDS = 60.0
 
 
 def status(at: float, *, ended: dict[str, int] | None = None, incarnation: int = 1, **more: Any) -> dict[str, Any]:
@@ -98,14 +102,6 @@ def test_the_end_of_a_task_is_not_undone_by_news_of_its_beginning() -> None:
     assert [task.state for task in model.tasks()] == ["running"]
 
 
-def test_only_the_last_tasks_are_kept() -> None:
-    model = Model()
-    for number in range(MAX_TASKS + 5):
-        model.apply_events(events(1.0, done(f"{number:032x}", 1.0)))
-    assert len(model.tasks(limit=2 * MAX_TASKS)) == MAX_TASKS
-    assert model.task(f"{4:032x}") is None
-
-
 def test_lanes_show_what_ended_and_what_runs_on_every_slot() -> None:
     model = Model()
     model.apply_status(status(100.0, workers=[{"name": "w", "slots": 2}, {"name": "idle", "slots": 1}]))
@@ -173,22 +169,19 @@ def test_tasks_that_the_scheduler_did_not_list_are_counted_on_their_lanes() -> N
     ]
 
 
-def test_tasks_that_are_forgotten_are_counted_on_their_lanes() -> None:
+def test_the_oldest_tasks_that_have_ended_are_dropped_and_counted_on_their_lanes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_module, "MAX_TASKS", 20)
     model = Model()
-    for number in range(MAX_TASKS + 5):
-        model.apply_events(events(1e6, done(f"{number:032x}", ZERO + number)))
+    model.apply_events(events(1e6, running("r"), *(done(f"{number}", ZERO + number) for number in range(24))))
+    assert {task.id for task in model.tasks()} == {"r", *map(str, range(5, 24))}
+    assert model.task("4") is None
     assert sum(block.tasks for block in model.lanes()["w", 1].blocks) == 5
 
 
-def test_a_running_task_is_not_forgotten_before_its_end() -> None:
-    model = Model()
-    model.apply_events(events(1.0, running("r")))
-    for number in range(MAX_TASKS + 5):
-        model.apply_events(events(1.0, done(f"{number:032x}", 1.0)))
-    assert model.task("r") is not None
-
-
-def test_blocks_of_a_long_time_are_joined_and_none_is_lost() -> None:
+def test_blocks_of_a_long_time_are_joined_and_none_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lanes, "MAX_BLOCKS", MAX_BLOCKS)
     omitted = Omitted()
     for number in range(3 * MAX_BLOCKS):
         omitted.add(("w", 1), Block(number * 500_000, number * 500_000 + 250_000, 10, 100_000))
@@ -200,7 +193,8 @@ def test_blocks_of_a_long_time_are_joined_and_none_is_lost() -> None:
     assert blocks[-1].end - blocks[-1].start <= 1.0
 
 
-def test_old_points_become_means_of_ten_seconds() -> None:
+def test_old_points_become_means_of_ten_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "FINE_SECONDS", FINE_SECONDS)
     model = Model()
     for second in range(int(FINE_SECONDS) + 25):
         model.apply_status(status(float(second), totals={"workers": second}))

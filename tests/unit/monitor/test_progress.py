@@ -75,8 +75,8 @@ def test_the_rate_is_that_of_lately() -> None:
 def test_long_tasks_are_measured_for_longer_than_short_ones() -> None:
     watched = Watched(p50=600.0, p95=600.0, longest=600.0)
     watched.hear(100, 4, ended=0)
-    for second in range(1, 6000):
-        row = watched.hear(100, 4, ended=second // 150)
+    for state in range(1, 400):
+        row = watched.hear(100, 4, ended=state // 10, seconds=15.0)
     assert row.tasks_per_second == pytest.approx(1 / 150, rel=0.05)
     assert row.left_seconds == pytest.approx(100 * 150 + 600, rel=0.1)
 
@@ -133,11 +133,11 @@ def test_views_have_what_is_computed_and_no_number_for_what_is_unknown() -> None
     assert (shown["left_seconds"], shown["left_error_seconds"]) == (None, None)
 
 
-@pytest.mark.parametrize(("slots", "sigma"), [(1, 0.3), (8, 0.0), (8, 1.0), (100, 0.6)])
+@pytest.mark.parametrize(("slots", "sigma"), [(1, 0.3), (8, 0.0), (8, 1.0), (30, 0.6)])
 def test_the_work_ends_when_the_model_says_within_its_error(slots: int, sigma: float) -> None:
     """Durations are lognormal with a median of 4 seconds. Nine of ten forecasts are right within two errors."""
     misses, seconds = [], []
-    for seed in range(4):
+    for seed in range(2):
         forecasts, finished_at = run(slots, 40 * slots, sigma, seed)
         assert len(forecasts) > finished_at / 2
         misses += [abs(at - finished_at) / error for at, error in forecasts]

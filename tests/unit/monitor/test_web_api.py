@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 
 from scaler.monitor.model import Model
-from scaler.monitor.web.api import ROUTES, ApiRoute
+from scaler.monitor.web.api import ROUTES
 from scaler.protocol.monitor_rows import TaskRow
 from tests.unit.monitor.web_rig import NASTY, TASK, PreparedMonitor, ask, events, filled_model, status, task, worker
 
@@ -22,18 +22,15 @@ def asked(path: str, monitor: PreparedMonitor | None = None) -> Any:
 
 
 @pytest.mark.parametrize("model", [Model(), filled_model()], ids=["before the first state", "with everything"])
-@pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
-def test_every_route_answers_as_the_openapi_document_says(route: ApiRoute, model: Model) -> None:
+def test_every_route_answers_as_the_openapi_document_says(model: Model) -> None:
     document = asked("/api/openapi.json")
-    reply = ask(route.path.replace("{id}", TASK), PreparedMonitor(model))
-    unknown = route.path == "/api/tasks/{id}" and not model.task_count
-    assert reply.status_code == (404 if unknown else 200)
-    schema = document["paths"][route.path]["get"]["responses"]["default" if unknown else "200"]
-    jsonschema.validate(
-        reply.json(),
-        {**schema["content"]["application/json"]["schema"], "components": document["components"]},
-        jsonschema.Draft202012Validator,
-    )
+    for route in ROUTES:
+        reply = ask(route.path.replace("{id}", TASK), PreparedMonitor(model))
+        unknown = route.path == "/api/tasks/{id}" and not model.task_count
+        assert reply.status_code == (404 if unknown else 200), route.path
+        schema = document["paths"][route.path]["get"]["responses"]["default" if unknown else "200"]
+        schema = {**schema["content"]["application/json"]["schema"], "components": document["components"]}
+        assert jsonschema.Draft202012Validator(schema).is_valid(reply.json()), route.path
 
 
 def test_the_openapi_document_names_every_parameter_and_no_name_twice() -> None:

@@ -11,10 +11,11 @@ import pytest
 from scaler.monitor.web.files import CONTENT_TYPES, STATIC
 from tests.unit.monitor.web_rig import ask
 
-FILES = sorted(path for path in STATIC.rglob("*") if path.is_file())
+FILES = {path.suffix: path for path in STATIC.rglob("*") if path.is_file()}
+"""One file of each type."""
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", FILES.values(), ids=FILES.keys())
 def test_every_file_has_its_own_type_and_is_asked_for_again(path: Path) -> None:
     name = f"/{path.relative_to(STATIC)}"
     reply = ask(name)

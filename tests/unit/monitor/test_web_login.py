@@ -39,12 +39,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-@pytest.mark.parametrize("path", READ)
 @pytest.mark.parametrize("is_same_user", [True, False])
-def test_beyond_loopback_nothing_is_shown_without_a_token(path: str, is_same_user: bool) -> None:
+@pytest.mark.parametrize("base", ["http://10.0.0.1:50001", "http://127.0.0.1:50001"])
+def test_beyond_loopback_nothing_is_shown_without_a_token(base: str, is_same_user: bool) -> None:
     async def scenario() -> None:
-        for base in ("http://10.0.0.1:50001", "http://127.0.0.1:50001"):
-            async with browser(is_same_user=is_same_user, base=base) as client:
+        async with browser(is_same_user=is_same_user, base=base) as client:
+            for path in READ:
                 answer = await client.get(path)
                 assert answer.status_code == 401
                 assert ("<form" in answer.text) is (path == "/")
@@ -58,10 +58,9 @@ def test_without_authentication_there_is_no_login() -> None:
     assert ask("/login", settings=settings, method="POST").status_code == 405
 
 
-@pytest.mark.parametrize("path", ["/", "/api/status", "/metrics"])
-def test_on_loopback_only_other_users_need_a_token(path: str) -> None:
-    assert ask(path, is_same_user=True).status_code == 200
-    assert ask(path, is_same_user=False).status_code == 401
+def test_on_loopback_only_other_users_need_a_token() -> None:
+    assert ask("/metrics", is_same_user=True).status_code == 200
+    assert ask("/metrics", is_same_user=False).status_code == 401
 
 
 def test_the_link_with_the_token_sets_a_cookie_that_scripts_and_other_sites_cannot_use() -> None:
@@ -174,8 +173,8 @@ def test_wrong_tokens_of_an_address_are_few_a_second_and_one_line_in_the_log(
 
     async def scenario() -> None:
         async with browser() as client:
-            codes = [(await client.get("/?token=wrong")).status_code for _ in range(100)]
-            assert codes == [401] * 5 + [429] * 95
+            codes = [(await client.get("/?token=wrong")).status_code for _ in range(8)]
+            assert codes == [401] * 5 + [429] * 3
             assert (await client.get(f"/?token={TOKEN}")).status_code == 429, "not even a right one, so nothing is told"
             clock[0] += 1
             assert (await client.get(f"/?token={TOKEN}")).status_code == 200

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.requests import Request
 
 from scaler.monitor.model import Model
-from scaler.monitor.web.metrics import MAX_FUNCTIONS, Metrics
+from scaler.monitor.web import metrics as metrics_module
+from scaler.monitor.web.metrics import Metrics
 from scaler.protocol.monitor_rows import ConnectionRow
 from tests.unit.monitor.web_rig import NASTY, PreparedMonitor, ask, events, filled_model, status
+
+MAX_FUNCTIONS = 5
+
+
+@pytest.fixture
+def few_functions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_FUNCTIONS", MAX_FUNCTIONS)
 
 
 class Scrapes:
@@ -124,6 +133,7 @@ def test_the_time_left_is_a_metric_while_it_is_known() -> None:
     assert Scrapes(model).samples()["scaler_function_left_seconds{function=work}"] == 60 / 20 + 1.0
 
 
+@pytest.mark.usefixtures("few_functions")
 def test_functions_beyond_the_limit_share_one_label() -> None:
     model = Model()
     rows = [(f"f{number}", 1000 - number) for number in range(MAX_FUNCTIONS + 50)]
@@ -136,6 +146,7 @@ def test_functions_beyond_the_limit_share_one_label() -> None:
     assert sum(counts.values()) == ended
 
 
+@pytest.mark.usefixtures("few_functions")
 def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks() -> None:
     model = Model()
     scrapes = Scrapes(model)
@@ -152,6 +163,7 @@ def test_a_function_keeps_its_label_and_what_others_have_counted_never_shrinks()
         assert first[name] <= second[name] <= third[name]
 
 
+@pytest.mark.usefixtures("few_functions")
 def test_another_scheduler_has_other_functions() -> None:
     model = Model()
     scrapes = Scrapes(model)

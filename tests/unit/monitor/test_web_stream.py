@@ -65,6 +65,16 @@ def test_a_browser_gets_a_picture_and_then_what_changes(monitor: PreparedMonitor
     run_jumping(scenario())
 
 
+def test_a_picture_lists_only_the_last_tasks() -> None:
+    async def scenario() -> None:
+        model = Model()
+        model.apply_events(events(9.0, *(task(f"{number}") for number in range(5))))
+        async with Stream(WebApp(PreparedMonitor(model), FAST)) as stream:
+            assert (await stream.until(begun)).tasks == ["2", "3", "4"]
+
+    run_jumping(scenario())
+
+
 def test_many_changes_are_told_together_and_not_more_often_than_the_interval(monitor: PreparedMonitor) -> None:
     async def scenario() -> None:
         app = WebApp(monitor, web_config(broadcast_interval_seconds=0.2))

@@ -13,7 +13,7 @@ from scaler.monitor.web.openapi import openapi
 from scaler.monitor.web.security import CONTENT_SECURITY_POLICY
 from tests.unit.monitor.web_rig import ask
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 _METRIC = re.compile(r"\bscaler_[a-z_]+\b(?![.-])")
 NOT_METRICS = {"scaler_ui", "scaler_gui"}
 
