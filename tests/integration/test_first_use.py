@@ -20,9 +20,10 @@ import psutil
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
-from scaler.errors import ClientClosedError, UnreachableError, UsageError
+from scaler.errors import UnreachableError, UsageError
+from scaler.host import usable_cpus
 from scaler.registry import find, find_only, running
-from tests.conftest import marked_processes, wait_for_end
+from tests.conftest import Run, marked_processes, wait_for_end
 from tests.waiting import within
 
 SECONDS = 30.0
@@ -100,14 +101,10 @@ def line_with(program: Program, text: str) -> str:
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        ("", 0),
         ("client.disconnect(); client.disconnect()", 0),
         ("client.shutdown()", 0),
-        ("sys.exit(3)", 3),
         ("raise SystemError('mine')", 1),
-        ("os._exit(4)", 4),
         ("os.kill(os.getpid(), signal.SIGKILL)", -9),
-        ("os.kill(os.getpid(), signal.SIGTERM)", -15),
     ],
 )
 def test_a_client_without_an_address_has_a_cluster_that_ends_with_the_program_however_that_ends(
@@ -153,6 +150,8 @@ def test_a_with_block_and_garbage_collection_end_the_cluster_and_results_come_al
 ) -> None:
     with Client() as client:
         assert client.map(abs, [-1, -2]) == [1, 2]
+        client.wait_for_workers(usable_cpus(), timeout=SECONDS)
+        assert sum(row.slots for row in client.cluster().workers) == usable_cpus()
         found = find_only()
         assert found.page in client._repr_html_()
         assert f'<a href="{found.page}"' in client._repr_html_()
@@ -242,51 +241,6 @@ def test_calls_of_an_executor_without_an_address_end_before_its_cluster(start: C
     assert (code, output) == (0, "None\n"), errors
 
 
-SUBMIT = "[client.submit(time.sleep, 60) for _ in range(2)]"
-ENDS = {
-    "program": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}",
-    "error": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}\n1 / 0",
-    "block": f"with Client(ADDRESS, name='mine') as client: {SUBMIT}",
-    "asynchronous": """
-async def main():
-    async with AsyncClient(ADDRESS, name='mine') as client:
-        for _ in range(2):
-            client.submit(time.sleep, 60)
-asyncio.run(main())""",
-}
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(start: Callable[..., Program], end: str) -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        head = f"import asyncio, time\nfrom scaler import AsyncClient, Client\nADDRESS = {combo.get_address()!r}\n"
-        _, output, errors = start(head + ENDS[end]).end()
-        [line] = [each for each in errors.splitlines() if each.startswith("scaler: ")]
-        assert output == ""
-        assert re.fullmatch(
-            rf"scaler: dropped 2 unfinished tasks of client 'mine' \([0-9a-f]{{16}}\) at {combo.get_address()}, "
-            r"sleep \([0-9a-f]{32}\) first; wait for the futures, or submit in a durable session: .*",
-            line,
-        )
-
-
-def test_a_program_that_ended_its_tasks_or_disconnects_prints_nothing(start: Callable[..., Program]) -> None:
-    with SchedulerClusterCombo(n_workers=1) as combo:
-        program = start(
-            f"""
-            import time
-            from scaler import Client
-            with Client({combo.get_address()!r}) as client:
-                client.submit(abs, -1).result()
-                client.submit(time.sleep, 60).cancel()
-            client = Client({combo.get_address()!r})
-            client.submit(time.sleep, 60)
-            client.disconnect()
-            """
-        )
-        assert program.end() == (0, "", "")
-
-
 def test_forked_children_leave_the_cluster_alone_and_may_have_one_of_their_own(start: Callable[..., Program]) -> None:
     program = start(
         """
@@ -316,9 +270,7 @@ def test_forked_children_leave_the_cluster_alone_and_may_have_one_of_their_own(s
 
 PHASES: dict[str, Callable[[list[list[str]]], bool]] = {
     "before any process": lambda _: True,
-    "with the scheduler": lambda commands: any("scheduler" in each for each in commands),
     "with the workers": lambda commands: any("cluster" in each[-1:] for each in commands),
-    "with the page": lambda commands: any("web-ui" in each for each in commands),
     "with a fork server": lambda commands: len(commands) > 3,
 }
 
@@ -354,74 +306,15 @@ def test_an_interrupt_in_any_phase_of_the_start_ends_the_program_and_all_that_it
     assert running() == []
 
 
-# -- names and SCALER_ADDRESS
-
-
-@pytest.fixture
-def named() -> Iterator[SchedulerClusterCombo]:
-    with SchedulerClusterCombo(n_workers=1, name="research", web_port=0) as combo:
-        yield combo
-
-
-def test_a_client_connects_to_a_running_cluster_by_its_name(
-    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with Client("research") as client:
-        assert client.submit(abs, -1).result(SECONDS) == 1
-    expected = f"scaler: connected to cluster research at {named.get_address()}; web page {named.get_page()}\n"
-    assert capfd.readouterr().err == expected
-    with pytest.raises(UnreachableError, match=rf"no cluster is named 'x'; .*research \({named.get_address()}\)"):
-        Client("x")
-    with pytest.raises(UsageError, match="write tcp://host:port"):
-        Client("127.0.0.1:8516")
-
-
-@pytest.mark.parametrize("by_name", [True, False])
-def test_the_environment_names_the_cluster_of_clients_without_an_address(
-    named: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], by_name: bool
-) -> None:
-    monkeypatch.setenv("SCALER_ADDRESS", "research" if by_name else named.get_address())
-    with Client() as client:
-        assert client.submit(lambda: Client().submit(abs, -2).result()).result(SECONDS) == 2, "in a task: its worker"
-    cluster = "cluster research at " if by_name else ""
-    expected = f"scaler: connected to {cluster}{named.get_address()}; web page {named.get_page()}\n"
-    assert capfd.readouterr().err == expected
-    monkeypatch.setenv("SCALER_ADDRESS", "gone")
-    with pytest.raises(UnreachableError, match="SCALER_ADDRESS=gone: no cluster is named 'gone'"):
-        Client()
-
-
-def test_an_explicit_address_prints_nothing_and_the_table_has_the_link(
-    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SCALER_ADDRESS", "gone")
-    with Client(named.get_address()) as client:
-        assert f'<a href="{named.get_page()}"' in client._repr_html_()
-    assert f'<a href="{named.get_page()}"' in named._repr_html_()
-    assert "scaler_top research" in named._repr_html_()
-    assert capfd.readouterr().err == ""
-
-
-def test_an_ended_client_of_its_own_cluster_takes_nothing_more() -> None:
-    client = Client()
-    client.disconnect()
-    with pytest.raises(ClientClosedError):
-        client.submit(abs, 1)
-
-
 # -- scaler, scaler local
 
 
-@pytest.mark.parametrize("words", [(), ("local", "-n", "1", "--name", "own")])
-def test_scaler_alone_starts_a_cluster_and_prints_how_to_connect(
-    command: Callable[..., Program], words: tuple[str, ...]
-) -> None:
-    program = command(*words)
+def test_scaler_alone_starts_a_cluster_and_prints_how_to_connect(command: Callable[..., Program]) -> None:
+    program = command()
     line = line_with(program, "connect with")
-    name = "own" if words else "local"
-    address, page = (find(name).address, find(name).page)
-    assert line == f'scaler: connect with Client("{name}") or Client("{address}"); web page {page}\n'
-    with Client(name) as client:
+    address, page = (find("local").address, find("local").page)
+    assert line == f'scaler: connect with Client("local") or Client("{address}"); web page {page}\n'
+    with Client("local") as client:
         assert client.submit(abs, -1).result(SECONDS) == 1
     with urllib.request.urlopen(page, timeout=SECONDS) as reply:
         assert reply.status == 200
@@ -448,18 +341,7 @@ def test_a_name_and_a_port_that_are_taken_become_the_next_ones(command: Callable
         assert program.end()[0] == 0
 
 
-def test_a_page_that_can_listen_nowhere_is_a_warning_and_the_cluster_runs(command: Callable[..., Program]) -> None:
-    program = command("local", "-n", "1", SCALER_WEBUI_WEB_HOST="203.0.113.7")
-    assert "web page" not in line_with(program, "connect with")
-    with Client("local") as client:
-        assert client.submit(abs, -1).result(SECONDS) == 1
-    program.process.send_signal(signal.SIGINT)
-    code, _, errors = program.end()
-    assert code == 0
-    assert errors.startswith("scaler: there is no web page: web_host 203.0.113.7")
-
-
-@pytest.mark.parametrize("lines", range(5))
+@pytest.mark.parametrize("lines", [0, 2])
 def test_an_interrupt_in_any_phase_of_scaler_local_is_no_failure(command: Callable[..., Program], lines: int) -> None:
     program = command("local", "-n", "1")
     assert program.process.stdout is not None
@@ -517,23 +399,6 @@ def test_tasks_of_a_local_cluster_outlive_it_in_its_state_directory(
     assert found[0] == found[1], "the second cluster has the result of the first"
 
 
-@pytest.mark.parametrize(("argument", "workers"), [("", "usable_cpus()"), ("n_workers=3", "3")])
-def test_a_new_cluster_has_a_worker_for_each_cpu_or_as_many_as_are_asked_for(
-    start: Callable[..., Program], argument: str, workers: str
-) -> None:
-    program = start(
-        f"""
-        from scaler import Client
-        from scaler.host import usable_cpus
-        with Client({argument}) as client:
-            client.wait_for_workers({workers}, timeout=20)
-            print(sum(row.slots for row in client.cluster().workers) - {workers})
-        """
-    )
-    code, output, errors = program.end()
-    assert (code, output) == (0, "0\n"), errors
-
-
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -545,3 +410,99 @@ def test_a_new_cluster_has_a_worker_for_each_cpu_or_as_many_as_are_asked_for(
 def test_workers_that_a_client_cannot_start_are_refused(options: Any, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         Client(**options)
+
+
+# -- a running cluster: its name, SCALER_ADDRESS, and programs that leave it
+
+
+@pytest.fixture(scope="module")
+def named(run: Run) -> Iterator[SchedulerClusterCombo]:
+    with SchedulerClusterCombo(n_workers=2, name="research", web_port=0) as combo:
+        yield combo
+
+
+def test_a_client_connects_to_a_running_cluster_by_its_name(
+    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Client("research") as client:
+        assert client.submit(abs, -1).result(SECONDS) == 1
+    expected = f"scaler: connected to cluster research at {named.get_address()}; web page {named.get_page()}\n"
+    assert capfd.readouterr().err == expected
+    with pytest.raises(UnreachableError, match=rf"no cluster is named 'x'; .*research \({named.get_address()}\)"):
+        Client("x")
+    with pytest.raises(UsageError, match="write tcp://host:port"):
+        Client("127.0.0.1:8516")
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_the_environment_names_the_cluster_of_clients_without_an_address(
+    named: SchedulerClusterCombo, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], by_name: bool
+) -> None:
+    monkeypatch.setenv("SCALER_ADDRESS", "research" if by_name else named.get_address())
+    with Client() as client:
+        assert client.submit(lambda: Client().submit(abs, -2).result()).result(SECONDS) == 2, "in a task: its worker"
+    cluster = "cluster research at " if by_name else ""
+    expected = f"scaler: connected to {cluster}{named.get_address()}; web page {named.get_page()}\n"
+    assert capfd.readouterr().err == expected
+    monkeypatch.setenv("SCALER_ADDRESS", "gone")
+    with pytest.raises(UnreachableError, match="SCALER_ADDRESS=gone: no cluster is named 'gone'"):
+        Client()
+
+
+def test_an_explicit_address_prints_nothing_and_the_table_has_the_link(
+    named: SchedulerClusterCombo, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCALER_ADDRESS", "gone")
+    with Client(named.get_address()) as client:
+        assert f'<a href="{named.get_page()}"' in client._repr_html_()
+    assert f'<a href="{named.get_page()}"' in named._repr_html_()
+    assert "scaler_top research" in named._repr_html_()
+    assert capfd.readouterr().err == ""
+
+
+SUBMIT = "[client.submit(time.sleep, 60) for _ in range(2)]"
+ENDS = {
+    "program": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}",
+    "error": f"client = Client(ADDRESS, name='mine')\n{SUBMIT}\n1 / 0",
+    "block": f"with Client(ADDRESS, name='mine') as client: {SUBMIT}",
+    "asynchronous": """
+async def main():
+    async with AsyncClient(ADDRESS, name='mine') as client:
+        for _ in range(2):
+            client.submit(time.sleep, 60)
+asyncio.run(main())""",
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_program_that_ends_with_unfinished_tasks_prints_one_line(
+    start: Callable[..., Program], named: SchedulerClusterCombo, end: str
+) -> None:
+    address = named.get_address()
+    head = f"import asyncio, time\nfrom scaler import AsyncClient, Client\nADDRESS = {address!r}\n"
+    _, output, errors = start(head + ENDS[end]).end()
+    [line] = [each for each in errors.splitlines() if each.startswith("scaler: ")]
+    assert output == ""
+    assert re.fullmatch(
+        rf"scaler: dropped 2 unfinished tasks of client 'mine' \([0-9a-f]{{16}}\) at {address}, "
+        r"sleep \([0-9a-f]{32}\) first; wait for the futures, or submit in a durable session: .*",
+        line,
+    )
+
+
+def test_a_program_that_ended_its_tasks_or_disconnects_prints_nothing(
+    start: Callable[..., Program], named: SchedulerClusterCombo
+) -> None:
+    program = start(
+        f"""
+        import time
+        from scaler import Client
+        with Client({named.get_address()!r}) as client:
+            client.submit(abs, -1).result()
+            client.submit(time.sleep, 60).cancel()
+        client = Client({named.get_address()!r})
+        client.submit(time.sleep, 60)
+        client.disconnect()
+        """
+    )
+    assert program.end() == (0, "", "")

@@ -49,16 +49,6 @@ def test_a_file_is_started_in_order_and_stopped_in_reverse(stack_file: Path, por
     wait_until_gone(processes)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_other_signals_stop_it_as_well(stack_file: Path, number: int) -> None:
-    with launched(stack_file) as launcher:
-        assert launcher.wait_ready()
-        processes = launcher.components()
-        code, _, errors = launcher.stop(number)
-    assert code == 0, errors
-    wait_until_gone(processes)
-
-
 def component(launcher: Launcher, kind: str) -> psutil.Process:
     (found,) = [process for process in launcher.components() if process.cmdline()[-1:] == [kind]]
     return found
@@ -80,7 +70,7 @@ def test_components_that_are_killed_are_started_again_and_a_client_works_on(
                 assert client.submit(abs, -2).result(10) == 2
                 assert client.submit(len, b"x" * 3_000_000).result(10) == 3_000_000
         processes = launcher.components()
-        code, _, errors = launcher.stop()
+        code, _, errors = launcher.stop(signal.SIGTERM)
     assert code == 0, errors
     names = ("scheduler", "object storage server", "worker manager here")
     assert own_lines(errors) == [
@@ -131,7 +121,7 @@ def test_a_server_whose_port_another_program_holds_comes_back_when_that_has_ende
                     if "restarts=2" in line:
                         break
             assert client.submit(abs, -1).result(20) == 1
-        code, _, _ = launcher.stop()
+        code, _, _ = launcher.stop(signal.SIGHUP)
     assert code == 0
     assert any(f"{ports.address()}: it is in use by another program" in line for line in lines)
     assert "exit_code=2" in lines[-1]
@@ -154,21 +144,6 @@ def test_output_that_is_not_read_stops_neither_tasks_nor_the_launcher(stack_file
         wait_until_gone(processes)
 
 
-def test_a_stop_right_after_a_component_was_killed_ends_everything_in_order(stack_file: Path) -> None:
-    with launched(stack_file) as launcher:
-        assert launcher.wait_ready()
-        scheduler, manager = component(launcher, "scheduler"), component(launcher, "worker-manager")
-        processes = launcher.components()
-        manager.kill()
-        scheduler.kill()
-        scheduler.wait(10)
-        processes += launcher.components()
-        code, output, errors = launcher.stop()
-    assert code == 0, errors
-    assert own_lines(output)[-1] == "object storage server has ended"
-    wait_until_gone(processes)
-
-
 def test_a_launcher_that_is_killed_leaves_nothing_running(stack_file: Path) -> None:
     with launched(stack_file) as launcher:
         assert launcher.wait_ready()
@@ -188,29 +163,10 @@ def test_a_launcher_ends_with_the_program_that_it_was_started_for(stack_file: Pa
     assert code == 0, errors
 
 
-def test_a_port_in_use_is_named_and_nothing_is_left(stack_file: Path, ports: ReservedPorts) -> None:
-    with launched(stack_file) as first:
-        assert first.wait_ready()
-        with launched(stack_file) as second:
-            assert not second.wait_ready()
-            code, _, errors = second.end()
-        assert first.stop()[0] == 0
-    assert code == 2
-    complaint = f"cannot listen on {ports.address(1)}: it is in use by scaler's object storage server (pid "
-    assert [complaint in line for line in errors] == [True, False]
-    assert own_lines(errors)[-1].endswith("ended before it was ready: exit code 2")
-
-
-@pytest.mark.parametrize("lines", [1, 2, 3])
-def test_an_interrupt_in_any_phase_of_the_start_leaves_nothing_and_is_no_failure(stack_file: Path, lines: int) -> None:
-    """lines: components that are ready by then."""
+def test_an_interrupt_during_the_start_leaves_nothing_and_is_no_failure(stack_file: Path) -> None:
     with launched(stack_file) as launcher:
         assert launcher.process.stdout is not None
-        seen = 0
-        for line in launcher.process.stdout:
-            seen += line.startswith("scaler: ")
-            if seen == lines:
-                break
+        assert any("scheduler is ready" in line for line in launcher.process.stdout)
         processes = launcher.components()
         code, _, errors = launcher.stop()
     assert code == 0, errors

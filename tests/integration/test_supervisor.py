@@ -34,16 +34,11 @@ def service(name: str, tier: int = 0) -> ComponentProcess:
 class Run:
     """A supervisor at work in a thread, and its reports."""
 
-    def __init__(self, *components: ComponentProcess, together: bool = False, start_seconds: float = 10.0) -> None:
+    def __init__(self, *components: ComponentProcess) -> None:
         self.progress: list[str] = []
         self.failures: list[str] = []
         self._reported = threading.Condition()
-        self.supervisor = Supervisor(
-            components,
-            together=together,
-            start_seconds=start_seconds,
-            report=self._report,
-        )
+        self.supervisor = Supervisor(components, report=self._report)
         self.exit_code: int | None = None
         self.thread = threading.Thread(target=self._run)
 
@@ -69,8 +64,8 @@ class Run:
 
 
 @contextmanager
-def running(*components: ComponentProcess, together: bool = False, start_seconds: float = 10.0) -> Iterator[Run]:
-    run = Run(*components, together=together, start_seconds=start_seconds)
+def running(*components: ComponentProcess) -> Iterator[Run]:
+    run = Run(*components)
     run.thread.start()
     try:
         run.supervisor.wait_settled()
@@ -125,11 +120,6 @@ def test_a_last_line_without_an_end_is_kept() -> None:
         assert run.end() == 1
     assert run.supervisor.supervision.failure is not None
     assert run.supervisor.supervision.failure.endswith("its last lines:\n    one\n    two")
-
-
-def test_a_component_that_cannot_start_with_its_settings_makes_that_the_end_of_all() -> None:
-    with running(service("storage"), script("scheduler", "exit 2", 1)) as run:
-        assert run.end() == 2
 
 
 def test_a_component_that_is_killed_is_started_again_and_the_others_stay() -> None:
@@ -189,13 +179,6 @@ def test_a_component_that_ignores_a_stop_is_killed_when_somebody_is_in_a_hurry()
         run.supervisor.stop(hurry=True)
         assert run.end() == 0
     assert not psutil.pid_exists(pid)
-
-
-def test_a_component_that_does_not_become_ready_is_named() -> None:
-    with running(script("scheduler", "exec sleep 60"), start_seconds=0.2) as run:
-        assert run.end() == 1
-    (failure,) = run.failures
-    assert failure.endswith("was not ready after 0.2 s")
 
 
 def test_a_program_that_does_not_exist_is_named() -> None:

@@ -48,9 +48,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Served]:
+async def served(tls: ssl.SSLContext | None = None) -> AsyncIterator[Served]:
     app = WebApp(PreparedMonitor(Model()), web_config())
-    listening, stop = listen(host, 0), asyncio.Event()
+    listening, stop = listen("127.0.0.1", 0), asyncio.Event()
     found = Served(app, listening, tls)
     serving_task = asyncio.ensure_future(serve(app, listening, stop, app.close, tls))
     try:
@@ -73,10 +73,6 @@ async def is_closed(reader: asyncio.StreamReader) -> bool:
         while await reader.read(65_536):
             pass
     return True
-
-
-def _descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # -- limits
@@ -139,25 +135,11 @@ def test_silent_connections_make_room_for_browsers(monkeypatch: pytest.MonkeyPat
         async with served() as where:
             stream, _ = await where.open(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await stream.readline()).startswith(ANSWERED)
-            silent = [(await where.open(b"GET / HTTP/1.1\r\n"))[0] for _ in range(200)]
+            silent = [(await where.open(b"GET / HTTP/1.1\r\n"))[0] for _ in range(40)]
             for _ in range(3):
                 assert (await answer(where)).status_code == 200
-            assert all([await is_closed(reader) for reader in silent[:180]])
+            assert all([await is_closed(reader) for reader in silent[:20]])
             assert (await stream.readline()) != b"", "the browser that was there stays"
-
-    run(scenario())
-
-
-def test_of_five_hundred_half_requests_few_stay_and_none_after_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "HEADER_SECONDS", 2.0)
-
-    async def scenario() -> None:
-        async with served() as where:
-            before = _descriptors()
-            half = [(await where.open(b"GET / HTTP/1.1\r\nX: "))[0] for _ in range(500)]
-            assert _descriptors() - before <= 500 + serving.MAX_CONNECTIONS
-            assert (await answer(where)).status_code == 200
-            await asyncio.gather(*map(is_closed, half))
 
     run(scenario())
 
@@ -203,13 +185,12 @@ with socket.create_connection((sys.argv[3], int(sys.argv[1]))) as asking:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_another_user_of_this_machine_is_asked_for_the_token(host: str) -> None:
+def test_another_user_of_this_machine_is_asked_for_the_token() -> None:
     async def scenario() -> list[bytes]:
-        async with served(host=host) as where:
+        async with served() as where:
             answers = []
             for user in (os.geteuid(), NOBODY):
-                arguments = (str(where.ends[1]), str(user), host)
+                arguments = (str(where.ends[1]), str(user), "127.0.0.1")
                 asking = await asyncio.create_subprocess_exec(
                     sys.executable, "-c", ASK, *arguments, stdout=subprocess.PIPE
                 )

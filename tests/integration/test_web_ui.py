@@ -18,7 +18,6 @@ from typing import Any
 
 import httpx
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
@@ -106,7 +105,14 @@ def web_ui(ports: ReservedPorts, directory: Path, *more: str) -> Iterator[Page]:
             page.close()
 
 
-def test_work_is_seen_as_json_events_and_metrics(ports: ReservedPorts, tmp_path: Path) -> None:
+def work(number: int) -> int:
+    print(f"working on {number}")
+    if number < 0:
+        raise ValueError(f"{number} is negative")
+    return number
+
+
+def test_a_task_is_told_with_its_failure_and_why(ports: ReservedPorts, tmp_path: Path) -> None:
     with (
         scheduler(ports, tmp_path),
         command("cluster", ports.address(), "-n", "2", directory=tmp_path),
@@ -114,37 +120,28 @@ def test_work_is_seen_as_json_events_and_metrics(ports: ReservedPorts, tmp_path:
         page.events() as read_until,
         Client(ports.address()) as client,
     ):
-        page.until("/api/workers", lambda found: found["total"] == 1)
-        assert client.map(abs, range(20)) == list(range(20))
-        page.until("/api/status", lambda found: found["status"]["tasks"]["ended_total"] > 0)
-        browser = read_until(lambda browser: browser.kinds and browser.status["tasks"]["ended_total"] > 0)
-        assert browser.kinds[0] == "snapshot"
-        assert browser.status["totals"]["workers"] == 1
-        samples = {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(page.get("/metrics").text)
-            for sample in family.samples
-        }
-        assert samples["scaler_scheduler_up"] == 1
-        assert samples["scaler_slots"] == 2
-        assert samples["scaler_scheduler_resident_memory_bytes"] > 1e6
-
-
-def test_the_page_outlives_the_scheduler_and_goes_on_with_the_next_one(ports: ReservedPorts, tmp_path: Path) -> None:
-    with web_ui(ports, tmp_path) as page, page.events() as read_until:
-        browser = read_until(lambda browser: browser.kinds)
-        assert not browser.connection["connected"]
-        assert "no scheduler answers" in browser.connection["trouble"]
-        incarnations = set()
-        for restarts in range(2):
-            with scheduler(ports, tmp_path):
-                read_until(lambda browser: browser.connection["connected"] and browser.status["scheduler"]["rss_bytes"])
-                read_until(lambda browser: browser.connection["restarts"] == restarts)  # noqa: B023
-                incarnations.add(browser.connection["incarnation"])
-            read_until(lambda browser: not browser.connection["connected"])
-            assert page.json("/api/status")["connection"]["connected"] is False
-            assert page.get("/metrics").status_code == 200
-        assert len(incarnations - {""}) == 2
+        futures = [client.submit(work, number) for number in [*range(20), -1]]
+        with pytest.raises(ValueError, match="-1 is negative"):
+            futures[-1].result(WAIT_SECONDS)
+        failed = futures[-1].task_id.hex()
+        read_until(lambda browser: failed in browser.tasks)
+        found = page.until("/api/status", lambda found: found["status"]["tasks"]["ended_total"] == 21)
+        assert found["status"]["tasks"]["ended"]["done"] == 20
+        assert found["status"]["tasks"]["failed_total"] == 1
+        (row,) = page.json("/api/tasks?state=failed")["tasks"]
+        assert (row["id"], row["function"]) == (failed, "work")
+        assert "-1 is negative" in row["text"]
+        assert "in work" in page.json(f"/api/tasks/{failed}")["task"]["traceback"]
+        assert "-1 is negative" in page.json(f"/api/tasks/{failed}/explain")["text"]
+        assert page.json(f"/api/tasks/{failed}/log")["stdout"] == "working on -1\n"
+        assert page.json(f"/api/tasks/{futures[7].task_id.hex()}/log")["stdout"] == "working on 7\n"
+        lanes = page.json("/api/timeline")["lanes"]
+        assert sum(len(lane["bars"]) for lane in lanes) == 21
+        (function,) = page.json("/api/functions")["functions"]
+        assert (function["name"], function["ended"], function["failed"]) == ("work", 21, 1)
+        metrics = page.get("/metrics").text
+        assert 'scaler_function_duration_seconds_count{function="work"} 21.0' in metrics
+        assert "scaler_slots 2.0" in metrics
 
 
 def test_a_file_with_a_section_for_it_starts_it_and_says_where(ports: ReservedPorts, tmp_path: Path) -> None:

@@ -15,18 +15,14 @@ from scaler.monitor.connection import MonitorConnection
 from scaler.monitor.web.listening import listen, page_of
 from scaler.monitor.web.server import WebApp
 from scaler.monitor.web.serving import serve
-from scaler.net.connection import ListenerEvent, Opened, Received, Resumed
+from scaler.net.connection import ListenerEvent, Opened, Resumed
 from scaler.net.identity import Identity
 from scaler.net.listener import SocketListener
 from scaler.protocol.messages import (
-    Explain,
-    Explained,
     Hello,
     MonitorEvents,
     MonitorStatus,
-    ReadLog,
     Server,
-    TaskLog,
     Welcome,
 )
 from tests.unit.monitor.web_rig import TASK, Browser, events, status, task, web_config
@@ -35,11 +31,10 @@ WAIT_SECONDS = 10.0
 
 
 class ToldScheduler:
-    """The monitor port of a scheduler: it sends its last status to every new monitor, as a scheduler does."""
+    """The monitor port of a scheduler: sends its last status to every new monitor, and answers no question."""
 
-    def __init__(self, address: str, incarnation: int, *, answers: bool = True) -> None:
+    def __init__(self, address: str, incarnation: int) -> None:
         self._incarnation = incarnation
-        self._answers = answers
         self._peers: list[bytes] = []
         self._listener = SocketListener(
             [address], server_kind=Server.SCHEDULER, admit=self._admit, on_events=self._turn, has_local_listener=True
@@ -63,10 +58,6 @@ class ToldScheduler:
                 case Opened(peer) | Resumed(peer):
                     self._peers.append(peer)
                     self.say(1.0)
-                case Received(peer, Explain(identifier, number)) if self._answers:
-                    self._listener.send(peer, Explained(identifier, "2 tasks are before it", number))
-                case Received(peer, ReadLog(identifier, number)) if self._answers:
-                    self._listener.send(peer, TaskLog(identifier, b"out\x07\n", b"err\n", 0, number=number))
                 case _:
                     pass
 
@@ -140,27 +131,6 @@ def run(scenario: Callable[[str], Awaitable[None]]) -> None:
         ports.release()
 
 
-def test_tasks_reach_the_page_and_questions_the_scheduler() -> None:
-    async def scenario(address: str) -> None:
-        told = ToldScheduler(address, 2**60 + 1)
-        async with watched(address) as page:
-            await page.until(lambda browser: browser.connection.get("incarnation") == str(2**60 + 1))
-            failed = task(TASK, "exception", text="ValueError: odd", traceback="Traceback: here", ended_at=1.9)
-            told.say(2.0, failed, workers=[])
-            await page.until(lambda browser: TASK in browser.tasks)
-            (found,) = (await page.get("/api/tasks?state=failed"))["tasks"]
-            assert (found["text"], found["duration_us"]) == ("ValueError: odd", 500_000)
-            assert (await page.get(f"/api/tasks/{TASK}"))["task"]["traceback"] == "Traceback: here"
-            assert (await page.get(f"/api/tasks/{TASK}/explain"))["text"] == "2 tasks are before it"
-            log = await page.get(f"/api/tasks/{TASK}/log")
-            assert log == {"id": TASK, "stdout": "out\\x07\n", "stderr": "err\n", "cut": 0}
-            (lane,) = (await page.get("/api/timeline"))["lanes"]
-            assert [round(bar[1] - bar[0], 3) for bar in lane["bars"]] == [0.5]
-        told.close()
-
-    run(scenario)
-
-
 def test_a_scheduler_that_is_started_anew_while_browsers_watch_is_another_one() -> None:
     async def scenario(address: str) -> None:
         first = ToldScheduler(address, 1)
@@ -187,7 +157,7 @@ def test_a_scheduler_that_is_started_anew_while_browsers_watch_is_another_one() 
 
 def test_a_scheduler_that_answers_no_questions_is_waited_for_only_so_long() -> None:
     async def scenario(address: str) -> None:
-        silent = ToldScheduler(address, 1, answers=False)
+        silent = ToldScheduler(address, 1)
         async with watched(address) as page:
             await page.until(lambda browser: browser.connection.get("connected"))
             reply = await page.get(f"/api/tasks/{TASK}/explain", 503)
