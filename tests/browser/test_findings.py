@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import cast
-
-from scaler.monitor.connection import MonitorConnection
-from scaler.monitor.web.report import report
 from tests.browser.conftest import Windows
-from tests.browser.rig import FakeMonitor, WebServer
+from tests.browser.rig import WebServer
 from tests.unit.monitor.synthetic_run import Load, Run
 
 EVIL = "<img src=x onerror=window.hacked=1>"
@@ -40,14 +33,3 @@ def test_a_cluster_in_good_order_has_no_panel(server: WebServer, windows: Window
     assert page.evaluate("fetch('api/findings').then((answer) => answer.json())") == {"findings": []}
     assert page.locator(".overview").is_visible()
     assert not page.get_by_role("region", name="What to change").is_visible()
-
-
-def test_a_report_has_the_findings_of_its_moment(windows: Windows, tmp_path: Path) -> None:
-    monitor = FakeMonitor()
-    BAD.fill(monitor.model)
-    path = tmp_path / "report.html"
-    with ThreadPoolExecutor(1) as threads:  # the browser's own loop runs in this one
-        text = threads.submit(lambda: asyncio.run(report(cast("MonitorConnection", monitor)))).result()
-    path.write_text(text, encoding="utf-8")
-    page = windows.open(path.as_uri())
-    page.get_by_role("region", name="What to change").get_by_text("The object storage has").wait_for()

@@ -191,15 +191,3 @@ def test_a_scheduler_that_does_not_answer_is_said(told: Told, windows: Windows) 
         page.locator("main .bad", has_text="no scheduler answers").wait_for()
     finally:
         told.server.connect(True)
-
-
-def test_the_history_on_a_phone_is_no_wider_than_the_phone(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/history"), viewport={"width": 390, "height": 844})
-    for path in ("/#/history", "/#/?at={then}", "/#/failures?at={then}", "/#/tasks?at={then}"):
-        page.goto(told.url(path))
-        page.locator("main [role=status]").wait_for()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-    page.get_by_role("button", name="Time", exact=True).click()
-    box = page.get_by_role("dialog", name="Show another time").bounding_box()
-    assert box is not None
-    assert box["width"] <= 390

@@ -33,14 +33,11 @@ def log_in(page: Page, token: str) -> None:
     page.get_by_role("button", name="Log in").click()
 
 
-@pytest.mark.parametrize("viewport", [PHONE, {"width": 1280, "height": 860}], ids=["phone", "wide"])
-def test_the_form_leads_to_the_page_and_says_what_is_wrong(
-    closed: WebServer, windows: Windows, viewport: dict[str, int]
-) -> None:
+def test_the_form_leads_to_the_page_and_says_what_is_wrong(closed: WebServer, windows: Windows) -> None:
     windows.expected = ("401",)
-    page = windows.open(closed.url, viewport=viewport)
+    page = windows.open(closed.url, viewport=PHONE)
     assert page.evaluate("document.activeElement.id") == "token"
-    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     log_in(page, "wrong")
     page.get_by_role("alert").get_by_text("This token is wrong").wait_for()
     log_in(page, TOKEN)

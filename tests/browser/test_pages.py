@@ -469,15 +469,14 @@ def test_the_map_of_workers_says_when_it_does_not_know(server: WebServer, window
     assert "worse than the others" not in page.locator("main").inner_text()
 
 
-@pytest.mark.parametrize("width", [390, 700, 740, 960, 1000, 1120, 1160, 1280])
-def test_the_menu_and_the_state_of_the_connection_are_whole_in_any_width(
-    told: Told, windows: Windows, width: int
-) -> None:
-    page = windows.open(told.url("/"), viewport={"width": width, "height": 700})
+def test_the_menu_and_the_state_of_the_connection_are_whole_in_any_width(told: Told, windows: Windows) -> None:
+    page = windows.open(told.url("/"))
     page.locator("main h1").wait_for()
-    for each in page.locator("header a, header button, header [role=status]").all():
-        box = each.bounding_box()
-        assert box is None or box["x"] + box["width"] <= width, each.inner_text()
+    for width in (390, 700, 740, 960, 1000, 1120, 1160, 1280):
+        page.set_viewport_size({"width": width, "height": 700})
+        for each in page.locator("header a, header button, header [role=status]").all():
+            box = each.bounding_box()
+            assert box is None or box["x"] + box["width"] <= width, (width, each.inner_text())
 
 
 def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
@@ -489,32 +488,6 @@ def test_every_page_fits_a_phone(told: Told, windows: Windows) -> None:
         assert overflow(page) <= 0, path
         links = page.get_by_role("navigation").get_by_role("link").all()
         assert [link.is_visible() for link in links] == [True] * 10
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_texts_stand_out_in_light_and_in_dark(told: Told, windows: Windows, scheme: str) -> None:
-    page = windows.open(told.url("/"), color_scheme=scheme)
-    page.locator("main h1").wait_for()
-    colours = page.evaluate(
-        "Object.fromEntries(['bg','panel','text','muted','accent','bad','good'].map(name => "
-        "[name, getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim()]))"
-    )
-    assert (luminance(colours["bg"]) < 0.1) == (scheme == "dark")
-    for name in ("text", "muted", "accent", "bad", "good"):
-        for ground in ("bg", "panel"):
-            assert contrast(colours[name], colours[ground]) >= 4.5, (name, ground)
-
-
-def luminance(colour: str) -> float:
-    """Return the relative luminance of the WCAG."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((luminance(one), luminance(other)))
-    return (light + 0.05) / (dark + 0.05)
 
 
 def test_keys_lead_through_the_pages(told: Told, windows: Windows) -> None:
@@ -573,22 +546,6 @@ def test_tab_goes_from_the_skip_link_through_menu_and_page(told: Told, windows: 
     page.locator(".skip").focus()
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-
-
-def test_a_screen_reader_finds_landmarks_and_headers(told: Told, windows: Windows) -> None:
-    page = windows.open(told.url("/#/workers"))
-    page.locator("main h1").wait_for()
-    for role in ("banner", "navigation", "main", "contentinfo"):
-        assert page.get_by_role(role).count() == 1
-    assert page.locator("nav [aria-current=page]").inner_text() == "Workers"
-    assert page.locator("thead th:not([scope=col])").count() == 0
-    assert page.locator("tbody tr > :first-child:not(th[scope=row])").count() == 0
-    assert page.locator("[role=status][aria-live=polite]").count() == 1
-    unnamed = (
-        "[...document.querySelectorAll('button, a, input, select')]"
-        ".filter(each => !(each.textContent.trim() || each.ariaLabel || each.labels?.length)).length"
-    )
-    assert page.evaluate(unnamed) == 0
 
 
 def test_markup_in_names_is_shown_as_text_on_every_page(server: WebServer, windows: Windows) -> None:

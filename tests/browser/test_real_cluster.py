@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,28 +11,9 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.cluster.ports import ReservedPorts
 from tests.browser.conftest import Windows
-from tests.integration.settings_rig import Command, command
+from tests.integration.settings_rig import command
 
 FAST = ("-sri", "0.1")
-
-
-def test_work_is_seen_and_so_is_the_death_of_workers(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:
-    windows.expected = ("ERR_",)  # the server ends before the window does
-    with (
-        command("scheduler", ports.address(), *FAST, directory=tmp_path),
-        closing(Command("cluster", (ports.address(), "-n", "2"), {}, tmp_path)) as cluster,
-        command("ui", ports.address(2), "--port", "0", directory=tmp_path) as ui,
-    ):
-        page = windows.open(ui.addresses()["web page"])
-        page.locator(".tile-workers", has_text="2 slots").wait_for()
-        with Client(ports.address()) as client:
-            assert client.map(abs, range(20)) == list(range(20))
-            page.get_by_role("link", name="done", exact=True).wait_for()
-        page.keyboard.press("2")
-        rows = page.get_by_role("table", name="Workers").locator("tbody tr")
-        rows.first.wait_for()
-        cluster.process.kill()
-        rows.first.wait_for(state="detached")
 
 
 def test_a_scheduler_that_goes_and_comes_again_is_seen(ports: ReservedPorts, windows: Windows, tmp_path: Path) -> None:

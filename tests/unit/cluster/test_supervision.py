@@ -248,8 +248,14 @@ def test_a_stop_between_the_order_to_start_and_the_start_stops_the_newborn() -> 
     assert supervision.step([ProcessStarted("storage", 7)], 0.0) == [TerminateProcess("storage")]
 
 
-@pytest.mark.parametrize("component", [*ALL, PAGE])
-@pytest.mark.parametrize(("returncode", "why"), [(-9, "signal=SIGKILL"), (3, "exit_code=3"), (-77, "signal=77")])
+@pytest.mark.parametrize(
+    ("component", "returncode", "why"),
+    [
+        *((each, -9, "signal=SIGKILL") for each in (*ALL, PAGE)),
+        (STORAGE, 3, "exit_code=3"),
+        (STORAGE, -77, "signal=77"),
+    ],
+)
 def test_a_component_that_fails_is_started_again_alone_and_the_reason_is_one_line(
     component: ComponentProcess, returncode: int, why: str
 ) -> None:
