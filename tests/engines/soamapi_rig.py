@@ -76,8 +76,6 @@ class Inbox(api.SessionCallback):
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self.told: list[tuple[str, str]] = []
-        self.exceptions: list[str] = []
-        self.threads: set[threading.Thread] = set()
 
     def on_response(self, handle: api.TaskOutputHandle) -> None:
         if handle.is_successful():
@@ -91,18 +89,12 @@ class Inbox(api.SessionCallback):
             embedded = handle.get_exception().get_embedded_exception()
             text = f"{handle.get_exception()}" + (f" [{embedded!r}]" if embedded else "")
         with self._changed:
-            self.threads.add(threading.current_thread())
             self.told.append((handle.get_id(), text))
-            self._changed.notify_all()
-
-    def on_exception(self, exception: SoamException) -> None:
-        with self._changed:
-            self.exceptions.append(str(exception))
             self._changed.notify_all()
 
     def until(self, condition: Callable[[], Any]) -> None:
         with self._changed:
-            assert self._changed.wait_for(condition, DEADLINE_SECONDS), (self.told, self.exceptions)
+            assert self._changed.wait_for(condition, DEADLINE_SECONDS), self.told
 
     def texts(self, count: int) -> list[str]:
         """Wait for `count` responses; return their texts."""

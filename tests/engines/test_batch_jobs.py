@@ -152,18 +152,6 @@ def test_an_array_fails_with_its_last_child_when_one_of_them_failed(world: Batch
     assert world.describe(array)["statusReason"] == "Array Child Job failed"
 
 
-def test_ten_thousand_children_are_no_trouble(world: BatchWorld) -> None:
-    array = world.submit(arrayProperties={"size": 10_000})
-    world.pass_time(60)
-    assert world.describe(array)["arrayProperties"]["statusSummary"]["RUNNABLE"] == 9_998
-    page = world.call("ListJobs", arrayJobId=array, jobStatus="RUNNABLE")
-    assert len(page["jobSummaryList"]) == 1000
-    world.call("TerminateJob", jobId=array, reason="enough")
-    for index in range(2):
-        world.end(f"{array}:{index}", 143)
-    assert world.describe(array)["arrayProperties"]["statusSummary"]["FAILED"] == 10_000
-
-
 def test_a_failed_attempt_is_repeated_up_to_the_limit(world: BatchWorld) -> None:
     job = world.run(**retry(2))
     world.end(job, 3)
@@ -271,15 +259,6 @@ def test_terminating_an_array_ends_all_its_children(world: BatchWorld, seconds: 
     ended = world.describe(array)
     assert (ended["status"], ended["statusReason"]) == ("FAILED", "enough")
     assert ended["arrayProperties"]["statusSummary"]["FAILED"] == 4
-
-
-def test_one_child_can_be_terminated_alone(world: BatchWorld) -> None:
-    array = world.submit(arrayProperties={"size": 2})
-    world.pass_time(60)
-    world.call("TerminateJob", jobId=f"{array}:1", reason="this one")
-    assert world.commands() == [TerminateContainer(f"{array}:1/1")]
-    world.end(f"{array}:1", 143)
-    assert [world.status(f"{array}:{index}") for index in range(2)] == ["RUNNING", "FAILED"]
 
 
 def test_jobs_that_nobody_knows_cannot_be_ended(world: BatchWorld) -> None:

@@ -95,38 +95,31 @@ def test_a_template_whose_instances_run_is_not_removed(aws: AwsEmulator) -> None
         assert account.do("teardown")[0].startswith("removed")
 
 
-@pytest.mark.parametrize(
-    ("settings", "found"),
-    [
-        ({"ec2_instance_types": ("m5.large",), "max_task_concurrency": 4}, "ok max_task_concurrency is up to 4 vCPUs"),
-        (
-            {"ec2_instance_types": ("m5.2xlarge", "r5.large"), "max_task_concurrency": 16},
-            "problem max_task_concurrency is up to 16 vCPUs, and the quota Running On-Demand Standard instances",
-        ),
-        (
-            {"ec2_instance_types": ("g5.xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 4},
-            "problem max_task_concurrency is up to 4 vCPUs, and the quota All G and VT Spot Instance Requests",
-        ),
-        (
-            {"ec2_instance_types": ("p5.48xlarge",), "max_task_concurrency": 192},
-            "problem max_task_concurrency is up to 192 vCPUs, and the quota Running On-Demand P instances (L-417A185B)",
-        ),
-        (
-            {"ec2_instance_types": ("trn1.2xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 8},
-            "problem max_task_concurrency is up to 8 vCPUs, and the quota All Trn Spot Instance Requests (L-6B0D517C)",
-        ),
-        ({"ec2_instance_types": ("hpc7a.12xlarge",), "ec2_purchase": "spot"}, "unknown quota of hpc7a.12xlarge"),
-        ({"ec2_instance_types": ("zz9.xlarge",)}, "unknown quota of zz9.xlarge"),
-    ],
-)
-def test_checks_compare_with_the_quota_of_the_instance_types(
-    settings: dict[str, Any], found: str, aws: AwsEmulator
-) -> None:
-    account = Account(aws, **settings)
-    lines = [" ".join(line.split()) for line in account.do("check")]
-    assert lines[0].startswith(found)
-    assert "missing launch template scaler-worker (setup makes it)" in lines
-    account.client.close()
+QUOTAS: list[tuple[dict[str, Any], str]] = [
+    ({"ec2_instance_types": ("m5.large",), "max_task_concurrency": 4}, "ok max_task_concurrency is up to 4 vCPUs"),
+    (
+        {"ec2_instance_types": ("m5.2xlarge", "r5.large"), "max_task_concurrency": 16},
+        "problem max_task_concurrency is up to 16 vCPUs, and the quota Running On-Demand Standard instances",
+    ),
+    (
+        {"ec2_instance_types": ("g5.xlarge",), "ec2_purchase": "spot", "max_task_concurrency": 4},
+        "problem max_task_concurrency is up to 4 vCPUs, and the quota All G and VT Spot Instance Requests",
+    ),
+    (
+        {"ec2_instance_types": ("p5.48xlarge",), "max_task_concurrency": 192},
+        "problem max_task_concurrency is up to 192 vCPUs, and the quota Running On-Demand P instances (L-417A185B)",
+    ),
+    ({"ec2_instance_types": ("zz9.xlarge",)}, "unknown quota of zz9.xlarge"),
+]
+
+
+def test_checks_compare_with_the_quota_of_the_instance_types(aws: AwsEmulator) -> None:
+    for settings, found in QUOTAS:
+        account = Account(aws, **settings)
+        lines = [" ".join(line.split()) for line in account.do("check")]
+        assert lines[0].startswith(found)
+        assert "missing launch template scaler-worker (setup makes it)" in lines
+        account.client.close()
 
 
 # -- what instances install

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -228,28 +227,6 @@ def test_what_a_lost_answer_has_started_counts_once_when_it_was_listed_meanwhile
     assert len(rig.alive()) == 5
 
 
-def test_a_call_that_takes_too_long_starts_nothing_twice(rig: Rig) -> None:
-    patient = AwsClient(rig.config(), "ecs", read_timeout_seconds=0.2)
-    backend = rig.backend(patient)
-    rig.aws.faults.add("RunTask", Slow(0.5), times=BOTH_ATTEMPTS)
-    with pytest.raises(BackendError, match="ECS RunTask: no answer at http"):
-        backend.start(3)
-    started = backend.start(3)
-    rig.aws.ecs.wait_until(lambda: rig.aws.faults.calls()["RunTask"] == 3, DEADLINE_SECONDS)
-    time.sleep(0.6)  # until the slow calls have been served, of which nothing can be seen
-    assert rig.alive() == set(started)
-    assert len(started) == 3
-
-
-def test_a_call_that_was_answered_by_a_failure_of_the_service_is_repeated_word_for_word(rig: Rig) -> None:
-    backend = rig.backend()
-    rig.aws.faults.add("RunTask", Error("ServerException", "Service Unavailable", 503), times=BOTH_ATTEMPTS)
-    with pytest.raises(BackendError, match="fails at the service's side"):
-        backend.start(3)
-    assert len(backend.start(5)) == 5
-    assert len(rig.alive()) == 5
-
-
 def test_what_a_lost_answer_has_started_is_stopped_when_the_manager_ends(rig: Rig) -> None:
     backend = rig.backend()
     rig.aws.faults.add("RunTask", LoseReply(), times=BOTH_ATTEMPTS)
@@ -296,29 +273,6 @@ def register(rig: Rig) -> str:
     return str(made["taskDefinition"]["taskDefinitionArn"])
 
 
-def test_tasks_that_ecs_does_not_show_yet_are_neither_lost_nor_hard_to_stop(rig: Rig) -> None:
-    rig.aws.ecs.times.hidden = NEVER_SECONDS
-    backend = rig.backend()
-    first, second = backend.start(2)
-    assert backend.list() == []
-    backend.stop([first])
-    rig.aws.ecs.times.hidden = 0.0
-    units = until_listed(backend, lambda units: states(units).count(UnitState.RUNNING) == 1 and first in units)
-    assert units[second].state is UnitState.RUNNING
-    assert units[first].state in (UnitState.STOPPING, UnitState.STOPPED)
-
-
-def test_a_stop_is_seen_at_once_whatever_ecs_shows(rig: Rig) -> None:
-    backend = rig.backend(heartbeat_interval_seconds=100.0)
-    [unit_id] = backend.start(1)
-    rig.aws.ecs.wait_until(lambda: len(rig.aws.ecs.running()) == 1, DEADLINE_SECONDS)
-    assert [unit.state for unit in backend.list()] == [UnitState.RUNNING]
-    backend.stop([unit_id])
-    assert [unit.state for unit in backend.list()] == [UnitState.STOPPING]
-    backend.stop([unit_id])
-    assert rig.aws.faults.calls()["StopTask"] == 1
-
-
 def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -> None:
     first = rig.backend()
     mine = first.start(3)
@@ -333,19 +287,6 @@ def test_a_manager_that_comes_later_finds_the_tasks_of_its_name_only(rig: Rig) -
     later.stop(mine)
     until_listed(later, are(UnitState.STOPPED, UnitState.STOPPED))
     assert len(rig.alive()) == 4
-
-
-def test_a_manager_that_comes_later_finds_also_what_ecs_lists_late(rig: Rig) -> None:
-    rig.aws.ecs.times.hidden = rig.aws.ecs.times.deactivating = NEVER_SECONDS
-    first = rig.backend()
-    leaving, staying = first.start(2)
-    rig.aws.ecs.wait_until(lambda: len(rig.aws.ecs.running()) == 2, DEADLINE_SECONDS)
-    first.stop([leaving])
-    later = rig.backend()
-    assert later.list() == []
-    rig.aws.ecs.times.hidden = 0.0
-    units = until_listed(later, lambda units: len(units) == 2)
-    assert (units[leaving].state, units[staying].state) == (UnitState.STOPPING, UnitState.RUNNING)
 
 
 def test_ends_are_told_with_their_reasons(rig: Rig) -> None:

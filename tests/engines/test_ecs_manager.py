@@ -125,16 +125,6 @@ def test_units_that_cannot_start_or_die_at_once_are_replaced(tmp_path: Path, aws
         assert within(WAIT_SECONDS, lambda: said in burst.output())
 
 
-def test_a_unit_that_dies_in_the_middle_of_work_loses_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
-        futures = [client.submit(nap, number, 0.1) for number in range(40)]
-        running(aws, 2)
-        assert futures[0].result(WAIT_SECONDS) == 0
-        aws.ecs.kill_container(aws.ecs.running()[0], reason="OutOfMemoryError: killed due to memory usage")
-        assert values(futures) == list(range(40))
-        assert within(WAIT_SECONDS, lambda: "OutOfMemoryError: killed due to memory usage" in burst.output())
-
-
 def test_spot_notices_to_half_the_fleet_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
     spot = ("--ecs-capacity-provider", "FARGATE_SPOT")
     with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 4, *spot), Client(address) as client:
@@ -164,18 +154,6 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: 
             assert aws.ecs.tasks() == fleet, "it has started no others"
 
 
-def test_a_second_manager_of_the_same_name_says_so_and_leaves_the_tasks_alone(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2), Client(address) as client:
-        futures = [client.submit(nap, number, 0.1) for number in range(40)]
-        running(aws, 2)
-        fleet = aws.ecs.alive()
-        with uncertain_manager(tmp_path, address, aws, 2) as second:
-            assert second.process.wait(WAIT_SECONDS) == 1
-            assert "worker manager id 'burst' is in use" in second.errors()
-        assert values(futures) == list(range(40))
-        assert aws.ecs.tasks() == fleet
-
-
 # -- an API that fails
 
 
@@ -192,28 +170,6 @@ def test_whatever_the_api_does_there_is_one_fleet_and_every_result(tmp_path: Pat
         assert values(futures) == list(range(100))
         assert len(aws.ecs.tasks()) <= 3, "what was started without an answer is not started again"
         assert "throttled by ECS RunTask (ThrottlingException)" in burst.output()
-
-
-def test_credentials_that_expire_are_said_and_the_work_goes_on_when_they_are_renewed(
-    tmp_path: Path, aws: AwsEmulator
-) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
-        aws.faults.add("*", Error("ExpiredTokenException", "The security token is expired"), times=None)
-        futures = [client.submit(nap, number) for number in range(10)]
-        said = "AWS credentials have expired (ExpiredTokenException): renew them"
-        assert within(WAIT_SECONDS, lambda: said in burst.output())
-        aws.faults.clear()
-        assert values(futures) == list(range(10))
-
-
-def test_a_manager_that_ends_while_the_api_is_busy_still_leaves_nothing(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2) as burst, Client(address) as client:
-        futures = [client.submit(nap, number, 30.0) for number in range(2)]
-        running(aws, 2)
-        aws.faults.add("StopTask", Throttle(), times=6)
-        aws.faults.add("ListTasks", Throttle(), times=BOTH_ATTEMPTS)
-        assert all(future.cancel() for future in futures)
-        assert burst.stop() == 0
 
 
 def test_a_scheduler_that_is_started_again_in_the_middle_of_a_scale_up_gets_no_second_fleet(

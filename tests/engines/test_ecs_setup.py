@@ -179,14 +179,6 @@ def test_a_dry_run_does_nothing(cloud: EcsCloud) -> None:
     assert words(cloud.do("show")) == ["exists"] * 5
 
 
-def test_teardown_removes_what_setup_made_and_does_it_once(cloud: EcsCloud) -> None:
-    cloud.do("setup")
-    cloud.do("setup", "--ecs-task-memory", "16")
-    assert words(cloud.do("teardown")) == ["removed"] * 6, "two revisions"
-    assert words(cloud.do("show")) == ["missing"] * 5
-    assert words(cloud.do("teardown")) == ["missing"] * 5
-
-
 def test_what_others_have_made_is_used_and_never_changed_or_removed(cloud: EcsCloud) -> None:
     cloud.call("ecs", "CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE_SPOT"])
     cloud.call("iam", "CreateRole", RoleName=TASK, AssumeRolePolicyDocument="{}")

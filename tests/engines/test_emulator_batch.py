@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from typing import Any
 
 import boto3
-import psutil
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from scaler.errors import UsageError
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Slow, Throttle
+from scaler.testing.aws import AwsEmulator
 from tests.engines.aws_shapes import missing_keys, unknown_keys
 from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
-SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
-STUBBORN = ["sh", "-c", "trap '' TERM; echo ready; while :; do sleep 0.05; done"]
-POLITE = ["sh", "-c", "trap 'echo stopping; exit 7' TERM; echo ready; while :; do sleep 0.05; done"]
 ROLE = "arn:aws:iam::123456789012:role/r"
-THROUGH_S3 = """
-import boto3, os
-key = os.environ["AWS_BATCH_JOB_ID"]
-s3 = boto3.client("s3")
-s3.put_object(Bucket="results", Key=key, Body=s3.get_object(Bucket="results", Key="input")["Body"].read().upper())
-"""
 
 
 def client_of(service: str, attempts: int = 1, read_timeout: float = 5, **more: Any) -> Any:
@@ -70,162 +59,6 @@ def await_state(aws: AwsEmulator, state: str, *jobs: str) -> None:
     aws.batch.wait_until(lambda: all(aws.batch.state(job) == state for job in jobs), DEADLINE_SECONDS)
 
 
-def start(aws: AwsEmulator, batch: Any, command: list[str], **more: Any) -> str:
-    """Submit a job, and wait until its command has said `ready`."""
-    job = submit(batch, command, **more)
-    aws.batch.wait_until(lambda: job in aws.batch.alive(), DEADLINE_SECONDS)
-    until(lambda: "ready" in aws.batch.output(job))
-    return job
-
-
-def processes(aws: AwsEmulator) -> list[psutil.Process]:
-    return [psutil.Process(container.pid) for container in aws.containers.running()]
-
-
-def test_a_job_runs_its_command_and_ends_with_its_exit_code(aws: AwsEmulator, batch: Any) -> None:
-    good = submit(batch, ["sh", "-c", "echo $AWS_BATCH_JOB_ID of $AWS_BATCH_JQ_NAME"])
-    bad = submit(batch, ["sh", "-c", "exit 3"])
-    await_state(aws, "SUCCEEDED", good)
-    await_state(aws, "FAILED", bad)
-    assert aws.batch.output(good) == f"{good} of queue\n"
-    assert described(batch, bad)["attempts"][0]["container"]["exitCode"] == 3
-
-
-def test_children_of_an_array_run_with_their_indexes_within_the_capacity(aws: AwsEmulator, batch: Any) -> None:
-    array = submit(batch, ["sh", "-c", "echo $AWS_BATCH_JOB_ARRAY_INDEX"], arrayProperties={"size": 12})
-    most = 0
-
-    def over() -> bool:
-        nonlocal most
-        most = max(most, len(aws.batch.alive()))
-        return aws.batch.state(array) == "SUCCEEDED"
-
-    aws.batch.wait_until(over, DEADLINE_SECONDS)
-    assert 1 <= most <= 4
-    assert [aws.batch.output(f"{array}:{index}") for index in range(12)] == [f"{index}\n" for index in range(12)]
-    assert described(batch, array)["arrayProperties"]["statusSummary"]["SUCCEEDED"] == 12
-
-
-def test_boto3_inside_a_container_finds_the_emulator(aws: AwsEmulator, batch: Any) -> None:
-    s3 = client_of("s3", endpoint_url=aws.endpoint_url)
-    s3.create_bucket(Bucket="results")
-    s3.put_object(Bucket="results", Key="input", Body=b"text")
-    job = submit(batch, ["python", "-c", THROUGH_S3])
-    aws.batch.wait_until(lambda: aws.batch.state(job) in ("SUCCEEDED", "FAILED"), DEADLINE_SECONDS)
-    assert aws.batch.output(job) == ""
-    assert s3.get_object(Bucket="results", Key=job)["Body"].read() == b"TEXT"
-    s3.close()
-
-
-def test_a_terminated_job_may_end_by_itself_and_nothing_is_left(aws: AwsEmulator, batch: Any) -> None:
-    job = start(aws, batch, POLITE, retryStrategy={"attempts": 3})
-    batch.terminate_job(jobId=job, reason="enough")
-    await_state(aws, "FAILED", job)
-    assert aws.batch.output(job) == "ready\nstopping\n"
-    ended = described(batch, job)
-    assert (ended["statusReason"], ended["container"]["exitCode"]) == ("enough", 7)
-    assert processes(aws) == []
-
-
-def test_a_job_that_ignores_its_end_is_killed(aws: AwsEmulator, batch: Any) -> None:
-    aws.batch.times.stop = 0.1
-    job = start(aws, batch, STUBBORN)
-    batch.terminate_job(jobId=job, reason="enough")
-    await_state(aws, "FAILED", job)
-    assert described(batch, job)["container"]["exitCode"] == 137
-
-
-def test_a_killed_container_is_an_attempt_that_is_repeated(aws: AwsEmulator, batch: Any) -> None:
-    job = start(aws, batch, SLEEPER, retryStrategy={"attempts": 2})
-    reason = "OutOfMemoryError: Container killed due to memory usage"
-    aws.batch.kill_container(job, reason=reason)
-    aws.batch.wait_until(lambda: len(aws.batch.alive()) == 0, DEADLINE_SECONDS)
-    await_state(aws, "RUNNING", job)
-    [attempt] = described(batch, job)["attempts"]
-    assert (attempt["container"]["exitCode"], attempt["container"]["reason"]) == (137, reason)
-    until(lambda: "ready" in aws.batch.output(job))
-    aws.batch.kill_container(job, signal.SIGTERM)
-    await_state(aws, "FAILED", job)
-    assert described(batch, job)["container"]["exitCode"] == 143
-
-
-def test_a_lost_host_takes_the_process_with_it(aws: AwsEmulator, batch: Any) -> None:
-    job = start(aws, batch, STUBBORN)
-    [process] = processes(aws)
-    aws.batch.host_lost(job)
-    await_state(aws, "FAILED", job)
-    until(lambda: not process.is_running())
-    assert described(batch, job)["statusReason"].startswith("Host EC2 (instance i-")
-    assert aws.batch.alive() == []
-
-
-def test_a_spot_notice_lets_the_process_say_goodbye(aws: AwsEmulator, batch: Any) -> None:
-    job = start(aws, batch, POLITE)
-    aws.batch.spot_notice(job)
-    await_state(aws, "FAILED", job)
-    assert described(batch, job)["statusReason"] == "Your Spot Task was interrupted."
-    assert "stopping" in aws.batch.output(job)
-
-
-def test_a_time_limit_that_is_over_ends_the_job(aws: AwsEmulator, batch: Any) -> None:
-    job = start(aws, batch, SLEEPER, timeout={"attemptDurationSeconds": 60}, retryStrategy={"attempts": 2})
-    aws.batch.expire(job)
-    await_state(aws, "FAILED", job)
-    assert described(batch, job)["statusReason"] == "Job attempt duration exceeded timeout"
-
-
-def test_a_stuck_queue_says_why_and_goes_on_when_it_is_over(aws: AwsEmulator, batch: Any) -> None:
-    aws.batch.stuck("queue")
-    job = submit(batch)
-    await_state(aws, "RUNNABLE", job)
-    assert described(batch, job)["statusReason"].startswith("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY")
-    aws.batch.unstuck("queue")
-    await_state(aws, "SUCCEEDED", job)
-
-
-def test_starts_fail_by_script_and_for_commands_that_are_not_there(aws: AwsEmulator, batch: Any) -> None:
-    aws.batch.fail_starts()
-    pulled, missing = submit(batch), submit(batch, ["no-such-program"])
-    await_state(aws, "FAILED", pulled, missing)
-    reasons = [described(batch, job)["container"]["reason"] for job in (pulled, missing)]
-    assert reasons[0].startswith("CannotPullContainerError")
-    assert reasons[1].startswith("CannotStartContainerError")
-
-
-def test_throttled_calls_are_refused_as_the_service_does_and_clients_try_again(aws: AwsEmulator, batch: Any) -> None:
-    aws.faults.add("SubmitJob", Throttle())
-    with pytest.raises(ClientError, match="TooManyRequestsException") as caught:
-        submit(batch)
-    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 429
-    aws.faults.add("SubmitJob", Throttle())
-    patient = client_of("batch", attempts=3, endpoint_url=aws.endpoint_url)
-    await_state(aws, "SUCCEEDED", submit(patient))
-    patient.close()
-
-
-def test_a_lost_reply_leaves_a_job_that_is_found_by_its_name(aws: AwsEmulator, batch: Any) -> None:
-    aws.faults.add("SubmitJob", LoseReply())
-    with pytest.raises(ConnectionClosedError):
-        submit(batch, jobName="lost-1")
-    aws.faults.add("SubmitJob", Error("ExpiredTokenException", "The security token is expired", 403))
-    with pytest.raises(ClientError, match="ExpiredTokenException"):
-        submit(batch, jobName="lost-2")
-    wanted = [{"name": "JOB_NAME", "values": ["lost-*"]}]
-    until(lambda: bool(batch.list_jobs(jobQueue="queue", filters=wanted)["jobSummaryList"]))
-    [found] = batch.list_jobs(jobQueue="queue", filters=wanted)["jobSummaryList"]
-    assert found["jobName"] == "lost-1"
-    await_state(aws, "SUCCEEDED", found["jobId"])
-
-
-def test_a_slow_call_holds_up_nobody_else(aws: AwsEmulator, batch: Any) -> None:
-    aws.faults.add("DescribeJobQueues", Slow(60))
-    impatient = client_of("batch", read_timeout=0.2, endpoint_url=aws.endpoint_url)
-    with pytest.raises(ReadTimeoutError):
-        impatient.describe_job_queues()
-    assert [queue["jobQueueName"] for queue in batch.describe_job_queues()["jobQueues"]] == ["queue"]
-    impatient.close()
-
-
 def test_faults_of_what_does_not_run_are_mistakes(aws: AwsEmulator, batch: Any) -> None:
     job = submit(batch)
     await_state(aws, "SUCCEEDED", job)
@@ -236,16 +69,6 @@ def test_faults_of_what_does_not_run_are_mistakes(aws: AwsEmulator, batch: Any) 
             act("nobody")
     with pytest.raises(TimeoutError):
         aws.batch.wait_until(lambda: False, 0.01)
-
-
-def test_the_end_of_the_emulator_ends_all_containers() -> None:
-    with AwsEmulator() as aws:
-        aws.batch.furnish()
-        batch = client_of("batch", endpoint_url=aws.endpoint_url)
-        start(aws, batch, STUBBORN)
-        [process] = processes(aws)
-        batch.close()
-    assert not process.is_running()
 
 
 def walk(batch: Any, environment: dict[str, Any]) -> dict[str, Any]:

@@ -16,10 +16,10 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ClientError
 from moto import mock_aws
 
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Partial, Slow, Throttle
+from scaler.testing.aws import AwsEmulator, Slow
 from scaler.testing.aws.containers import OUTPUT_BYTES
 from tests.engines.aws_shapes import missing_keys
 from tests.waiting import until
@@ -120,30 +120,6 @@ def test_a_task_that_ignores_sigterm_is_killed_after_its_stop_timeout(aws: AwsEm
     assert exit_of(described(ecs, arn)) == ("UserInitiated", 137)
 
 
-def test_a_container_learns_its_task_from_the_metadata_endpoint(aws: AwsEmulator, ecs: Any) -> None:
-    program = (
-        "import json, os, urllib.request as r\n"
-        "base = os.environ['ECS_CONTAINER_METADATA_URI_V4']\n"
-        "task, own = json.load(r.urlopen(base + '/task')), json.load(r.urlopen(base))\n"
-        "print(task['TaskARN'], task['Cluster'], own['Name'], os.environ['AWS_ENDPOINT_URL'])"
-    )
-    [arn] = run_arns(ecs, 1, ["python", "-c", program])
-    await_end(aws, arn)
-    cluster = "arn:aws:ecs:us-east-1:123456789012:cluster/c"
-    assert aws.ecs.output(arn).split() == [arn, cluster, "main", aws.endpoint_url]
-
-
-def test_a_spot_notice_says_so(aws: AwsEmulator, ecs: Any) -> None:
-    arns = run_arns(ecs, 2, capacityProviderStrategy=[{"capacityProvider": "FARGATE_SPOT", "weight": 1}])
-    for arn in arns:
-        await_output(aws, arn, "ready")
-    aws.ecs.times.spot_notice = 0.2
-    aws.ecs.spot_notice(arns[0])
-    await_end(aws, arns[0])
-    assert exit_of(described(ecs, arns[0])) == ("SpotInterruption", 143)
-    assert aws.ecs.running() == [arns[1]]
-
-
 def test_workers_that_share_their_document_do_not_end_each_other(aws: AwsEmulator, ecs: Any) -> None:
     program = (
         "import subprocess, sys\n"
@@ -162,38 +138,6 @@ def test_workers_that_share_their_document_do_not_end_each_other(aws: AwsEmulato
     await_end(aws, ender)
     assert aws.ecs.output(ender) == "child -9\n"
     assert aws.ecs.running() == [bystander]
-
-
-def test_faults_come_as_boto3_names_them_and_are_counted(aws: AwsEmulator, ecs: Any) -> None:
-    aws.faults.add("ListTasks", Throttle())
-    aws.faults.add("ListTasks", Error("ExpiredTokenException", "The security token is expired"))
-    codes = []
-    for _ in range(2):
-        with pytest.raises(ClientError) as caught:
-            ecs.list_tasks(cluster="c")
-        codes.append(caught.value.response["Error"]["Code"])
-    assert codes == ["ThrottlingException", "ExpiredTokenException"]
-    assert ecs.list_tasks(cluster="c")["taskArns"] == []
-    assert aws.faults.calls()["ListTasks"] == 3
-    with pytest.raises(ecs.exceptions.ClusterNotFoundException):
-        ecs.list_tasks(cluster="none")
-
-
-def test_a_lost_reply_is_made_good_by_the_same_client_token(aws: AwsEmulator, ecs: Any) -> None:
-    aws.faults.add("RunTask", LoseReply())
-    with pytest.raises(ConnectionClosedError):
-        run(ecs, 3, clientToken="token")
-    started = aws.ecs.alive()
-    assert len(started) == 3
-    assert run_arns(ecs, 3, clientToken="token") == started
-    assert aws.ecs.alive() == started
-
-
-def test_a_partial_start_names_the_failures(aws: AwsEmulator, ecs: Any) -> None:
-    aws.faults.add("RunTask", Partial(2, "RESOURCE:ENI"))
-    answer = run(ecs, 5)
-    assert len(answer["tasks"]) == 2
-    assert [failure["reason"] for failure in answer["failures"]] == ["RESOURCE:ENI"] * 3
 
 
 def test_a_slow_call_holds_up_no_other(aws: AwsEmulator, ecs: Any) -> None:

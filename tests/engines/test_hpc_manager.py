@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +11,6 @@ import pytest
 
 from scaler import Client, ScalerFuture
 from scaler.cluster.ports import ReservedPorts
-from scaler.errors import ProcessorDiedError
 from scaler.testing.aws import AwsEmulator, LoseReply, Slow, Throttle
 from tests.engines.burst_tasks import nap, wait_at_gate
 from tests.engines.hpc_rig import BUCKET, furnish
@@ -87,9 +83,6 @@ def containers(aws: AwsEmulator, count: int) -> None:
     aws.batch.wait_until(lambda: len(aws.batch.alive()) == count, WAIT_SECONDS)
 
 
-WORKERS = ("--mode", "worker", "--max-concurrent-jobs")
-
-
 # -- from zero up and down to zero
 
 
@@ -127,38 +120,6 @@ def test_two_thousand_tasks_take_a_file_from_no_jobs_up_and_down_to_none(
 
 
 # -- mode offload
-
-
-def test_tasks_that_come_together_are_one_job_and_failures_are_told_apart(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
-        raised = client.submit(lambda: dict[str, int]()["x"])
-        died = client.submit_verbose(os._exit, (7,), retries=0)
-        fine = client.submit(nap, 3)
-        with pytest.raises(KeyError) as caught:
-            raised.result(WAIT_SECONDS)
-        assert "in <lambda>" in str(caught.value.__cause__)
-        with pytest.raises(ProcessorDiedError, match=r"the AWS Batch job \S+ died: exit code 7"):
-            died.result(WAIT_SECONDS)
-        assert fine.result(WAIT_SECONDS) == 3
-
-
-def test_a_cancelled_task_ends_its_job(tmp_path: Path, aws: AwsEmulator) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
-        future = client.submit(time.sleep, 60)
-        containers(aws, 1)
-        assert future.cancel()
-        containers(aws, 0)
-
-
-def test_tasks_whose_host_is_lost_are_charged_to_nobody_also_when_they_may_run_once_only(
-    tmp_path: Path, aws: AwsEmulator
-) -> None:
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws), Client(address) as client:
-        aws.batch.fail_starts(1, "CannotPullContainerError: not found")
-        future = client.submit_verbose(nap, (5, 1.0), retries=1)
-        containers(aws, 1)
-        aws.batch.host_lost(aws.batch.alive()[0])
-        assert future.result(WAIT_SECONDS) == 5
 
 
 def test_why_jobs_do_not_start_is_shown(tmp_path: Path, aws: AwsEmulator) -> None:
@@ -212,84 +173,3 @@ def test_a_manager_that_was_killed_and_started_again_ends_the_jobs_that_are_left
 
 
 # -- mode worker
-
-
-def test_units_carry_as_many_workers_as_their_jobs_have_cpus(tmp_path: Path, aws: AwsEmulator) -> None:
-    definition = {
-        "jobDefinitionName": "definition",
-        "type": "container",
-        "platformCapabilities": ["FARGATE"],
-        "containerProperties": {
-            "image": "emulated",
-            "executionRoleArn": "arn:aws:iam::123456789012:role/execution",
-            "resourceRequirements": [{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "4096"}],
-        },
-    }
-    aws.batch.call("RegisterJobDefinition", definition)
-    flags = (*WORKERS, "10", "-mtc", "4")
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
-        futures = [client.submit(nap, number, 0.2) for number in range(40)]
-        containers(aws, 2)
-        assert values(futures) == list(range(40))
-        assert sum(int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)) == 2
-
-
-def test_a_worker_that_dies_in_the_middle_of_work_loses_no_task(tmp_path: Path, aws: AwsEmulator) -> None:
-    with (
-        scheduler(tmp_path) as address,
-        manager(tmp_path, address, aws, *WORKERS, "2") as burst,
-        Client(address) as client,
-    ):
-        futures = [client.submit(nap, number, 0.1) for number in range(40)]
-        containers(aws, 2)
-        assert futures[0].result(WAIT_SECONDS) == 0
-        aws.batch.kill_container(aws.batch.alive()[0], reason="OutOfMemoryError: killed due to memory usage")
-        assert values(futures) == list(range(40))
-        assert within(WAIT_SECONDS, lambda: "OutOfMemoryError: killed due to memory usage" in burst.output())
-
-
-def test_spot_notices_lose_no_task_and_are_charged_to_none(tmp_path: Path, aws: AwsEmulator) -> None:
-    flags = (*WORKERS, "4")
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
-        # None may run twice: what a notice costs shows at once.
-        futures = [client.submit_verbose(nap, (number, 0.2), retries=0) for number in range(50)]
-        containers(aws, 4)
-        assert futures[0].result(WAIT_SECONDS) == 0
-        for job_id in aws.batch.alive()[:2]:
-            aws.batch.spot_notice(job_id)
-        assert values(futures) == list(range(50))
-
-
-def test_a_manager_of_workers_that_was_killed_and_started_again_adopts_them(tmp_path: Path, aws: AwsEmulator) -> None:
-    flags = (*WORKERS, "2")
-    with scheduler(tmp_path) as address, Client(address) as client:
-        with doomed_manager(tmp_path, address, aws, *flags) as first:
-            futures = [client.submit(nap, number, 0.1) for number in range(60)]
-            containers(aws, 2)
-            first.process.kill()
-            first.process.wait(WAIT_SECONDS)
-        fleet = set(aws.batch.alive())
-        with manager(tmp_path, address, aws, *flags):
-            assert values(futures) == list(range(60))
-            started = {job["jobId"] for job in jobs(aws)}
-            assert started == {job_id.partition(":")[0] for job_id in fleet}, "it has started no others"
-
-
-def test_a_start_of_workers_whose_answer_is_lost_starts_none_twice(tmp_path: Path, aws: AwsEmulator) -> None:
-    aws.batch.times.listing = 0.5
-    aws.faults.add("SubmitJob", LoseReply(), times=1)
-    flags = (*WORKERS, "2")
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags), Client(address) as client:
-        futures = [client.submit(nap, number, 0.1) for number in range(40)]
-        assert values(futures) == list(range(40))
-        assert sum(int((job.get("arrayProperties") or {}).get("size", 1)) for job in jobs(aws)) <= 2
-
-
-def test_why_workers_do_not_start_is_shown(tmp_path: Path, aws: AwsEmulator) -> None:
-    aws.batch.fail_starts(2, "CannotPullContainerError: pull image manifest: not found")
-    flags = (*WORKERS, "2")
-    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, *flags) as burst, Client(address) as client:
-        future = client.submit(nap, 1)
-        said = r"unit \S+ ended after .* Task failed to start; CannotPullContainerError: pull image manifest: not found"
-        assert within(WAIT_SECONDS, lambda: re.search(said, burst.output()))
-        assert future.result(WAIT_SECONDS) == 1

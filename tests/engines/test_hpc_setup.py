@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -16,8 +15,8 @@ from scaler.worker_manager.aws.calls import AwsClient, AwsError
 from scaler.worker_manager.aws.setup import Account, Resource, run
 from scaler.worker_manager.aws_hpc import AwsHpcConfig, setup
 from scaler.worker_manager.aws_hpc.environment import EnvironmentResource, QueueResource
-from scaler.worker_manager.aws_hpc.requests import Definition, job_name, submission
-from scaler.worker_manager.aws_hpc.service import BatchService, counts_of
+from scaler.worker_manager.aws_hpc.requests import Definition
+from scaler.worker_manager.aws_hpc.service import BatchService
 from scaler.worker_manager.aws_hpc.setup import Network, compute_resources, job_definition
 from tests.engines.moto_rig import Cloud, moto_server, words
 
@@ -306,14 +305,6 @@ def test_capabilities_have_queues_and_definitions_of_their_own_size(cloud: HpcCl
         replace(gpu, batch_capacity="FARGATE")
 
 
-def test_a_dry_run_says_the_same_and_does_nothing(cloud: HpcCloud) -> None:
-    assert words(cloud.do("setup", "--dry-run")) == [word.replace("created", "would create") for word in CREATED]
-    assert words(cloud.do("show")) == ["missing"] * 7
-    cloud.do("setup")
-    assert set(words(cloud.do("teardown", "--dry-run"))) == {"would remove"}
-    assert words(cloud.do("show")) == ["exists"] * 7
-
-
 def test_teardown_removes_it_all_and_may_be_repeated(cloud: HpcCloud) -> None:
     cloud.do("setup")
     cloud.call("s3", "PutObject", Bucket="our-calls", Key="scaler-tasks/burst/1/calls/1", Body=b"x")
@@ -380,42 +371,6 @@ def test_sizes_that_fargate_does_not_have_are_refused(cloud: HpcCloud, flags: tu
     with pytest.raises(UsageError, match=text):
         cloud.told("setup", *flags)
     cloud.told("setup", *flags, "--batch-capacity", "EC2")
-
-
-def test_moto_takes_what_the_managers_ask_for(cloud: HpcCloud) -> None:
-    data = json.dumps({"batch": {"use_docker": False}}).encode()
-    urllib.request.urlopen(urllib.request.Request(f"{cloud.endpoint_url}/moto-api/config", data)).close()
-    cloud.do("setup")
-    config = cloud.config()
-    service = BatchService(config)
-    definition = service.definition()
-    jobs = {}
-    for number, size in enumerate((1, 3)):
-        request = submission(
-            config,
-            definition,
-            job_name(config, "5e", number),
-            "module",
-            {"SCALER_JOB": "{}"},
-            size=size,
-            repeat=size > 1,
-        )
-        jobs[size] = service.submit(request)
-        assert service.find(request["jobName"]) == jobs[size]
-    described = service.describe([jobs[1], jobs[3], f"{jobs[3]}:2", "unknown"])
-    assert set(described) == {jobs[1], jobs[3], f"{jobs[3]}:2"}
-    assert described[jobs[1]]["parameters"] == {"module": "module"}
-    assert counts_of(described[jobs[3]]).keys() <= {
-        "SUBMITTED",
-        "PENDING",
-        "RUNNABLE",
-        "STARTING",
-        "RUNNING",
-        "SUCCEEDED",
-    }
-    assert service.alive().keys() <= set(jobs.values())
-    service.terminate(jobs[3], "over")
-    service.close()
 
 
 # -- what moto does at once takes its time in the service
@@ -489,8 +444,7 @@ def test_a_queue_with_jobs_in_it_is_kept(aws: AwsEmulator) -> None:
     batch.close()
 
 
-@pytest.mark.parametrize("verb", ["setup", "teardown"])
-@pytest.mark.parametrize("begun", ["create", "disable", "delete"])
+@pytest.mark.parametrize(("begun", "verb"), [("create", "setup"), ("disable", "teardown"), ("delete", "setup")])
 def test_what_was_interrupted_is_waited_for_and_mended_or_removed(aws: AwsEmulator, begun: str, verb: str) -> None:
     aws.batch.times.changing = 0.2
     environment, resources, batch = environment_of(aws, [])

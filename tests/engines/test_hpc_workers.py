@@ -10,7 +10,7 @@ import pytest
 
 from scaler.errors import UsageError
 from scaler.protocol.messages import UnitState
-from scaler.testing.aws import AwsEmulator, Error, LoseReply, Throttle
+from scaler.testing.aws import AwsEmulator, Error, LoseReply
 from scaler.worker_manager import polled
 from scaler.worker_manager.aws.calls import AwsError
 from scaler.worker_manager.aws_hpc import backend as batch_backend
@@ -62,27 +62,20 @@ def test_one_unit_is_a_plain_job_and_several_are_an_array(aws: AwsEmulator, back
     assert {unit.unit_id for unit in backend.list()} == {single, *array}
 
 
-@pytest.mark.parametrize(
-    ("changes", "slots", "units"),
-    [
-        ({}, 1, 100),
-        ({"max_concurrent_jobs": 7}, 1, 7),
-        ({"max_task_concurrency": 5}, 1, 5),
-        ({"max_task_concurrency": 5, "job_definition": "wide"}, 4, 2),
-        ({"max_task_concurrency": 500, "job_definition": "wide", "max_concurrent_jobs": 3}, 4, 3),
-    ],
-)
-def test_units_have_as_many_slots_as_their_jobs_have_cpus(
-    aws: AwsEmulator, changes: dict[str, Any], slots: int, units: int
-) -> None:
+def test_units_have_as_many_slots_as_their_jobs_have_cpus(aws: AwsEmulator) -> None:
     requirements = [{"type": "VCPU", "value": "4"}, {"type": "MEMORY", "value": "8192"}]
     container = {"image": "i", "executionRoleArn": "arn:aws:iam::1:role/r", "resourceRequirements": requirements}
     definition = {"jobDefinitionName": "wide", "type": "container", "platformCapabilities": ["FARGATE"]}
     aws.batch.call("RegisterJobDefinition", {**definition, "containerProperties": container})
-    backend = backend_of(aws, **changes)
-    capacity = backend.capacity
-    assert (capacity.unit_slots, capacity.max_units, capacity.max_slots) == (slots, units, slots * units)
-    backend.close()
+    for changes, slots, units in (
+        ({"max_concurrent_jobs": 7}, 1, 7),
+        ({"max_task_concurrency": 5, "job_definition": "wide"}, 4, 2),
+        ({"max_task_concurrency": 500, "job_definition": "wide", "max_concurrent_jobs": 3}, 4, 3),
+    ):
+        backend = backend_of(aws, **changes)
+        capacity = backend.capacity
+        assert (capacity.unit_slots, capacity.max_units, capacity.max_slots) == (slots, units, slots * units)
+        backend.close()
 
 
 def test_a_start_without_an_answer_is_not_repeated_and_found(aws: AwsEmulator, backend: BatchBackend) -> None:
@@ -134,20 +127,6 @@ def test_a_second_manager_adopts_what_the_first_has_left_and_nothing_else(aws: A
         backend.close()
 
 
-def test_a_second_manager_adopts_also_what_batch_lists_late(aws: AwsEmulator) -> None:
-    aws.batch.times.listing = NEVER_SECONDS
-    first = backend_of(aws)
-    started = {*first.start(2), *first.start(1)}
-    first.close()
-    second = backend_of(aws)
-    assert second.list() == []
-    aws.batch.times.listing = 0.0
-    assert within(WAIT_SECONDS, lambda: alive(second.list()) == started)
-    second.stop(sorted(started))
-    assert within(WAIT_SECONDS, lambda: not alive(second.list()) and not aws.batch.alive())
-    second.close()
-
-
 def test_a_start_that_was_given_up_and_is_listed_later_is_a_unit_all_the_same(
     aws: AwsEmulator, backend: BatchBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -173,26 +152,6 @@ def test_what_an_unanswered_start_has_started_counts_once_when_it_was_listed_mea
     assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 2)
     assert len(backend.start(3)) == 3
     assert within(WAIT_SECONDS, lambda: len(alive(backend.list())) == 5)
-
-
-def test_what_ended_before_a_manager_began_is_none_of_its_news(aws: AwsEmulator) -> None:
-    first = backend_of(aws)
-    units = first.start(2)
-    assert within(WAIT_SECONDS, lambda: len(aws.batch.alive()) == 2)
-    aws.batch.kill_container(units[0])
-    assert within(WAIT_SECONDS, lambda: aws.batch.state(units[0]) == "FAILED")
-    first.close()
-    second = backend_of(aws)
-    assert {unit.unit_id for unit in second.list()} == {units[1]}
-    second.stop(units)
-    second.close()
-
-
-def test_a_stop_goes_on_while_batch_is_busy(aws: AwsEmulator, backend: BatchBackend) -> None:
-    units = backend.start(2)
-    aws.faults.add("TerminateJob", Throttle(), times=6)
-    backend.stop(units)
-    assert within(WAIT_SECONDS, lambda: not alive(backend.list()))
 
 
 def test_what_cannot_be_stopped_is_said_with_the_command_that_does(

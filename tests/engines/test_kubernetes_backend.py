@@ -15,7 +15,7 @@ from scaler.protocol.messages import UnitState
 from scaler.security.credential import load_credential
 from scaler.security.directory import KeysDirectory
 from scaler.security.private_files import write_private
-from scaler.testing.kubernetes import ClusterNode, Error, KubernetesEmulator, LoseReply, Throttle
+from scaler.testing.kubernetes import Error, KubernetesEmulator, LoseReply, Throttle
 from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.kubernetes import backend as backend_module
 from scaler.worker_manager.kubernetes import pods
@@ -391,26 +391,6 @@ def test_many_pods_are_listed_in_pages(
 # -- what happens to pods
 
 
-def test_an_evicted_pod_says_why(standin: StandInSite, emulator: KubernetesEmulator) -> None:
-    with backend_of(standin) as backend:
-        [name] = backend.start(1)
-        until(standin, backend, runs)
-        emulator.evict(name)
-        state, reason = ended_reason(standin, backend)
-        assert (state, reason.partition(";")[0]) == ("failed", "Evicted: The node was low on resource: memory")
-
-
-def test_a_pod_that_is_taken_away_has_failed_although_its_worker_ended_in_order(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    with backend_of(standin) as backend:
-        [name] = backend.start(1)
-        until(standin, backend, runs)
-        emulator.disrupt(name, "EvictionByEvictionAPI", "Eviction API: evicting")
-        text = "EvictionByEvictionAPI: Eviction API: evicting; exit code 0"
-        assert ended_reason(standin, backend) == ("failed", text)
-
-
 def test_the_pods_of_a_lost_node_are_given_up_and_removed(
     standin: StandInSite, emulator: KubernetesEmulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -478,17 +458,6 @@ def test_a_pod_that_had_ended_before_the_manager_began_is_no_failure_and_is_remo
     with backend_of(standin) as later:
         assert later.list() == []
         eventually(lambda: later.list() == [] and not emulator.pods())
-
-
-def test_pods_wait_until_a_node_has_room(standin: StandInSite, emulator: KubernetesEmulator) -> None:
-    emulator.nodes["node-1"] = ClusterNode("node-1", {"cpu": 1.0, "memory": 2.0**40})
-    with backend_of(standin, k8s_cpu=1.0) as backend:
-        backend.start(2)
-        units = until(standin, backend, lambda units: sorted(states(units)) == ["running", "waiting"])
-        [waiting] = [unit for unit in units if unit.state is UnitState.WAITING]
-        assert waiting.reason == "Unschedulable: 0/1 nodes are available: 1 Insufficient cpu"
-        backend.stop([unit.unit_id for unit in units if unit is not waiting])
-        until(standin, backend, lambda units: sorted(states(units)) == ["running", "stopped"])
 
 
 def test_a_deadline_of_the_template_is_the_rest_of_the_units_time(standin: StandInSite, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from scaler import Client
-from scaler.errors import ProcessorDiedError, TaskTimeoutError, UsageError
+from scaler.errors import UsageError
 from tests.integration.settings_rig import Command, command
 from tests.waiting import within
 
@@ -84,86 +84,41 @@ def address_of(scheduler: Command) -> str:
     return scheduler.addresses()["scheduler"]
 
 
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    """A client that the tests share in which nothing goes wrong."""
+    with cluster(tmp_path_factory.mktemp("shared")) as (client, _):
+        yield client
+
+
 def square(value: int) -> int:
     return value * value
 
 
-def test_two_thousand_tasks_start_an_agent_and_nothing_is_left_in_the_end(tmp_path: Path) -> None:
-    with cluster(tmp_path) as (client, manager):
-        assert not manager.family()
-        futures = [client.submit(square, number) for number in range(2000)]
-        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(2000)]
+def test_large_arguments_results_and_inputs_of_other_tasks_go_through_the_object_storage(client: Client) -> None:
+    array = np.arange(500_000)
+    doubled = client.submit(lambda a: a * 2, array)
+    summed = client.submit(lambda a, b: int(a.sum() + b), doubled, client.submit(square, 3))
+    shared = client.send_object(array)
+    assert summed.result(WAIT_SECONDS) == int(array.sum()) * 2 + 9
+    assert (doubled.result(WAIT_SECONDS) == array * 2).all()
+    assert client.submit(len, shared).result(WAIT_SECONDS) == len(array)
 
 
-def test_large_arguments_results_and_inputs_of_other_tasks_go_through_the_object_storage(tmp_path: Path) -> None:
-    with cluster(tmp_path) as (client, _):
-        array = np.arange(500_000)
-        doubled = client.submit(lambda a: a * 2, array)
-        summed = client.submit(lambda a, b: int(a.sum() + b), doubled, client.submit(square, 3))
-        shared = client.send_object(array)
-        assert summed.result(WAIT_SECONDS) == int(array.sum()) * 2 + 9
-        assert (doubled.result(WAIT_SECONDS) == array * 2).all()
-        assert client.submit(len, shared).result(WAIT_SECONDS) == len(array)
+def test_a_client_inside_a_job_is_refused_with_the_reason(client: Client) -> None:
+    with pytest.raises(UsageError, match="runs as a job of its own"):
+        client.submit(lambda: Client()).result(WAIT_SECONDS)  # noqa: PLW0108 (Client itself would be a job's function)
 
 
-def look_up() -> int:
-    table: dict[str, int] = {}
-    return table["x"]
-
-
-def test_failures_are_told_apart(tmp_path: Path) -> None:
-    def nested() -> None:
-        Client()
-
-    with cluster(tmp_path) as (client, _):
-        raised = client.submit(look_up)
-        died = client.submit_verbose(os._exit, (7,), retries=1)
-        late = client.submit_verbose(time.sleep, (60,), timeout_seconds=0.2)
-        inside = client.submit(nested)
-        with pytest.raises(KeyError) as caught:
-            raised.result(WAIT_SECONDS)
-        assert "in look_up" in str(caught.value.__cause__)
-        with pytest.raises(ProcessorDiedError, match="exit code 7"):
-            died.result(WAIT_SECONDS)
-        with pytest.raises(UsageError, match="runs as a job of its own"):
-            inside.result(WAIT_SECONDS)
-        with pytest.raises(TaskTimeoutError, match=r"its time limit of 0\.2 s"):
-            late.result(WAIT_SECONDS)
-
-
-def test_what_tasks_print_and_cost_reaches_the_client(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    with cluster(tmp_path) as (client, _):
-        future = client.submit_verbose(print, ("hello from a job",), stream_output=True, profiling=True)
-        assert future.result(WAIT_SECONDS) is None
-        assert within(WAIT_SECONDS, lambda: "hello from a job" in capfd.readouterr().out)
-        assert future.profiling_info().cpu_time_s > 0
-        quiet = client.submit(print, "kept for later")
-        quiet.result(WAIT_SECONDS)
-        assert client.logs(quiet).stdout == "kept for later\n"
-        assert client.explain(quiet).startswith("it ended ")
-
-
-def test_a_service_that_refuses_at_first_is_asked_again_and_nobody_is_charged(tmp_path: Path) -> None:
-    with cluster(tmp_path, refusals=2) as (client, manager):
-        futures = [client.submit_verbose(square, (number,), retries=0) for number in range(50)]
-        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(50)]
-        assert "tasks cannot be handed on: the service is busy; trying again" in manager.output()
-        assert "tasks can run again" in manager.output()
-
-
-def test_a_cancelled_task_ends_where_it_runs(tmp_path: Path) -> None:
-    def hang(path: str) -> None:
-        Path(path).write_text(str(os.getpid()))
-        time.sleep(60)
-
-    mark = tmp_path / "pid"
-    with cluster(tmp_path) as (client, _):
-        future = client.submit(hang, str(mark))
-        assert within(WAIT_SECONDS, lambda: mark.exists() and mark.read_text())
-        process = psutil.Process(int(mark.read_text()))
-        assert within(WAIT_SECONDS, future.running)
-        assert future.cancel()
-        assert within(WAIT_SECONDS, lambda: not process.is_running())
+def test_what_tasks_print_and_cost_reaches_the_client(client: Client, capfd: pytest.CaptureFixture[str]) -> None:
+    future = client.submit_verbose(print, ("hello from a job",), stream_output=True, profiling=True)
+    assert future.result(WAIT_SECONDS) is None
+    assert within(WAIT_SECONDS, lambda: "hello from a job" in capfd.readouterr().out)
+    assert future.profiling_info().cpu_time_s > 0
+    quiet = client.submit(print, "kept for later")
+    quiet.result(WAIT_SECONDS)
+    assert client.logs(quiet).stdout == "kept for later\n"
+    assert client.explain(quiet).startswith("it ended ")
 
 
 def slow_at_first(directory: str, number: int) -> int:
@@ -179,14 +134,13 @@ def agent_of(manager: Manager) -> psutil.Process:
     return agent
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_tasks_of_an_agent_that_ends_are_run_by_the_next(tmp_path: Path, how: signal.Signals) -> None:
+def test_tasks_of_an_agent_that_is_told_to_end_are_run_by_the_next(tmp_path: Path) -> None:
     with cluster(tmp_path, "--worker-timeout-seconds", "1", grace=0.2) as (client, manager):
         futures = [client.submit(slow_at_first, str(tmp_path), number) for number in range(2)]
         assert within(WAIT_SECONDS, lambda: len(list(tmp_path.glob("*.ran"))) == 2)
         first = agent_of(manager)
         jobs = first.children()
-        first.send_signal(how)
+        first.send_signal(signal.SIGTERM)
         assert sorted(future.result(WAIT_SECONDS) for future in futures) == [0, 1]
         assert agent_of(manager).pid != first.pid
         assert within(WAIT_SECONDS, lambda: not [job for job in jobs if job.is_running()])
@@ -210,10 +164,3 @@ def test_a_manager_that_is_killed_leaves_nothing_and_its_tasks_are_run_by_the_ne
             finally:
                 second.process.kill()
                 second.process.wait()
-
-
-def test_an_executor_that_cannot_start_is_the_reason_that_people_see(tmp_path: Path) -> None:
-    with cluster(tmp_path, executor="scaler.testing.executors:nothing") as (client, manager):
-        future = client.submit(square, 2)
-        assert within(WAIT_SECONDS, lambda: "executor 'scaler.testing.executors:nothing' cannot be" in manager.output())
-        future.cancel()

@@ -27,7 +27,7 @@ from scaler.protocol.messages import (
     stored_reference,
 )
 from scaler.protocol.session import Buffer
-from scaler.serialization import dump_function, dump_value, load_value, parts_of, size_of, to_payload
+from scaler.serialization import dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.serialization.exceptions import load_exception
 from scaler.testing.executors import MemoryExecutor
@@ -35,8 +35,6 @@ from scaler.worker.executor import (
     CallFailed,
     CallFinished,
     CallKey,
-    CallStarted,
-    ExecutorDegraded,
     ExecutorError,
     Report,
 )
@@ -136,18 +134,6 @@ def test_every_call_carries_the_preload_hook() -> None:
 
     calls = play(story, preload="os:getpid()", with_storage=True).calls.values()
     assert [call.preload for call in calls] == ["os:getpid()"] * 2
-
-
-def test_a_task_is_handed_on_and_its_result_comes_back() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, arguments("abc"))
-        await rig.handed_on(key)
-        rig.executor.finish(key)
-        outcome, payload = await rig.outcome(key)
-        assert (outcome, load_value(parts_of(payload))) == (Outcome.SUCCESS, 3)
-        assert rig.messages(Done)[0].duration_us[0] >= 0
-
-    play(story)
 
 
 def test_a_lone_task_goes_at_once_and_those_that_come_while_the_executor_is_busy_go_together() -> None:
@@ -312,17 +298,6 @@ def test_bytes_that_are_no_result_are_the_tasks_failure() -> None:
     play(story)
 
 
-def test_a_failure_of_the_execution_is_told_with_its_text() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, arguments("abc"))
-        await rig.handed_on(key)
-        rig.executor.report(CallStarted(*key))
-        rig.executor.report(CallFailed(*key, Outcome.PROCESSOR_DIED, "exit code 137: OutOfMemoryError"))
-        assert await rig.outcome(key) == (Outcome.PROCESSOR_DIED, b"exit code 137: OutOfMemoryError")
-
-    play(story)
-
-
 def test_what_a_task_wrote_comes_before_its_result_in_pieces_of_whole_characters() -> None:
     text = "€" * 40_000
 
@@ -369,31 +344,6 @@ def test_what_a_task_printed_comes_before_its_result_though_nobody_asked_for_it(
         assert kinds.index(Done) > kinds.index(Printed)
 
     play(story)
-
-
-def test_a_degraded_reason_is_shown_while_it_lasts() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, arguments("abc"))
-        await rig.handed_on(key)
-        rig.executor.report(ExecutorDegraded("no capacity"))
-        rig.executor.report(ExecutorDegraded(""))
-        rig.executor.report(ExecutorDegraded("no capacity"))
-        rig.executor.finish(key)
-        await rig.outcome(key)
-        assert rig.degraded == ["no capacity"]
-
-    play(story)
-
-
-def test_an_agent_that_is_stopped_gives_running_tasks_a_grace_and_then_ends_them() -> None:
-    async def story(rig: Rig) -> None:
-        [key] = rig.submit(len, arguments("abc"))
-        await rig.handed_on(key)
-        rig.agent.stop()
-        assert (await rig.outcome(key))[0] is Outcome.NOT_STARTED
-        assert await asyncio.wait_for(rig.agent.ended, DEADLINE_SECONDS) == 0
-
-    play(story, stop_grace_seconds=0.05)
 
 
 def test_a_shutdown_ends_the_agent_and_what_it_has_out() -> None:

@@ -82,16 +82,6 @@ def test_tasks_on_ecs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
     assert backend.capacity.unit_slots == 2
 
 
-def test_tasks_on_ecs_have_the_image_that_the_manager_was_told(aws: AwsEmulator) -> None:
-    config = ecs_config(aws_endpoint_url=aws.endpoint_url, ecs_task_image="example.org/our/image:1")
-    recorder = Recorder(AwsClient(config, "ecs"))
-    backend = EcsBackend(config, cast("AwsClient", recorder))
-    backend.stop(backend.start(1))
-    backend.close()
-    [container] = recorder.asked["RegisterTaskDefinition"]["containerDefinitions"]
-    assert (container["image"], container["command"]) == ("example.org/our/image:1", ["sleep", "60"])
-
-
 def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
     aws.batch.furnish("their-queue", "their-definition")
     s3 = AwsClient(hpc_config(aws_endpoint_url=aws.endpoint_url), "s3")

@@ -13,7 +13,6 @@ import pytest
 from scaler.testing.soamapi import Fault, StandIn, api
 from scaler.testing.soamapi.messages import SoamException
 from tests.engines.soamapi_rig import (
-    DEADLINE_SECONDS,
     Inbox,
     connected,
     script_service,
@@ -63,29 +62,6 @@ def gate(tmp_path: Path) -> Gate:
 Begin = Callable[..., api.Connection]
 
 
-def test_tasks_run_in_processes_and_their_outputs_come_on_other_threads(begin: Begin) -> None:
-    connection, inbox = begin(slots=2), Inbox()
-    session = session_of(connection, inbox)
-    ids = [send(session, f"echo {number}") for number in range(20)]
-    inbox.texts(20)
-    assert sorted(inbox.told) == sorted((ids[number], f"did echo {number}") for number in range(20))
-    assert all(thread.name.startswith("soam-callback") for thread in inbox.threads)
-
-
-def test_nothing_runs_after_the_last_connection_was_closed_and_a_new_one_works(begin: Begin, gate: Gate) -> None:
-    connection, inbox = begin(), Inbox()
-    session = session_of(connection, inbox)
-    send(session, gate.verb)
-    process = gate.process()
-    session.close()
-    connection.close()
-    assert not process.is_running()
-    assert inbox.told == []
-    again = session_of(connected(), inbox)
-    send(again, "echo 1")
-    assert inbox.texts(1) == ["did echo 1"]
-
-
 def test_the_session_with_the_higher_priority_goes_first(begin: Begin, gate: Gate, tmp_path: Path) -> None:
     connection, inbox, notes = begin(), Inbox(), tmp_path / "notes"
     low, high = session_of(connection, inbox, 5), session_of(connection, inbox, 6)
@@ -127,36 +103,6 @@ def test_a_suspended_session_starts_no_tasks_until_it_is_resumed(begin: Begin) -
     assert inbox.texts(2) == ["did free", "did held"]
 
 
-def test_killing_a_task_ends_its_process_and_the_next_goes_on(begin: Begin, gate: Gate) -> None:
-    connection, inbox = begin(), Inbox()
-    session = session_of(connection, inbox)
-    running, pending, last = send(session, gate.verb), send(session, "pending"), send(session, "last")
-    process = gate.process()
-    session.kill_task(pending)
-    session.kill_task(running)
-    inbox.until(lambda: len(inbox.told) == 3)
-    assert not process.is_running()
-    assert dict(inbox.told) == {
-        running: f"Task <{running}> of session <1> was killed",
-        pending: f"Task <{pending}> of session <1> was killed",
-        last: "did last",
-    }
-    with pytest.raises(SoamException, match="has ended"):
-        session.kill_task(running)
-
-
-@pytest.mark.parametrize("limit", [0, 2])
-def test_a_task_whose_process_dies_is_run_again_up_to_the_retry_limit(begin: Begin, limit: int) -> None:
-    connection, inbox = begin(task_retry_limit=limit), Inbox()
-    session = session_of(connection, inbox)
-    task_id = send(session, "die")
-    [text] = inbox.texts(1)
-    reason = f"exceeded the task retry limit of {limit}: its service instance ended (exit code 3)"
-    assert text == f"Task <{task_id}> of session <1> {reason}"
-    send(session, "next")
-    assert inbox.texts(2)[1] == "did next"
-
-
 def test_a_death_within_the_limit_is_not_seen(begin: Begin) -> None:
     connection, inbox = begin(Fault("invoke", "die"), task_retry_limit=1), Inbox()
     send(session_of(connection, inbox), "echo")
@@ -187,41 +133,6 @@ def test_a_reclaimed_slot_ends_its_task_after_the_grace_and_it_runs_again_for_fr
     assert inbox.texts(1) == [f"did {gate.verb}"]
 
 
-def test_a_task_that_ends_within_the_grace_is_not_disturbed(begin: Begin, gate: Gate) -> None:
-    connection, inbox = begin(task_retry_limit=0), Inbox()
-    session = session_of(connection, inbox)
-    send(session, gate.verb)
-    process = gate.process()
-    api.grid().reclaim(api.grid().sessions()[0], 0.2)
-    gate.open()
-    assert inbox.texts(1) == [f"did {gate.verb}"]
-    send(session, "next")
-    assert inbox.texts(2)[1] == "did next"
-    assert gate.pids() == [process.pid]
-
-
-@pytest.mark.parametrize(
-    ("fault", "refusal"),
-    [(Fault("send", "abort", 2, text="by hand"), "by hand"), (Fault("send", "disconnect", 2, text="cut"), "cut")],
-    ids=["abort", "disconnect"],
-)
-def test_a_session_that_ends_by_surprise_ends_its_tasks_and_says_so(
-    begin: Begin, gate: Gate, fault: Fault, refusal: str
-) -> None:
-    connection, inbox = begin(fault), Inbox()
-    session = session_of(connection, inbox)
-    send(session, gate.verb)
-    process = gate.process()
-    with pytest.raises(SoamException, match=refusal):
-        send(session, "echo")
-    inbox.until(lambda: inbox.exceptions)
-    assert refusal in inbox.exceptions[0]
-    psutil.wait_procs([process], DEADLINE_SECONDS)
-    assert not process.is_running()
-    with pytest.raises(SoamException, match=refusal):
-        send(session, "echo")
-
-
 def test_the_script_makes_responses_come_twice_late_unreadable_or_not_at_all(begin: Begin) -> None:
     faults = [
         Fault("response", "late", 1, seconds=0.2),
@@ -236,26 +147,6 @@ def test_the_script_makes_responses_come_twice_late_unreadable_or_not_at_all(beg
     texts = inbox.texts(5)
     assert texts[-1] == "did echo 1"
     assert sorted(texts[:-1]) == ["did echo 2", "did echo 2", "did echo 5", "unreadable: torn"]
-
-
-def test_calls_are_refused_by_script(begin: Begin) -> None:
-    connection = begin(Fault("create_session", "refuse"), Fault("send", "refuse"), Fault("kill", "refuse"))
-    with pytest.raises(SoamException, match="scripted"):
-        session_of(connection, Inbox())
-    session = session_of(connection, Inbox())
-    with pytest.raises(SoamException, match="scripted"):
-        send(session, "echo")
-    with pytest.raises(SoamException, match="scripted"):
-        session.kill_task(send(session, "echo"))
-
-
-def test_only_known_users_and_applications_are_let_in(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(StandIn(users={"ann": "secret"}, applications=("app",)), monkeypatch)
-    connected("ann", "secret").close()
-    with pytest.raises(SoamException, match="user ann could not be authenticated"):
-        connected("ann", "wrong")
-    with pytest.raises(SoamException, match="application other is not registered"):
-        connected("ann", "secret", "other")
 
 
 def test_closing_a_session_in_a_callback_is_seen_as_the_deadlock_that_it_is(begin: Begin) -> None:

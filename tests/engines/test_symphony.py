@@ -17,7 +17,7 @@ import pytest
 
 from scaler import Client
 from scaler.cluster.ports import ReservedPorts
-from scaler.errors import ProcessorDiedError, TaskTimeoutError, WorkerLostError
+from scaler.errors import ProcessorDiedError, TaskTimeoutError
 from scaler.testing.soamapi import Fault, StandIn
 from tests.integration.settings_rig import Command, command
 from tests.waiting import within
@@ -152,43 +152,6 @@ def test_an_agent_that_is_killed_leaves_no_service_behind_and_its_tasks_run_agai
         agent.send_signal(signal.SIGKILL)
         assert future.result(WAIT_SECONDS) == 0
         assert within(WAIT_SECONDS, lambda: not process.is_running())
-
-
-def test_answers_that_fail_or_come_late_or_twice_lose_no_task_and_repeat_none_that_may_run_only_once(
-    tmp_path: Path,
-) -> None:
-    faults = (
-        Fault("invoke", "fail", 1, text="no disk"),
-        Fault("response", "unreadable", 2, times=4, text="torn"),
-        Fault("response", "late", 7, times=5, seconds=0.2),
-        Fault("response", "twice", 12, times=20),
-    )
-    with cluster(tmp_path, *faults) as running, Client(running.address) as client:
-        with pytest.raises(RuntimeError, match="no disk"):
-            client.submit(square, 1).result(WAIT_SECONDS)
-        with pytest.raises(WorkerLostError, match="its result cannot be read: torn"):
-            client.submit_verbose(square, (3,), retries=0).result(WAIT_SECONDS)
-        futures = [client.submit(square, number) for number in range(60)]
-        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(60)]
-
-
-def test_tasks_of_sessions_that_are_lost_run_in_the_next_one_and_are_charged_nothing(tmp_path: Path) -> None:
-    faults = (Fault("send", "abort", 10), Fault("send", "disconnect", 30))
-    with cluster(tmp_path, *faults) as running, Client(running.address) as client:
-        # None of these may be lost more than once, or may have begun: what a lost session costs shows at once.
-        slow = [client.submit_verbose(slow_at_first, (str(tmp_path), number), retries=1) for number in range(2)]
-        processes = ran(tmp_path, 2)
-        futures = [client.submit_verbose(square, (number,), retries=1) for number in range(50)]
-        assert [future.result(WAIT_SECONDS) for future in slow] == [0, 1]
-        assert [future.result(WAIT_SECONDS) for future in futures] == [number**2 for number in range(50)]
-        assert within(WAIT_SECONDS, lambda: not [process for process in processes if process.is_running()])
-        assert len(running.processes(AGENT)) == 1
-
-
-def test_a_stop_in_the_middle_of_work_leaves_nothing_running(tmp_path: Path) -> None:
-    with cluster(tmp_path) as running, Client(running.address) as client:
-        client.submit(slow_at_first, str(tmp_path), 0)
-        ran(tmp_path, 1)
 
 
 def test_who_is_not_let_in_sees_why_and_the_password_is_nowhere(tmp_path: Path) -> None:

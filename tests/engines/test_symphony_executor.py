@@ -350,20 +350,6 @@ def test_the_calls_of_a_lost_session_are_given_back_and_a_new_session_takes_the_
     assert len(api.grid().sessions()) == 1
 
 
-def test_a_session_that_is_aborted_while_nothing_is_sent_gives_its_calls_back(begin: Begin, hang: Hang) -> None:
-    rig = begin()
-    rig.run(hang.call)
-    process = hang.process()
-    api.grid().abort(api.grid().sessions()[0], "killed by an administrator")
-    outcome, text = rig.failure(hang.call)
-    assert outcome is Outcome.NOT_STARTED
-    assert "killed by an administrator" in text
-    assert gone(process)
-    after = call(square, 7)
-    rig.run(after)
-    assert rig.values(after) == [49]
-
-
 def test_late_responses_of_a_lost_session_are_not_mistaken_for_those_of_the_next(begin: Begin) -> None:
     rig = begin(Fault("response", "late", 1, seconds=0.3), Fault("send", "abort", 2))
     first, second, third = call(square, 1), call(square, 2), call(square, 3)
