@@ -48,8 +48,12 @@ from scaler.protocol.messages import (
 from scaler.protocol.session import Buffer, OutboxLimits
 from tests.contracts.networks import Network, Peer, Server, make_network, messages_of, welcome_all
 
+ALL = ["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"]
+on_all = pytest.mark.parametrize("network", ALL, indirect=True)
+"""Compression, sockets by a path, and the other event loop only change how bytes travel."""
 
-@pytest.fixture(params=["memory", "tcp", "compressed", "ipc", "local", "tcp-uvloop", "local-uvloop"])
+
+@pytest.fixture(params=["memory", "tcp", "local"])
 def network(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Network]:
     kind, _, loop_kind = request.param.partition("-")
     loop = uvloop.new_event_loop() if loop_kind else asyncio.new_event_loop()
@@ -155,6 +159,7 @@ def test_a_second_process_with_the_same_peer_id_is_refused_and_the_first_one_goe
 # -- delivery -------------------------------------------------------------------------------------------------------
 
 
+@on_all
 def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
     server, peer = met(network)
     large = bytes(range(256)) * 4096
@@ -175,6 +180,7 @@ def test_messages_go_both_ways_with_their_attachments(network: Network) -> None:
     assert [bytes(attachment) for attachment in answer.attachments] == [large, b"small", b"changing", b""]
 
 
+@on_all
 def test_everything_arrives_once_and_in_order_over_connections_that_break(network: Network) -> None:
     server, peer = met(network)
 
@@ -289,6 +295,7 @@ def test_a_restarted_server_opens_a_new_session_and_what_was_said_in_the_old_one
     assert opened.hello.resume
 
 
+@on_all
 def test_a_closing_server_delivers_what_it_has_said(network: Network) -> None:
     server, peer = met(network)
     for number in range(60):
@@ -448,6 +455,7 @@ def test_workers_ping_themselves_and_hear_the_echo(network: Network) -> None:
     assert server.events[1] == Received(peer.connector.peer, beat)
 
 
+@on_all
 def test_a_silent_connection_is_given_up_for_a_new_one(network: Network) -> None:
     server = network.serve(admit=quick)
     peer = network.connect(Role.CLIENT)

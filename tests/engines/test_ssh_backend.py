@@ -25,7 +25,7 @@ from scaler.worker_manager.backend import BackendError, Unit
 from scaler.worker_manager.ssh import backend as ssh_backend
 from scaler.worker_manager.ssh.backend import SshBackend
 from scaler.worker_manager.ssh.connection import HostConnection
-from tests.contracts.test_backends import AGENT
+from tests.contracts.backend_cases import AGENT
 from tests.engines.ssh_rig import USER, WAIT_SECONDS, Hosts, Sshd, make_key, needs_sshd, running_hosts, until_gone
 from tests.waiting import until
 
