@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,14 +16,6 @@ from scaler.worker_manager.aws_raw_ecs.setup import provision
 from tests.engines.clouds_rig import ecs_config, open_subnets
 
 IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/worker:1"
-
-
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
 
 
 def do(verb: Any, **settings: Any) -> tuple[int, list[str]]:

@@ -22,12 +22,9 @@ WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
-        emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
+def aws(aws: AwsEmulator) -> Iterator[AwsEmulator]:
+    yield aws
+    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
 
 
 def where(seconds: float) -> str:

@@ -28,14 +28,6 @@ from tests.waiting import until, within
 WAIT_SECONDS = 30.0
 
 
-@pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
-
-
 class Account:
     """An account in which the command has run, and what a manager does there."""
 

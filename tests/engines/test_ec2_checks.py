@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -22,12 +21,9 @@ LINUX = "ami-1e749f67"
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        emulator.quotas.values["L-1216C47A"] = 1000
-        yield emulator
+def aws(aws: AwsEmulator) -> AwsEmulator:
+    aws.quotas.values["L-1216C47A"] = 1000
+    return aws
 
 
 def do(verb: Verb, **settings: Any) -> tuple[int, list[str]]:

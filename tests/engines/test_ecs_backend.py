@@ -26,12 +26,9 @@ ENDED = (UnitState.FAILED, UnitState.STOPPED)
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
+    return aws
 
 
 class Rig:

@@ -25,15 +25,12 @@ BOTH_ATTEMPTS = 2
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        client = AwsClient(AwsSettings(aws_endpoint_url=emulator.endpoint_url), "ecs")
-        client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
-        client.close()
-        yield emulator
-        assert emulator.ecs.alive() == [], "nothing is left that costs money"
+def aws(aws: AwsEmulator) -> Iterator[AwsEmulator]:
+    client = AwsClient(AwsSettings(aws_endpoint_url=aws.endpoint_url), "ecs")
+    client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+    client.close()
+    yield aws
+    assert aws.ecs.alive() == [], "nothing is left that costs money"
 
 
 @contextmanager

@@ -37,12 +37,6 @@ def client_of(service: str, **more: Any) -> Any:
 
 
 @pytest.fixture
-def aws() -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        yield emulator
-
-
-@pytest.fixture
 def ecs(aws: AwsEmulator) -> Iterator[Any]:
     client = client_of("ecs", endpoint_url=aws.endpoint_url)
     client.create_cluster(clusterName="c", capacityProviders=["FARGATE", "FARGATE_SPOT"])

@@ -25,12 +25,9 @@ NEVER_SECONDS = 1e9
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        furnish(emulator)
-        yield emulator
+def aws(aws: AwsEmulator) -> AwsEmulator:
+    furnish(aws)
+    return aws
 
 
 @pytest.fixture

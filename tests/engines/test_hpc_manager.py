@@ -22,14 +22,11 @@ WAIT_SECONDS = 30.0
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        furnish(emulator)
-        yield emulator
-        emulator.batch.wait_until(lambda: not emulator.batch.alive(), WAIT_SECONDS)
-        assert unfinished(emulator) == [], "nothing is left that costs money"
+def aws(aws: AwsEmulator) -> Iterator[AwsEmulator]:
+    furnish(aws)
+    yield aws
+    aws.batch.wait_until(lambda: not aws.batch.alive(), WAIT_SECONDS)
+    assert unfinished(aws) == [], "nothing is left that costs money"
 
 
 def jobs(aws: AwsEmulator) -> list[dict[str, Any]]:

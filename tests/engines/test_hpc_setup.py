@@ -377,12 +377,9 @@ def test_sizes_that_fargate_does_not_have_are_refused(cloud: HpcCloud, flags: tu
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
+def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
     monkeypatch.setattr("scaler.worker_manager.aws.setup.PAUSE_SECONDS", 0.01)
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        yield emulator
+    return aws
 
 
 class Environment:

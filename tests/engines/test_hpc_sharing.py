@@ -38,12 +38,9 @@ class Traffic:
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        furnish(emulator, environment={"SCALER_JOB_CACHE": str(tmp_path)})
-        yield emulator
+def aws(aws: AwsEmulator, tmp_path: Path) -> AwsEmulator:
+    furnish(aws, environment={"SCALER_JOB_CACHE": str(tmp_path)})
+    return aws
 
 
 @pytest.fixture

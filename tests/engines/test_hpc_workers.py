@@ -24,12 +24,9 @@ NEVER_SECONDS = 1e9
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        emulator.batch.furnish(command=["sh", "-c", "exec sleep 60", "Ref::module"])
-        yield emulator
+def aws(aws: AwsEmulator) -> AwsEmulator:
+    aws.batch.furnish(command=["sh", "-c", "exec sleep 60", "Ref::module"])
+    return aws
 
 
 def backend_of(aws: AwsEmulator, **changes: Any) -> BatchBackend:
