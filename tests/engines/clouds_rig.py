@@ -17,6 +17,7 @@ from scaler.worker_manager.aws_ec2 import AwsEc2Config
 from scaler.worker_manager.aws_ec2.setup import provision as provision_ec2
 from scaler.worker_manager.aws_hpc import AwsHpcConfig
 from scaler.worker_manager.aws_raw_ecs import AwsRawEcsConfig, definition
+from scaler.worker_manager.kubernetes import KubernetesConfig
 from scaler.worker_manager.slurm import SlurmConfig
 from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.engines.hpc_rig import BUCKET, furnish
@@ -71,15 +72,18 @@ def symphony_config(**values: Any) -> SymphonyConfig:
     return model_of(SymphonyConfig, {**MANAGED, "service_name": "app", **values})
 
 
-@contextmanager
-def account(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    """Yield AWS with a cluster, a launch template, a queue, a job definition and a bucket. Nothing of it works."""
+def kubernetes_config(**values: Any) -> KubernetesConfig:
+    return model_of(KubernetesConfig, {**MANAGED, "k8s_image": "emulated", **values})
+
+
+def furnish_account(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a cluster, a queue, a job definition and a bucket. Nothing of it works."""
     monkeypatch.setattr(definition, "WORKER_COMMAND", ("sleep", "60"))
-    with AwsEmulator() as emulator:
-        for name, value in emulator.environment.items():
-            monkeypatch.setenv(name, value)
-        provision_ec2(ec2_config(aws_endpoint_url=emulator.endpoint_url), "setup", False, lambda _: None)
-        furnish(emulator, command=["sh", "-c", "exec sleep 60", "Ref::module"])
-        with ecs_client(emulator) as client:
-            client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
-        yield emulator
+    furnish(aws, command=["sh", "-c", "exec sleep 60", "Ref::module"])
+    with ecs_client(aws) as client:
+        client.call("CreateCluster", clusterName="scaler-cluster", capacityProviders=["FARGATE", "FARGATE_SPOT"])
+
+
+def furnish_machines(aws: AwsEmulator) -> None:
+    """Make the launch template of instances."""
+    provision_ec2(ec2_config(aws_endpoint_url=aws.endpoint_url), "setup", False, lambda _: None)

@@ -15,7 +15,7 @@ import pytest
 from scaler.testing.soamapi import StandIn, api
 from scaler.testing.soamapi.messages import InputStream, OutputStream, SoamException
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 30.0
 SERVICE = """
 import os, sys, time
 from array import array

@@ -21,7 +21,7 @@ from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
-from tests.engines.clouds_rig import account, ecs_client, ecs_config, hpc_config
+from tests.engines.clouds_rig import ecs_client, ecs_config, furnish_account, hpc_config
 from tests.engines.hpc_rig import rig_of
 from tests.waiting import within
 
@@ -31,9 +31,9 @@ LARGE_BYTES = 100_000
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with account(monkeypatch) as emulator:
-        yield emulator
+def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
+    furnish_account(aws, monkeypatch)
+    return aws
 
 
 class Recorder:

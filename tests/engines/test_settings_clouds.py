@@ -28,33 +28,37 @@ from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
 from scaler.worker_manager.backend import Backend
+from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from scaler.worker_manager.local_agents import LocalAgents
 from scaler.worker_manager.offload import OffloadConfig, load_executor
 from scaler.worker_manager.slurm.backend import SlurmBackend
 from tests.engines.clouds_rig import (
     IMAGE,
-    account,
     ec2_config,
     ecs_client,
     ecs_config,
+    furnish_account,
+    furnish_machines,
     hpc_config,
+    kubernetes_config,
     slurm_config,
     symphony_config,
 )
 from tests.engines.hpc_rig import BUCKET
+from tests.engines.kubernetes_rig import StandInSite, open_site
 from tests.engines.queue_stand_in import install
 from tests.engines.soamapi_rig import use
 from tests.integration.settings_rig import Command, has_uvloop, io_threads
 from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
 from tests.waiting import within
 
-KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony")
+KINDS = ("aws_raw_ecs", "aws_ec2", "worker", "offload", "slurm", "symphony", "kubernetes")
 """worker and offload are the modes of aws_hpc."""
 WAIT_SECONDS = 15.0
 OF_THE_UNIT = {"unit_id", "unit_id_from", "slots", "gpus", "stop_grace_seconds"}
-ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm")
+ELSEWHERE = ("aws_raw_ecs", "aws_ec2", "worker", "slurm", "kubernetes")
 """Their units are on other machines, with processors of their own."""
-MEMORY_BYTES = {"aws_raw_ecs": 2 * 1024**3, "worker": 2 * 1024**3, "slurm": 2 * 1024**3}
+MEMORY_BYTES = dict.fromkeys(("aws_raw_ecs", "worker", "slurm", "kubernetes"), 2 * 1024**3)
 """Of the task and job definitions, and of jobs."""
 OF_THE_TYPE: dict[str, tuple[Any, ...]] = {
     "aws_raw_ecs": (fargate_price("us-east-1", 1, 2), 60.0, 45.0),
@@ -67,9 +71,9 @@ until a task begins, and whether tasks are charged."""
 
 
 @pytest.fixture
-def aws(monkeypatch: pytest.MonkeyPatch) -> Iterator[AwsEmulator]:
-    with account(monkeypatch) as emulator:
-        yield emulator
+def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
+    furnish_account(aws, monkeypatch)
+    return aws
 
 
 @pytest.fixture
@@ -84,6 +88,15 @@ def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return install(tmp_path)
 
 
+@pytest.fixture
+def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInSite]:
+    """The stand-in of Kubernetes, which managers find by the environment."""
+    with open_site("stand-in", tmp_path, monkeypatch) as found:
+        assert isinstance(found, StandInSite)
+        monkeypatch.setenv("KUBECONFIG", str(found.config().k8s_kubeconfig))
+        yield found
+
+
 @contextmanager
 def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     """Yield the backend that a manager of this kind has."""
@@ -91,9 +104,12 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
     if kind == "aws_raw_ecs":
         backend = EcsBackend(ecs_config(aws_endpoint_url=aws.endpoint_url, **values))
     elif kind == "aws_ec2":
+        furnish_machines(aws)
         backend = Ec2Backend(ec2_config(aws_endpoint_url=aws.endpoint_url, **values))
     elif kind == "slurm":
         backend = SlurmBackend(slurm_config(Path(os.environ["PATH"].partition(os.pathsep)[0]), **values))
+    elif kind == "kubernetes":
+        backend = KubernetesBackend(kubernetes_config(**values))
     elif kind == "symphony":
         backend = symphony.make_backend(symphony_config(**values))
     else:
@@ -104,7 +120,7 @@ def backend_of(kind: str, aws: AwsEmulator, **values: Any) -> Iterator[Backend]:
         backend.close()
 
 
-def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
+def document_of(backend: Backend, unit_id: str, aws: AwsEmulator, pods: StandInSite) -> str:
     """Return what a unit finds in its environment."""
     if isinstance(backend, LocalAgents):
         return document_of_agent(psutil.Process(backend.pid_of(unit_id)))
@@ -113,7 +129,10 @@ def document_of(backend: Backend, unit_id: str, aws: AwsEmulator) -> str:
         outer = shlex.split(aws.ec2.user_data(unit_id), comments=True)
         inner = shlex.split(next(word for word in outer if WORKER_CONFIG_VARIABLE in word))
         return next(word.partition("=")[2] for word in inner if word.startswith(f"{WORKER_CONFIG_VARIABLE}="))
-    if isinstance(backend, BatchBackend):
+    if isinstance(backend, KubernetesBackend):
+        [pod] = pods.objects("pods")
+        variables = pod["spec"]["containers"][0]["env"]
+    elif isinstance(backend, BatchBackend):
         [job] = aws.batch.call("DescribeJobs", {"jobs": [unit_id]})["jobs"]
         variables = job["container"]["environment"]
     elif isinstance(backend, SlurmBackend):
@@ -138,7 +157,7 @@ def document_of_agent(agent: psutil.Process) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_units_are_told_all_that_their_manager_was_told(
-    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, aws: AwsEmulator, grid: None, pods: StandInSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
     logging = tmp_path / "logging.json"
@@ -165,7 +184,7 @@ def test_units_are_told_all_that_their_manager_was_told(
         values |= {"store_spill_directory": str(tmp_path), "requirements": ("numpy>=1,<3",)}
     with backend_of(kind, aws, worker_scheduler_address="tcp://127.0.0.1:2", **values) as backend:
         [unit_id] = backend.start(1)
-        document = document_of(backend, unit_id, aws)
+        document = document_of(backend, unit_id, aws, pods)
         backend.stop([unit_id])
     told = (OffloadConfig if isinstance(backend, LocalAgents) else WorkerConfig).from_json(document)
     expected = {**values, "worker_manager_id": "burst", "scheduler_address": "tcp://127.0.0.1:2", "hash_seed": "7"}
@@ -190,15 +209,24 @@ def flags_of(kind: str, aws: AwsEmulator) -> tuple[str, ...]:
         return ("slurm", "--slurm-system", "pbs", "--slurm-time-minutes", "9", "--slurm-memory", "2G")
     if kind == "symphony":
         return ("symphony", "--service-name", "app")
+    if kind == "kubernetes":
+        return ("kubernetes", "--k8s-image", "emulated", "--k8s-memory", "2Gi")
     place = ("--job-queue", "queue", "--job-definition", "definition", "--s3-bucket", BUCKET)
     return ("aws_hpc", "--mode", kind, *place, *endpoint)
 
 
+def messages_in(log: Path) -> list[str]:
+    return [json.loads(line)["message"] for line in log.read_text().splitlines() if line.endswith("}")]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
-    kind: str, aws: AwsEmulator, grid: None, tmp_path: Path
+    kind: str, aws: AwsEmulator, grid: None, pods: StandInSite, tmp_path: Path
 ) -> None:
+    assert pods.objects("pods") == []
     log = tmp_path / "log"
+    if kind == "aws_ec2":
+        furnish_machines(aws)
 
     async def story(scheduler: PlayedScheduler, running: Command) -> None:
         await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 10)
@@ -210,8 +238,7 @@ def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
         assert has_uvloop(running.pid)
         assert within(5, lambda: io_threads(running.pid) == 3)
         assert running.output() == ""
-        entries = [json.loads(line) for line in log.read_text().splitlines()]
-        assert any(entry["message"].startswith("ready") for entry in entries)
+        assert within(WAIT_SECONDS, lambda: any(said.startswith("ready") for said in messages_in(log)))
 
     own = ("-wmi", "mine", "--num-of-workers", "3", "-pwc", "linux,gpu=2", "-his", "0.05", "-el", "uvloop", "-it", "3")
     logging = ("-ll", "DEBUG", "--logging-format", "json", "-lp", str(log))

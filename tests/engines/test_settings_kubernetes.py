@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
-from scaler.config.worker_managers import PROCESSOR_SETTINGS
 from scaler.errors import UsageError
-from scaler.interpreter import HASH_SEED_VARIABLE
-from scaler.protocol.messages import ManagerDetails, ManagerStatus
 from scaler.testing.kubernetes import KubernetesEmulator
 from scaler.worker_manager.backend import BackendError
 from scaler.worker_manager.kubernetes.backend import KubernetesBackend
 from tests.engines.kubernetes_rig import StandInSite, backend_of, open_site
-from tests.engines.test_settings_clouds import OF_THE_UNIT
-from tests.integration.settings_rig import Command, has_uvloop, io_threads
-from tests.integration.test_settings_workers import PlayedScheduler, on_a_played_scheduler
-from tests.waiting import within
 
 
 @pytest.fixture
@@ -30,67 +20,6 @@ def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn
     with open_site("stand-in", tmp_path, monkeypatch) as found:
         assert isinstance(found, StandInSite)
         yield found
-
-
-def test_units_are_told_all_that_their_manager_was_told(
-    standin: StandInSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(HASH_SEED_VARIABLE, "7")
-    values: dict[str, Any] = {
-        "insecure_no_auth": True,
-        "compression": "off",
-        "object_storage_address": "tcp://127.0.0.1:3",
-        "per_worker_capabilities": {"gpu": 2.0, "linux": None},
-        "per_worker_task_queue_size": 7,
-        "heartbeat_interval_seconds": 0.5,
-        "task_timeout_seconds": 9.0,
-        "death_timeout_seconds": 77.0,
-        "preload": "os:getpid()",
-        "io_threads": 2,
-        "event_loop": "uvloop",
-        "logging_level": "ERROR",
-        "logging_format": "json",
-        **dict.fromkeys(PROCESSOR_SETTINGS, 1),
-        "hard_processor_suspend": True,
-        "host_name": "one",
-        "store_spill_directory": str(tmp_path),
-        "requirements": ("numpy>=1,<3",),
-    }
-    of_this_machine = {"logging_paths": (str(tmp_path / "log"),), "logging_config_file": str(tmp_path / "log.json")}
-    with backend_of(standin, worker_scheduler_address="tcp://192.0.2.1:2", **values, **of_this_machine) as backend:
-        backend.start(1)
-        [pod] = standin.objects("pods")
-    variables = {each["name"]: each["value"] for each in pod["spec"]["containers"][0]["env"]}
-    told = WorkerConfig.from_json(variables[WORKER_CONFIG_VARIABLE])
-    expected = {**values, "worker_manager_id": "m", "scheduler_address": "tcp://192.0.2.1:2", "hash_seed": "7"}
-    expected |= {"logging_paths": ("/dev/stdout",), "logging_config_file": None}
-    assert {key: getattr(told, key) for key in expected} == expected
-    keys = {item.name for item in dataclasses.fields(WorkerConfig)} - OF_THE_UNIT
-    assert expected.keys() == keys, "no setting of workers is left out here"
-
-
-def test_a_manager_says_who_it_is_and_runs_as_it_was_told(
-    standin: StandInSite, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = tmp_path / "log"
-    monkeypatch.setenv("KUBECONFIG", standin.config().k8s_kubeconfig or "")
-
-    async def story(scheduler: PlayedScheduler, running: Command) -> None:
-        await scheduler.until(lambda: scheduler.count(ManagerStatus) >= 5)
-        (details,) = scheduler.managers.values()
-        offers = {"linux": None, "gpu": 2.0}
-        assert details == ManagerDetails("mine", "kubernetes", 4, 2, offers, False, 3 * 2**30)
-        assert has_uvloop(running.pid)
-        assert within(5, lambda: io_threads(running.pid) == 3)
-        assert running.output() == ""
-        entries = [json.loads(line) for line in log.read_text().splitlines()]
-        assert any(entry["message"].startswith("ready") for entry in entries)
-
-    own = ("-wmi", "mine", "--num-of-workers", "3", "-pwc", "linux,gpu=2", "-his", "0.05", "-el", "uvloop", "-it", "3")
-    size = ("--k8s-image", "emulated", "--k8s-slots", "2", "--k8s-memory", "3Gi")
-    logging = ("-ll", "DEBUG", "--logging-format", "json", "-lp", str(log))
-    flags = ("kubernetes", *own, *size, *logging, "--insecure-no-auth")
-    on_a_played_scheduler(tmp_path, story, "scaler_worker_manager", *flags, is_local=False)
 
 
 def test_the_cluster_is_that_of_the_file_the_context_and_the_namespace(
