@@ -136,14 +136,14 @@ def test_starts_are_no_faster_than_ecs_allows(rig: Rig) -> None:
 
 def test_the_task_definition_is_registered_when_it_is_missing_or_differs(rig: Rig) -> None:
     rig.aws.ecs.times.provisioning = NEVER_SECONDS
-    first = rig.backend()
+    first = rig.backend(ecs_task_definition="theirs")
     first.start(1)
     first.start(1)
-    rig.backend().start(1)
+    rig.backend(ecs_task_definition="theirs").start(1)
     assert rig.aws.faults.calls()["RegisterTaskDefinition"] == 1
-    rig.backend(ecs_task_memory=16).start(1)
+    rig.backend(ecs_task_definition="theirs", ecs_task_memory=16).start(1)
     assert [task["taskDefinitionArn"].rpartition(":")[2] for task in rig.tasks()] == ["1", "1", "1", "2"]
-    found = rig.ecs.call("DescribeTaskDefinition", taskDefinition="scaler-task-definition")["taskDefinition"]
+    found = rig.ecs.call("DescribeTaskDefinition", taskDefinition="theirs")["taskDefinition"]
     assert (found["cpu"], found["memory"]) == ("2048", "16384")
 
 

@@ -151,6 +151,18 @@ def test_a_manager_that_was_killed_and_started_again_adopts_its_tasks(tmp_path: 
             assert aws.ecs.tasks() == fleet, "it has started no others"
 
 
+def test_a_second_manager_of_the_same_name_says_so_and_leaves_the_tasks_alone(tmp_path: Path, aws: AwsEmulator) -> None:
+    with scheduler(tmp_path) as address, manager(tmp_path, address, aws, 2), Client(address) as client:
+        futures = [client.submit(nap, number, 0.1) for number in range(40)]
+        running(aws, 2)
+        fleet = aws.ecs.alive()
+        with uncertain_manager(tmp_path, address, aws, 2) as second:
+            assert second.process.wait(WAIT_SECONDS) == 1
+            assert "worker manager id 'burst' is in use" in second.errors()
+        assert values(futures) == list(range(40))
+        assert aws.ecs.tasks() == fleet
+
+
 # -- an API that fails
 
 

@@ -165,6 +165,15 @@ def test_what_may_run_once_only_is_not_repeated_when_its_host_is_lost(rig: Rig) 
     assert "lost its host: Host EC2 (instance i-" in failure.text
 
 
+def test_containers_that_cannot_start_are_charged_to_nobody(rig: Rig) -> None:
+    rig.aws.batch.fail_starts(1, "CannotPullContainerError: pull image manifest: not found")
+    call = rig.call(len, b"")
+    rig.run(call)
+    failure = rig.failure(call)
+    assert failure.outcome is Outcome.NOT_STARTED
+    assert "CannotPullContainerError: pull image manifest: not found" in failure.text
+
+
 def test_a_job_that_runs_for_too_long_is_timed_out(aws: AwsEmulator) -> None:
     def for_long() -> None:
         print("begun", flush=True)

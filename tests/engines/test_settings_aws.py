@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -21,7 +21,7 @@ from scaler.worker_manager.aws_hpc import backend as batch_backend
 from scaler.worker_manager.aws_hpc.backend import BatchBackend
 from scaler.worker_manager.aws_hpc.executor import BatchExecutor
 from scaler.worker_manager.aws_raw_ecs.backend import EcsBackend
-from tests.engines.clouds_rig import ecs_client, ecs_config, furnish_account, hpc_config
+from tests.engines.clouds_rig import ecs_config, furnish_account, hpc_config
 from tests.engines.hpc_rig import rig_of
 from tests.waiting import within
 
@@ -34,52 +34,6 @@ LARGE_BYTES = 100_000
 def aws(aws: AwsEmulator, monkeypatch: pytest.MonkeyPatch) -> AwsEmulator:
     furnish_account(aws, monkeypatch)
     return aws
-
-
-class Recorder:
-    """Calls to ECS, and what was asked."""
-
-    def __init__(self, client: AwsClient) -> None:
-        self._client = client
-        self.asked: dict[str, dict[str, Any]] = {}
-        self.items = client.items
-        self.close = client.close
-
-    def call(self, operation: str, **parameters: Any) -> dict[str, Any]:
-        self.asked[operation] = parameters
-        return self._client.call(operation, **parameters)
-
-
-def test_tasks_on_ecs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:
-    with ecs_client(aws) as client:
-        client.call("CreateCluster", clusterName="theirs", capacityProviders=["FARGATE_SPOT"])
-    config = ecs_config(
-        aws_endpoint_url=aws.endpoint_url,
-        ecs_cluster="theirs",
-        ecs_subnets=("subnet-7", "subnet-8"),
-        ecs_security_groups=("sg-7",),
-        ecs_assign_public_ip=True,
-        ecs_capacity_provider="FARGATE_SPOT",
-        ecs_task_definition="their-definition",
-        ecs_task_cpu=2,
-        ecs_task_memory=6,
-    )
-    recorder = Recorder(AwsClient(config, "ecs"))
-    backend = EcsBackend(config, cast("AwsClient", recorder))
-    [unit_id] = backend.start(1)
-    backend.stop([unit_id])
-    backend.close()
-    request, made = recorder.asked["RunTask"], recorder.asked["RegisterTaskDefinition"]
-    assert request["cluster"] == recorder.asked["StopTask"]["cluster"] == "theirs"
-    assert request["networkConfiguration"]["awsvpcConfiguration"] == {
-        "subnets": ["subnet-7", "subnet-8"],
-        "securityGroups": ["sg-7"],
-        "assignPublicIp": "ENABLED",
-    }
-    assert [each["capacityProvider"] for each in request["capacityProviderStrategy"]] == ["FARGATE_SPOT"]
-    assert "task-definition/their-definition:" in request["taskDefinition"]
-    assert (made["family"], made["cpu"], made["memory"]) == ("their-definition", "2048", "6144")
-    assert backend.capacity.unit_slots == 2
 
 
 def test_jobs_are_what_the_manager_was_told(aws: AwsEmulator) -> None:

@@ -186,6 +186,7 @@ def test_what_ecs_would_refuse_as_too_long_is_refused_before() -> None:
 def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
     request = run_request(
         config(
+            ecs_cluster="theirs",
             ecs_security_groups=("sg-1",),
             ecs_assign_public_ip=True,
             ecs_capacity_provider="FARGATE_SPOT",
@@ -193,6 +194,7 @@ def test_a_request_names_the_network_the_provider_and_whose_it_is() -> None:
         ),
         DEFINITION,
     )
+    assert (request["cluster"], request["taskDefinition"]) == ("theirs", "arn:definition")
     assert request["networkConfiguration"] == {
         "awsvpcConfiguration": {
             "subnets": ["subnet-1", "subnet-2"],
