@@ -1,9 +1,11 @@
-"""What the emulator's answers are compared with: moto's answers, and the services' own models."""
+"""Clients of the emulator, and what its answers are compared with: moto's answers, and the services' own models."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import boto3
+from botocore.config import Config
 from botocore.model import ListShape, MapShape, Shape, StructureShape
 
 TYPES: dict[str, tuple[type, ...]] = {
@@ -14,6 +16,13 @@ TYPES: dict[str, tuple[type, ...]] = {
     "double": (int, float),
     "float": (int, float),
 }
+
+
+def client_of(service: str, attempts: int = 1, **more: Any) -> Any:
+    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=60)
+    return boto3.client(
+        service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
+    )
 
 
 def missing_keys(theirs: Any, ours: Any, path: str) -> list[str]:

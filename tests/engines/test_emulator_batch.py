@@ -7,24 +7,16 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from scaler.errors import UsageError
 from scaler.testing.aws import AwsEmulator
-from tests.engines.aws_shapes import missing_keys, unknown_keys
+from tests.engines.aws_shapes import client_of, missing_keys, unknown_keys
 from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 ROLE = "arn:aws:iam::123456789012:role/r"
-
-
-def client_of(service: str, attempts: int = 1, read_timeout: float = 5, **more: Any) -> Any:
-    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=read_timeout)
-    return boto3.client(
-        service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
-    )
 
 
 @pytest.fixture

@@ -13,27 +13,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 from moto import mock_aws
 
 from scaler.testing.aws import AwsEmulator, Slow
 from scaler.testing.aws.containers import OUTPUT_BYTES
-from tests.engines.aws_shapes import missing_keys
+from tests.engines.aws_shapes import client_of, missing_keys
 from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
 SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
 NETWORK = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
-
-
-def client_of(service: str, **more: Any) -> Any:
-    retries = Config(retries={"total_max_attempts": 1, "mode": "standard"}, read_timeout=5)
-    return boto3.client(
-        service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=retries, **more
-    )
 
 
 @pytest.fixture

@@ -7,21 +7,13 @@ import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
 from scaler.testing.aws import AwsEmulator, Error, Throttle
+from tests.engines.aws_shapes import client_of
 
 STRANGE_KEY = "a b/ü?#%2F//x&<y>+=:'\"*"
-
-
-def client_of(attempts: int = 1, service: str = "s3", **more: Any) -> Any:
-    config = Config(retries={"total_max_attempts": attempts, "mode": "standard"}, read_timeout=60)
-    return boto3.client(
-        service, region_name="us-east-1", aws_access_key_id="a", aws_secret_access_key="b", config=config, **more
-    )
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +25,7 @@ def aws() -> Iterator[AwsEmulator]:
 @pytest.fixture
 def s3(aws: AwsEmulator) -> Iterator[Any]:
     aws.faults.clear()
-    client = client_of(endpoint_url=aws.endpoint_url)
+    client = client_of("s3", endpoint_url=aws.endpoint_url)
     client.create_bucket(Bucket="bucket")
     yield client
     for key in aws.s3.keys("bucket"):
@@ -113,7 +105,7 @@ def test_slow_down_is_said_as_the_service_says_it_and_clients_try_again(aws: Aws
     with pytest.raises(ClientError) as caught:
         s3.put_object(Bucket="bucket", Key="k", Body=b"1")
     assert code_of(caught) == ("SlowDown", 503)
-    patient = client_of(attempts=3, endpoint_url=aws.endpoint_url)
+    patient = client_of("s3", attempts=3, endpoint_url=aws.endpoint_url)
     rule = aws.faults.add("s3:*", Throttle())
     patient.put_object(Bucket="bucket", Key="k", Body=b"2")
     assert (rule.used, read(s3, "k")) == (1, b"2")
@@ -124,7 +116,7 @@ def test_an_emulator_starts_without_what_an_earlier_one_was_given(aws: AwsEmulat
     s3.put_object(Bucket="bucket", Key="k", Body=b"1")
     assert aws.s3.keys("bucket") == ["k"]
     with AwsEmulator() as second:
-        client = client_of(endpoint_url=second.endpoint_url)
+        client = client_of("s3", endpoint_url=second.endpoint_url)
         assert client.list_buckets()["Buckets"] == []
         client.close()
     s3.create_bucket(Bucket="bucket")  # moto keeps one state per process: the last emulator has it
@@ -142,7 +134,7 @@ def test_other_services_answer_and_refuse_as_aws_does(
     aws: AwsEmulator, service: str, operation: str, request_: dict[str, Any], code: str
 ) -> None:
     aws.faults.clear()
-    client: Any = client_of(service=service, endpoint_url=aws.endpoint_url)
+    client: Any = client_of(service, endpoint_url=aws.endpoint_url)
     with pytest.raises(ClientError) as caught:
         getattr(client, operation)(**request_)
     assert code_of(caught)[0] == code

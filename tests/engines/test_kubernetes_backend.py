@@ -225,17 +225,6 @@ def test_a_pod_whose_creation_was_not_answered_is_not_started_twice(
         assert emulator.pods() == [pod]
 
 
-def test_a_pod_that_was_not_created_and_not_answered_is_asked_for_by_the_same_name(
-    standin: StandInSite, emulator: KubernetesEmulator
-) -> None:
-    emulator.faults.add("create pods", Error("InternalError", "etcdserver: request timed out", 500))
-    with backend_of(standin) as backend:
-        with pytest.raises(BackendError, match=r"cannot create pods: the API of the cluster fails \(500\)"):
-            backend.start(1)
-        assert emulator.pods() == []
-        assert backend.start(3) == emulator.pods() or len(emulator.pods()) == 3
-
-
 def test_a_pod_whose_unanswered_creation_shows_in_the_list_is_a_unit_and_no_other_start_returns_it(
     standin: StandInSite, emulator: KubernetesEmulator
 ) -> None:
