@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,7 +71,7 @@ def delete_its_directory() -> None:
 
 def kill_its_group() -> None:
     os.killpg(0, signal.SIGTERM)
-    time.sleep(RESULT_SECONDS)
+    wait_for_file("/nowhere")
 
 
 def raise_the_worst() -> None:
@@ -103,7 +102,7 @@ def raise_the_worst() -> None:
 )
 def test_after_a_task_that_means_harm_the_next_ones_run(address: str, harm: Callable[[], None]) -> None:
     with Client(address=address) as client:
-        for _ in range(3):
+        for _ in range(2):
             error = client.submit_verbose(harm, (), {}, retries=0).exception(RESULT_SECONDS)
             assert error is None or isinstance(error, ScalerError | SystemExit) or type(error).__name__ == "Worst"
             # And one that must be replaced, by the processes that the task has left alive.
@@ -122,7 +121,9 @@ def test_many_tasks_in_a_row_that_kill_their_process_do_not_take_the_workers_fro
 
 
 @pytest.mark.parametrize("victims", [("agent",), ("fork server",), ("agent", "fork server")])
-def test_what_a_task_has_started_ends_with_its_killed_worker(victims: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_a_task_has_started_ends_with_its_killed_worker(
+    address: str, victims: tuple[str, ...], tmp_path: Path
+) -> None:
     place = tmp_path / "pids"
 
     def start_children() -> None:
@@ -131,9 +132,9 @@ def test_what_a_task_has_started_ends_with_its_killed_worker(victims: tuple[str,
         part = place.with_suffix(".part")
         part.write_text(f"{os.getpid()} {within.pid} {daemon.pid}")
         part.rename(place)
-        time.sleep(600)
+        within.wait()
 
-    with SchedulerClusterCombo(n_workers=1) as cluster, Client(address=cluster.get_address()) as client:
+    with Client(address=address) as client:
         future = client.submit_verbose(start_children, (), {}, retries=0)
         until(place.exists)
         processor, *started = (psutil.Process(int(pid)) for pid in place.read_text().split())
@@ -161,12 +162,10 @@ def end_in_child(how: str) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-@pytest.mark.parametrize(("how", "code"), [("return", 0), ("raise", 1), ("exit", 7)])
-def test_the_child_of_a_task_that_forks_ends_as_a_program_and_its_end_does_not_count(
-    address: str, how: str, code: int
-) -> None:
+def test_the_child_of_a_task_that_forks_ends_as_a_program_and_its_end_does_not_count(address: str) -> None:
     with Client(address=address) as client:
-        assert client.submit_verbose(end_in_child, (how,), {}, retries=0).result(RESULT_SECONDS) == code
+        for how, code in (("return", 0), ("raise", 1), ("exit", 7)):
+            assert client.submit_verbose(end_in_child, (how,), {}, retries=0).result(RESULT_SECONDS) == code
         assert client.map(abs, range(-50, 0)) == list(range(50, 0, -1))
 
 
@@ -187,13 +186,13 @@ def use_limits() -> int:
     return os.getpid()
 
 
-@pytest.mark.parametrize("name", ["RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"])
-@pytest.mark.parametrize("hard", [False, True])
-def test_a_limit_that_a_task_has_lowered_ends_with_its_processor(name: str, hard: bool) -> None:
+def test_a_limit_that_a_task_has_lowered_ends_with_its_processor() -> None:
     async def story(rig: Rig) -> None:
-        lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
-        pid = await rig.value(lowered)
-        assert await rig.value(after) != pid
+        for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"):
+            for hard in (False, True):
+                lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
+                pid = await rig.value(lowered)
+                assert await rig.value(after) != pid
 
     play(story)
 

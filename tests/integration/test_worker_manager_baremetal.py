@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import select
 import signal
@@ -15,7 +14,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
-import pytest
 
 from scaler import Client, SchedulerClusterCombo
 from scaler.config.load import model_of
@@ -29,9 +27,6 @@ from scaler.protocol.messages import (
     Hello,
     ManagerDetails,
     ManagerStatus,
-    RefusalReason,
-    Refused,
-    Shutdown,
     UnitState,
     Welcome,
     WorkerDetails,
@@ -53,7 +48,6 @@ class Scheduler:
         self.managers: dict[bytes, ManagerDetails] = {}
         self.status: ManagerStatus | None = None
         self.workers: list[WorkerDetails] = []
-        self.refusal: Refused | None = None
         self._changed = asyncio.Event()
         self.listener = SocketListener(
             ["tcp://127.0.0.1:0"],
@@ -67,9 +61,7 @@ class Scheduler:
     def address(self) -> str:
         return self.listener.addresses[0]
 
-    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome | Refused:
-        if self.refusal is not None:
-            return self.refusal
+    def _admit(self, peer: bytes, hello: Hello, _identity: Identity) -> Welcome:
         return Welcome(resumed=False, incarnation=1, lease_seconds=60.0, heartbeat_seconds=2.0)
 
     def _turn(self, events: Sequence[ListenerEvent]) -> None:
@@ -85,7 +77,7 @@ class Scheduler:
                     self.listener.send(peer, drain)
         self._changed.set()
 
-    def say(self, message: Desired | Shutdown) -> None:
+    def say(self, message: Desired) -> None:
         for peer in self.managers:
             self.listener.send(peer, message)
 
@@ -113,9 +105,7 @@ def on_a_scheduler(story: Callable[[Scheduler], Awaitable[None]]) -> None:
 
 
 @contextmanager
-def manager(
-    address: str, ready_fd: int | None = None, directory: Path | None = None, **settings: object
-) -> Iterator[subprocess.Popen[str]]:
+def manager(address: str, directory: Path | None = None, **settings: object) -> Iterator[subprocess.Popen[str]]:
     """directory: one that its workers find modules in."""
     config = model_of(
         BaremetalNativeConfig,
@@ -125,10 +115,7 @@ def manager(
     )
     process = subprocess.Popen(
         [sys.executable, "-c", MANAGER, config.to_json()],
-        env=dict(os.environ)
-        | ({} if ready_fd is None else {"SCALER_READY_FD": str(ready_fd)})
-        | ({} if directory is None else {"PYTHONPATH": str(directory)}),
-        pass_fds=() if ready_fd is None else (ready_fd,),
+        env=dict(os.environ) | ({} if directory is None else {"PYTHONPATH": str(directory)}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -197,45 +184,6 @@ def test_units_follow_what_the_scheduler_wants_and_a_lost_one_is_replaced() -> N
     on_a_scheduler(story)
 
 
-def test_drained_units_are_stopped() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        with manager(scheduler.address):
-            await scheduler.until(lambda scheduler: bool(scheduler.managers))
-            scheduler.say(Desired(2, [], "work"))
-            await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.RUNNING)) == 2)
-            first, second = scheduler.in_state(UnitState.RUNNING)
-            scheduler.say(Desired(1, [first], "idle"))
-            await scheduler.until(lambda scheduler: first in scheduler.in_state(UnitState.STOPPED))
-            assert scheduler.in_state(UnitState.RUNNING) == [second]
-
-    on_a_scheduler(story)
-
-
-def test_the_shutdown_of_the_cluster_leaves_no_process() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        with manager(scheduler.address, mode="fixed", max_task_concurrency=2) as process:
-            await scheduler.until(lambda scheduler: len(scheduler.workers) == 1)
-            alive = children(process)
-            scheduler.say(Shutdown("a client asked for it"))
-            assert await ended(process) == 0
-            assert are_gone(alive, 1.0)
-
-    on_a_scheduler(story)
-
-
-def test_a_killed_manager_takes_its_workers_along() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        with manager(scheduler.address, mode="fixed", max_task_concurrency=2) as process:
-            await scheduler.until(lambda scheduler: len(scheduler.workers) == 1)
-            alive = children(process)
-            assert alive
-            process.kill()
-            await ended(process)
-            assert await asyncio.to_thread(are_gone, alive, 4.0)
-
-    on_a_scheduler(story)
-
-
 def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address, mode="fixed", max_task_concurrency=10):
@@ -243,18 +191,6 @@ def test_a_fixed_manager_starts_all_its_slots_in_few_units() -> None:
             assert sorted(worker.slots for worker in scheduler.workers) == [2, 8]
             [details] = scheduler.managers.values()
             assert details == ManagerDetails("local", "baremetal_native", 10, 8, {}, True, usable_memory()[0])
-
-    on_a_scheduler(story)
-
-
-def test_a_second_manager_with_the_same_id_says_so_and_ends_with_code_1() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        scheduler.refusal = Refused(RefusalReason.DUPLICATE, "worker manager 'local' is connected already")
-        with manager(scheduler.address) as process:
-            _, errors = await asyncio.to_thread(process.communicate)
-            assert process.returncode == 1
-            refusal = "refused this worker manager: worker manager 'local' is connected already"
-            assert errors == f"worker_manager: {scheduler.address} {refusal}\n"
 
     on_a_scheduler(story)
 
@@ -270,30 +206,14 @@ def test_interrupted_without_a_scheduler_it_ends_in_order() -> None:
         assert are_gone(alive, 1.0)
 
 
-def test_readiness_is_said_to_the_parent_once_in_contact() -> None:
-    async def story(scheduler: Scheduler) -> None:
-        reader, writer = os.pipe()
-        with manager(scheduler.address, ready_fd=writer):
-            os.close(writer)
-            await asyncio.to_thread(select.select, [reader], [], [])
-            line = json.loads(os.read(reader, 4096))
-            os.close(reader)
-        assert line["component"] == "worker_manager"
-        assert line["addresses"] == {"scheduler": scheduler.address}
-        assert scheduler.managers
-
-    on_a_scheduler(story)
-
-
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_while_units_are_starting_leaves_nothing(signal_number: int) -> None:
+def test_a_signal_while_units_are_starting_leaves_nothing() -> None:
     async def story(scheduler: Scheduler) -> None:
         with manager(scheduler.address) as process:
             await scheduler.until(lambda scheduler: bool(scheduler.managers))
             scheduler.say(Desired(3, [], "work"))
             await scheduler.until(lambda scheduler: len(scheduler.in_state(UnitState.PENDING)) >= 2)
             alive = children(process)
-            process.send_signal(signal_number)
+            process.send_signal(signal.SIGTERM)
             assert await ended(process) == 0
             assert are_gone(alive, 1.0)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import pytest
 
 from scaler.config.worker import WORKER_CONFIG_VARIABLE, WorkerConfig
 from scaler.host import usable_memory
@@ -39,7 +38,7 @@ from scaler.protocol.messages import (
 from scaler.serialization import dump_function, load_value, parts_of, to_payload
 from scaler.serialization.arguments import dump_arguments
 from scaler.worker_manager.baremetal_native import COMMAND
-from tests.waiting import soon, until
+from tests.waiting import soon, until, wait_for_file
 
 
 class Scheduler:
@@ -193,11 +192,11 @@ def test_a_shut_down_worker_ends_at_once_with_success() -> None:
 
 
 def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path: Path) -> None:
-    began = tmp_path / "began"
+    began, gate = tmp_path / "began", tmp_path / "gate"
 
     def slow() -> int:
         began.touch()
-        time.sleep(0.3)
+        wait_for_file(gate)
         return 1
 
     async def story(scheduler: Scheduler, worker: Worker) -> None:
@@ -206,42 +205,14 @@ def test_a_terminated_worker_lets_the_running_task_end_and_says_goodbye(tmp_path
         await soon(began.exists)
         worker.family()
         worker.process.send_signal(signal.SIGTERM)
+        await soon(lambda: any(isinstance(message, Returned) for message in scheduler.said))
+        gate.touch()
         await soon(lambda: worker.process.poll() is not None)
         assert worker.process.returncode == 0
         await soon(lambda: scheduler.reason is not None)
         assert scheduler.outcomes()[first][0] == Outcome.SUCCESS
         # The empty one ends the worker's account of its tasks.
         assert [message.ids for message in scheduler.said if isinstance(message, Returned)] == [[second], []]
-
-    play(story)
-
-
-@pytest.mark.parametrize(
-    "victims", [("agent",), ("fork server",), ("processor",), ("agent", "fork server", "processor")]
-)
-def test_whoever_is_killed_nothing_is_left(victims: tuple[str, ...], tmp_path: Path) -> None:
-    began = tmp_path / "began"
-
-    def sleep() -> None:
-        began.touch()
-        time.sleep(60)
-
-    async def story(scheduler: Scheduler, worker: Worker) -> None:
-        await soon(lambda: scheduler.peer)
-        (identifier,) = scheduler.submit(sleep, ())
-        await soon(began.exists)
-        fork_server, processor = worker.family()
-        pids = {"agent": worker.process.pid, "fork server": fork_server.pid, "processor": processor.pid}
-        for victim in victims:
-            os.kill(pids[victim], signal.SIGKILL)
-        await soon(lambda: not _lives(processor.pid))
-        if victims == ("processor",):
-            await soon(lambda: identifier in scheduler.outcomes())
-            assert scheduler.outcomes()[identifier][0] == Outcome.PROCESSOR_DIED
-            return
-        await soon(lambda: worker.process.poll() is not None)
-        assert worker.process.returncode not in (0, None)
-        await soon(lambda: not _lives(fork_server.pid))
 
     play(story)
 
