@@ -20,8 +20,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import within
 
 STOP_SECONDS = 10.0
 """How long what runs on the hosts may take to end, before it is killed."""
@@ -162,7 +165,7 @@ class Host:
             for pid in pids:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # the end of processes that others started is announced to nobody
         for process in self.started:
             process.wait()
 
@@ -218,10 +221,13 @@ class Network:
                     process.terminate()
             deadline = time.monotonic() + STOP_SECONDS
             for host in part:
-                while (left := host.pids()) and time.monotonic() < deadline:
-                    time.sleep(POLL_SECONDS)
-                self.leftovers += [_command_of(pid) for pid in left]
+                within(deadline - time.monotonic(), partial(_is_empty, host), POLL_SECONDS)
+                self.leftovers += [_command_of(pid) for pid in host.pids()]
                 host.kill()
+
+
+def _is_empty(host: Host) -> bool:
+    return not host.pids()
 
 
 def _port(host: Host) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ def within(seconds: float, condition: Callable[[], Any], pause_seconds: float = 
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()) and time.monotonic() < deadline:
-        time.sleep(pause_seconds)
+        time.sleep(pause_seconds)  # the condition has no event, or the caller would await it
     return found
 
 
@@ -30,14 +32,20 @@ def until(condition: Callable[[], Any], seconds: float = 20.0, pause_seconds: fl
 
 
 async def soon(condition: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Poll a condition while the loop runs; return its first true value. Raises TimeoutError when there is none."""
+    """Poll a condition while the loop runs; return its first true value. Raises TimeoutError when there is none.
+
+    condition: returns a value, or an awaitable of one.
+    """
     async with asyncio.timeout(seconds):
-        while not (found := condition()):  # noqa: ASYNC110 (what other threads and processes do announces nothing here)
-            await asyncio.sleep(POLL_SECONDS)
-    return found
+        while True:
+            found = condition()
+            if isawaitable(found):
+                found = await found
+            if found:
+                return found
+            await asyncio.sleep(POLL_SECONDS)  # what other threads and processes do announces nothing here
 
 
 def wait_for_file(path: Path | str) -> None:
     """Return once another process has made the file. A task calls it: whoever cancels the task ends the wait."""
-    while not Path(path).exists():
-        time.sleep(POLL_SECONDS)
+    within(math.inf, Path(path).exists)

@@ -15,7 +15,6 @@ import struct
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from contextlib import suppress
 from dataclasses import asdict
@@ -29,6 +28,7 @@ from tests.chaos.proxy import Proxy
 from tests.chaos.stores import Stores
 from tests.chaos.workload import Order
 from tests.simulation.machine import SIMULATED
+from tests.waiting import within
 
 ROOT = Path(__file__).parents[2]
 MARK = "CHAOS_RUN"
@@ -325,10 +325,8 @@ class Cluster:
         return left
 
     def _left(self) -> list[str]:
-        deadline = time.monotonic() + END_SECONDS
-        while (processes := self._marked()) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        left = [f"process {process.pid}: {' '.join(_cmdline(process))[:200]}" for process in processes]
+        within(END_SECONDS, lambda: not self._marked(), 0.1)
+        left = [f"process {process.pid}: {' '.join(_cmdline(process))[:200]}" for process in self._marked()]
         for name in ("tmp", "run"):
             files = (path for path in (self.directory / name).rglob("*") if not path.is_dir())
             left += [f"file {path}" for path in files if path.name not in KEPT_FILES]

@@ -87,7 +87,7 @@ class Conductor:
         """Heal what is due, until the time."""
         while True:
             due = self._heals[0][0] if self._heals else until
-            time.sleep(max(0.0, min(due, until) - now()))
+            time.sleep(max(0.0, min(due, until) - now()))  # the plan is a timetable
             if not self._heals or self._heals[0][0] > until:
                 return
             heapq.heappop(self._heals)[2]()

@@ -112,7 +112,8 @@ class Proxy:
     def _run(self) -> None:
         with suppress(asyncio.CancelledError):
             self._loop.run_until_complete(self._serve())
-        self._loop.run_until_complete(asyncio.sleep(0.1))  # for the tasks that were cancelled
+        cancelled = asyncio.gather(*asyncio.all_tasks(self._loop), return_exceptions=True)
+        self._loop.run_until_complete(cancelled)
         self._loop.close()
 
     async def _serve(self) -> None:
@@ -154,7 +155,7 @@ class Proxy:
         with suppress(OSError, asyncio.CancelledError):
             while data := await reader.read(_READ_BYTES):
                 if self._delay_seconds:
-                    await asyncio.sleep(self._delay_seconds)
+                    await asyncio.sleep(self._delay_seconds)  # the fault is a delay
                 await self._open.wait()
                 if self._damages:
                     self._damages -= 1

@@ -57,7 +57,7 @@ def long(directory: str, task: str, seconds: float) -> str:
     with recorded(directory, task):
         until = now() + seconds
         while (left := until - now()) > 0:
-            time.sleep(min(left, 0.2))
+            time.sleep(min(left, 0.2))  # the task is long, and a suspended process sleeps no longer
         return value_of(task)
 
 

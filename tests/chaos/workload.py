@@ -241,7 +241,7 @@ def cancel(work: Workload) -> None:
     seconds = work.random.choice((0.0, 0.3, 3.0))
     names = [work.name("cancel") for _ in range(6)]
     futures = [work.submit(tasks.long, task, seconds) for task in names]
-    time.sleep(work.random.choice((0.0, 0.05, 0.5)))
+    time.sleep(work.random.choice((0.0, 0.05, 0.5)))  # programs think at random between calls
     for task, future in list(zip(names, futures, strict=True))[::2]:
         said = future.cancel()
         work.history.add(Cancelled(now(), task, said))
@@ -347,7 +347,7 @@ def run(order: Order) -> None:
                     failed = CallFailed(now(), order.name, activity.__name__, f"{type(error).__name__}: {error}")
                     history.add(failed)
                     print(failed, flush=True)
-                    time.sleep(0.5)
+                    time.sleep(0.5)  # calls that fail at once do not flood the history
 
         threads = [threading.Thread(target=work, args=(workload,)) for workload in workloads]
         for thread in threads:

@@ -36,13 +36,13 @@ from scaler.worker_manager.symphony.settings import SymphonyConfig
 from tests.engines.queue_stand_in import end_all, install, jobs_in, stop
 
 AGENT = """
-import os, signal, sys, time
+import os, signal, sys
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 if "SCALER_READY_FD" in os.environ:
     with os.fdopen(int(os.environ["SCALER_READY_FD"]), "w") as pipe:
         pipe.write("ready")
 while True:
-    time.sleep(60)
+    signal.pause()
 """
 """Stands for a worker: it starts faster, and does as little as a worker may do."""
 

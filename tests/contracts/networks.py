@@ -20,6 +20,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.messages import Hello, Refused, Role, Welcome
 from scaler.protocol.session import OutboxLimits
 from tests.contracts.memory_network import MemoryConnector, MemoryNetwork
+from tests.waiting import soon
 
 PATIENCE_SECONDS = 4.0
 
@@ -297,11 +298,7 @@ class OverZmq:
         return made
 
     def until(self, condition: Callable[[], bool]) -> None:
-        async def come_true() -> None:
-            while not condition():  # noqa: ASYNC110 (conditions look at outboxes too, which announce nothing)
-                await asyncio.sleep(0.001)
-
-        self._loop.run_until_complete(asyncio.wait_for(come_true(), PATIENCE_SECONDS))
+        self._loop.run_until_complete(soon(condition, PATIENCE_SECONDS))
 
     def break_connections(self) -> None:
         self._relay.cut()

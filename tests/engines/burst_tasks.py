@@ -8,7 +8,7 @@ from tests.waiting import wait_for_file
 
 
 def nap(number: int, seconds: float = 0.05) -> int:
-    time.sleep(seconds)
+    time.sleep(seconds)  # policies size the cluster by durations
     return number
 
 

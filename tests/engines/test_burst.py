@@ -28,7 +28,7 @@ def aws(aws: AwsEmulator) -> Iterator[AwsEmulator]:
 
 
 def where(seconds: float) -> str:
-    time.sleep(seconds)
+    time.sleep(seconds)  # the policy goes to the cloud by durations
     return "cloud" if "AWS_BATCH_JOB_ID" in os.environ else "laptop"
 
 

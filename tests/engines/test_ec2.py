@@ -343,7 +343,7 @@ def wait_for(started: str, goes_on: str) -> int:
     with Path(started).open("a") as file:
         file.write("x")
     while not Path(goes_on).exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # an instance has no tests/waiting.py
     return len(Path(started).read_text())
 
 

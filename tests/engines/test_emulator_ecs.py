@@ -23,7 +23,7 @@ from tests.engines.aws_shapes import client_of, missing_keys
 from tests.waiting import until
 
 DEADLINE_SECONDS = 10.0
-SLEEPER = ["python", "-c", "import time; print('ready', flush=True); time.sleep(60)"]
+SLEEPER = ["python", "-c", "import signal; print('ready', flush=True); signal.pause()"]
 NETWORK = {"awsvpcConfiguration": {"subnets": ["subnet-1"]}}
 
 
@@ -95,7 +95,7 @@ def test_tasks_run_their_commands_and_say_how_they_ended(aws: AwsEmulator, ecs: 
 
 
 def test_a_task_that_ignores_sigterm_is_killed_after_its_stop_timeout(aws: AwsEmulator, ecs: Any) -> None:
-    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
+    deaf = "import signal; signal.signal(15, signal.SIG_IGN); print('deaf', flush=True); signal.pause()"
     [arn] = run_arns(ecs, 1, ["python", "-c", deaf])
     await_output(aws, arn, "deaf")
     began = time.monotonic()
@@ -178,11 +178,11 @@ def test_nothing_is_left_when_the_emulator_ends(tmp_path: Path) -> None:
 
 def test_nothing_is_left_when_the_emulator_is_killed() -> None:
     program = (
-        "import sys, time\n"
+        "import signal\n"
         "from scaler.testing.aws import AwsEmulator\n"
         "aws = AwsEmulator()\n"
         "print(aws.containers.start(['sleep', '60'], {}, 'orphan').pid, flush=True)\n"
-        "time.sleep(60)"
+        "signal.pause()"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as emulator:
         assert emulator.stdout is not None

@@ -23,18 +23,20 @@ SIZE = 10_000_000
 SLACK = 700_000
 """Of messages, and of what they cost to send."""
 CREATE_BUCKET = """
-import boto3, time
+import boto3
 while True:
     try:
         boto3.client("s3").create_bucket(Bucket="bucket")
         break
     except Exception:
-        time.sleep(0.05)
+        continue  # boto3 waits itself
 """
 PROGRAM = f"""
-import os, sys, time
+import os, sys
 import boto3
 from scaler import Client
+sys.path.append({str(Path(__file__).parents[2])!r})
+from tests.waiting import until
 
 def first(value, number=0):
     return value[0]
@@ -117,8 +119,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 def test_a_value_crosses_the_link_of_the_object_storage_once_and_hosts_get_it_from_the_bucket(cloud: Cloud) -> None:
     printed, crossed = cloud.run("""
 sent = client.send_object(make(7))
-while not stored():
-    time.sleep(0.05)
+until(stored)
 print({task.result() for task in [on("host1", first, sent, number) for number in range(10)]})
 """)
     assert printed == "{7}"
@@ -130,8 +131,7 @@ print({task.result() for task in [on("host1", first, sent, number) for number in
 def test_a_host_without_access_gets_values_from_the_object_storage_and_says_why(cloud: Cloud) -> None:
     printed, crossed = cloud.run("""
 sent = client.send_object(make(9))
-while not stored():
-    time.sleep(0.05)
+until(stored)
 print({task.result() for task in [on("host2", first, sent, number) for number in range(10)]})
 """)
     assert printed == "{9}"

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -125,7 +124,7 @@ def slow_at_first(directory: str, number: int) -> int:
     mark = Path(directory, f"{number}.ran")
     if not mark.exists():
         mark.write_text(str(os.getpid()))
-        time.sleep(60)
+        signal.pause()
     return number
 
 

@@ -160,7 +160,7 @@ async def watch(address: str) -> None:
     monitor = MonitorConnection(address)
     await monitor.ready()
     await monitor.find("pow")
-    await asyncio.sleep(3)
+    await asyncio.sleep(3)  # a length of the recording
     for task in list(monitor.model.tasks(limit=2)):
         await monitor.explain(task.id)
         await monitor.log(task.id)

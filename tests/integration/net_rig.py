@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable
+from typing import ParamSpec
 
 from scaler.ids import new_peer_id
 from scaler.net.connection import ConnectorEvent, ListenerEvent, Received
@@ -26,6 +28,7 @@ from scaler.protocol.messages import (
 from scaler.protocol.session import Header, OutboxLimits
 from tests.waiting import soon
 
+P = ParamSpec("P")
 SESSION_ID = bytes(range(16))
 OBJECT_BYTES = 60_000_000
 made: list[Callable[[], None]] = []
@@ -112,6 +115,16 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
                 made.pop()()
 
     asyncio.run(whole())
+
+
+def on_a_loop(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
+    """Run an async test on a loop, and close what it has made."""
+
+    @functools.wraps(test)
+    def run_it(*args: P.args, **kwargs: P.kwargs) -> None:
+        run(lambda: test(*args, **kwargs))
+
+    return run_it
 
 
 def header(version: int = PROTOCOL_VERSION, sequence: int = 0, session: bytes = SESSION_ID) -> bytes:

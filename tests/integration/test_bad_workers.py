@@ -22,6 +22,7 @@ def work(chosen: Path) -> None:
         with chosen.open("x") as file:
             file.write(worker)
     except FileExistsError:
+        # The duration is what the test is about.
         time.sleep(SLOW_SECONDS if chosen.read_text() == worker else QUICK_SECONDS)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import resource
 import signal
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pytest
 
 from scaler import Client, SchedulerClusterCombo
+from tests.waiting import wait_for_file
 
 LENGTH = 300
 
@@ -56,8 +56,8 @@ def lower_limit_at(number: int, place: int) -> int:
 
 def wait_at(number: int, place: int, go: Path) -> int:
     """Wait for a file when the number is this one."""
-    while number == place and not go.exists():
-        time.sleep(0.01)
+    if number == place:
+        wait_for_file(go)
     return number + 1
 
 

@@ -26,16 +26,16 @@ def test_an_end_is_told_in_words(code: int, text: str) -> None:
 
 
 CHILD = """
-import os, signal, sys, time
+import os, signal, sys
 from scaler.processes import end_with_parent
 end_with_parent(signal.SIGKILL, int(sys.argv[1]) or os.getppid())
 print(os.getpid(), flush=True)
-time.sleep(60)
+signal.pause()
 """
 PARENT = f"""
-import subprocess, sys, time
+import signal, subprocess, sys
 subprocess.Popen([sys.executable, "-c", {CHILD!r}, "0"])
-time.sleep(60)
+signal.pause()
 """
 
 

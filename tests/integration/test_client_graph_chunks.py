@@ -58,7 +58,7 @@ def die() -> None:
 
 
 def slowly(*values: int) -> int:
-    time.sleep(0.001)
+    time.sleep(0.001)  # a duration that decides how many nodes a chunk has
     return sum(values)
 
 

@@ -77,7 +77,7 @@ def note_and_hang(directory: Path, item: int) -> int:
     """Return the first item at once; stay with the others."""
     if item:
         (directory / str(item)).touch()
-        time.sleep(60)
+        signal.pause()
     return item
 
 
@@ -462,7 +462,7 @@ def test_a_slow_iterable_is_asked_for_one_item_before_the_first_result(client: C
 
     def items() -> Iterator[int]:
         for item in range(3):
-            time.sleep(2 * QUICK_SECONDS)
+            time.sleep(2 * QUICK_SECONDS)  # the slowness of the iterable is the subject
             pulled.append(item)
             yield item
 

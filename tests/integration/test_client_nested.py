@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -158,7 +159,7 @@ def test_an_exception_comes_up_through_all_levels(client: Client) -> None:
 def stay(path: str) -> None:
     Path(path + ".new").write_text(str(os.getpid()))
     Path(path + ".new").rename(path)
-    time.sleep(60)
+    signal.pause()
 
 
 def parent(client: Client, path: str, dies: bool) -> None:

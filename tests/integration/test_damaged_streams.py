@@ -13,7 +13,7 @@ import pytest
 from scaler.net.connection import Broken, Opened, Received
 from scaler.net.keys import PeerKeys, ServerKeys
 from scaler.security.keys import Entry, new_key_pair
-from tests.integration.net_rig import Asker, Servant, run, until
+from tests.integration.net_rig import Asker, Servant, on_a_loop, until
 from tests.integration.test_net_zeromq import Admitted
 
 SERVER, ALICE = new_key_pair(), new_key_pair()
@@ -77,28 +77,26 @@ def answers(asker: Asker) -> int:
 
 @pytest.mark.parametrize("place", [-1, -20, 20])
 @pytest.mark.parametrize("direction", ["to the server", "to the client"])
-def test_a_wrong_bit_costs_its_connection_and_nothing_else(direction: str, place: int) -> None:
-    async def test() -> None:
-        server = servant()
-        flipper = BitFlipper(server.address)
-        client = Asker(await flipper.start(), PeerKeys(SERVER.public, ALICE, "alice"))
-        await client.ask(1)
-        await until(lambda: len(flipper.flows) == 2)
-        before = descriptors()
-        loop = asyncio.get_running_loop()
-        for number in range(2, 6):
-            breaks = sum(isinstance(event, Broken) for event in server.events)
-            flipper.flip(direction, place)
-            began = loop.time()
-            await client.ask(number)
-            assert loop.time() - began < RECONNECTED_SECONDS
-            assert sum(isinstance(event, Broken) for event in server.events) == breaks + 1
-        assert answers(client) == 5, "each question has one answer"
-        assert sum(isinstance(event, Opened) for event in server.events) == 1, "the session went on"
-        await until(lambda: descriptors() <= before)
-        flipper.close()
-
-    run(test)
+@on_a_loop
+async def test_a_wrong_bit_costs_its_connection_and_nothing_else(direction: str, place: int) -> None:
+    server = servant()
+    flipper = BitFlipper(server.address)
+    client = Asker(await flipper.start(), PeerKeys(SERVER.public, ALICE, "alice"))
+    await client.ask(1)
+    await until(lambda: len(flipper.flows) == 2)
+    before = descriptors()
+    loop = asyncio.get_running_loop()
+    for number in range(2, 6):
+        breaks = sum(isinstance(event, Broken) for event in server.events)
+        flipper.flip(direction, place)
+        began = loop.time()
+        await client.ask(number)
+        assert loop.time() - began < RECONNECTED_SECONDS
+        assert sum(isinstance(event, Broken) for event in server.events) == breaks + 1
+    assert answers(client) == 5, "each question has one answer"
+    assert sum(isinstance(event, Opened) for event in server.events) == 1, "the session went on"
+    await until(lambda: descriptors() <= before)
+    flipper.close()
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "libzmq-damaged-streams.md"

@@ -23,6 +23,7 @@ import pytest
 from scaler import Client, ScalerExecutor, ScalerFuture, SchedulerClusterCombo
 from scaler.errors import ClientClosedError, SerializationError, UsageError
 from scaler.host import usable_cpus
+from tests.waiting import within
 
 SECONDS = 20
 
@@ -52,9 +53,7 @@ async def double_soon(x: int) -> int:
 
 
 def wait_for_file(path: str) -> str:
-    deadline = time.monotonic() + SECONDS
-    while not os.path.exists(path) and time.monotonic() < deadline:  # noqa: PTH110 (it runs in a worker)
-        time.sleep(0.005)
+    within(SECONDS, Path(path).exists)
     return path
 
 
@@ -236,7 +235,7 @@ from scaler import ScalerExecutor
 
 def write(path):
     import time
-    time.sleep(0.3)
+    time.sleep(0.3)  # the program ends meanwhile, unless it waits
     open(path, "w").close()
 
 executor = ScalerExecutor(address=sys.argv[1])
@@ -263,7 +262,7 @@ main = threading.main_thread().ident
 def interrupt():
     for functions in ({"spend", "wait"}, {"shutdown", "_wait"}):
         while not functions <= called():
-            time.sleep(0.01)
+            time.sleep(0.01)  # frames of another thread announce nothing
         os.kill(os.getpid(), signal.SIGINT)
 
 def called():

@@ -185,7 +185,7 @@ def test_a_page_that_cannot_run_costs_nothing_but_the_page(start: Callable[..., 
         page, = [each for each in psutil.Process().children() if each.cmdline()[-1] == "web-ui"]
         page.send_signal(signal.SIGABRT)
         while psutil.pid_exists(page.pid):
-            time.sleep(0.01)
+            time.sleep(0.01)  # a wait for the process would take its exit code from the client
         print(client.map(abs, [-4]))
         """
     )
@@ -285,8 +285,8 @@ def test_an_interrupt_in_any_phase_of_the_start_ends_the_program_and_all_that_it
         from scaler import Client
         client = Client()
         client.submit(abs, 1).result()
-        import time
-        time.sleep(60)
+        import signal
+        signal.pause()
         """
     )
     line_with(program, "began")

@@ -16,7 +16,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.errors import ProcessorDiedError, ScalerError
 from scaler.protocol.messages import Outcome
-from tests.integration.worker_rig import Rig, play
+from tests.integration.worker_rig import Rig, played
 from tests.waiting import until, wait_for_file
 
 RESULT_SECONDS = 20.0
@@ -186,15 +186,13 @@ def use_limits() -> int:
     return os.getpid()
 
 
-def test_a_limit_that_a_task_has_lowered_ends_with_its_processor() -> None:
-    async def story(rig: Rig) -> None:
-        for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"):
-            for hard in (False, True):
-                lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
-                pid = await rig.value(lowered)
-                assert await rig.value(after) != pid
-
-    play(story)
+@played()
+async def test_a_limit_that_a_task_has_lowered_ends_with_its_processor(rig: Rig) -> None:
+    for name in ("RLIMIT_NOFILE", "RLIMIT_AS", "RLIMIT_FSIZE", "RLIMIT_CPU"):
+        for hard in (False, True):
+            lowered, after = rig.submit(lower_a_limit, (name, hard))[0], rig.submit(use_limits, ())[0]
+            pid = await rig.value(lowered)
+            assert await rig.value(after) != pid
 
 
 def swap_its_sockets() -> None:
@@ -206,15 +204,13 @@ def swap_its_sockets() -> None:
     builtins.kept = kept  # type: ignore[attr-defined]
 
 
-def test_a_task_that_swaps_its_sockets_ends_with_the_reason_and_those_behind_it_run() -> None:
-    async def story(rig: Rig) -> None:
-        swapped, after = rig.submit(swap_its_sockets, ())[0], rig.submit(abs, (-1,))[0]
-        outcome, payload = await rig.outcome(swapped)
-        assert outcome is Outcome.PROCESSOR_DIED
-        assert b"a task may have closed its descriptors" in payload
-        assert await rig.value(after) == 1
-
-    play(story)
+@played()
+async def test_a_task_that_swaps_its_sockets_ends_with_the_reason_and_those_behind_it_run(rig: Rig) -> None:
+    swapped, after = rig.submit(swap_its_sockets, ())[0], rig.submit(abs, (-1,))[0]
+    outcome, payload = await rig.outcome(swapped)
+    assert outcome is Outcome.PROCESSOR_DIED
+    assert b"a task may have closed its descriptors" in payload
+    assert await rig.value(after) == 1
 
 
 def leave_a_daemon_behind(place: Path) -> None:

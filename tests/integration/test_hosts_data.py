@@ -23,9 +23,11 @@ SIZE = 10_000_000
 SLACK = 500_000
 """Of messages, and of what they cost to send."""
 BEGIN = f"""
-import os, socket, sys, time
+import os, socket, sys
 from pathlib import Path
 from scaler import Client
+sys.path.append({str(Path(__file__).parents[2])!r})
+from tests.waiting import until, wait_for_file
 
 def make(seed):
     return bytes([seed]) + os.urandom({SIZE})
@@ -94,21 +96,12 @@ print({task.result() for task in [on("host1", first, sent, number) for number in
     assert crossed["host2"].received_bytes < SLACK
 
 
-def test_a_result_stays_on_its_host_while_tasks_there_use_it(cluster: Cluster) -> None:
-    printed, crossed = cluster.run("""
+@pytest.mark.parametrize("wait", ["", "until(made.done)"], ids=["while it is made", "when it has ended"])
+def test_a_result_that_tasks_of_its_host_use_stays_there(cluster: Cluster, wait: str) -> None:
+    printed, crossed = cluster.run(f"""
 made = on("host1", make, 7)
-print({task.result() for task in [on("host1", first, made, number) for number in range(20)]})
-""")
-    assert printed == "{7}"
-    assert sum(link.sent_bytes for link in crossed.values()) < SLACK
-
-
-def test_a_result_that_has_ended_before_others_use_it_stays_on_its_host(cluster: Cluster) -> None:
-    printed, crossed = cluster.run("""
-made = on("host1", make, 7)
-while not made.done():
-    time.sleep(0.01)
-print({task.result() for task in [on("host1", first, made, number) for number in range(20)]})
+{wait}
+print({{task.result() for task in [on("host1", first, made, number) for number in range(20)]}})
 """)
     assert printed == "{7}"
     assert sum(link.sent_bytes for link in crossed.values()) < SLACK
@@ -127,8 +120,7 @@ print({task.result() for task in [on("host2", first, made, number) for number in
 def test_a_result_with_two_replicas_crosses_once_to_another_host(cluster: Cluster) -> None:
     printed, crossed = cluster.run("""
 made = client.submit_verbose(make, (7,), capabilities={"host1": None}, replicas=2)
-while len(client.who_has(made) if made.done() else []) < 2:
-    time.sleep(0.01)
+until(lambda: made.done() and len(client.who_has(made)) == 2)
 print(sorted(holder.host for holder in client.who_has(made)))
 """)
     assert printed == "['host1', 'host2']"
@@ -165,8 +157,7 @@ def test_a_value_whose_host_dies_is_made_again(tmp_path: Path) -> None:
 made = client.submit_verbose(make_and_tell, (7, {str(where)!r}), retries=3)
 client.submit(first, made).result()
 Path({str(used)!r}).touch()
-while not Path({str(dead)!r}).exists():
-    time.sleep(0.01)
+wait_for_file({str(dead)!r})
 print(client.submit(first, made).result(30), flush=True)
 """
     with started(tmp_path) as cluster:

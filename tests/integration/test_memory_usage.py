@@ -10,7 +10,7 @@ import pytest
 
 from scaler.protocol.messages import FunctionUse, WorkerHeartbeat
 from scaler.worker.agent import sampler
-from tests.integration.worker_rig import Rig, play
+from tests.integration.worker_rig import Rig, played
 from tests.waiting import wait_for_file
 
 MIB = 1024**2
@@ -36,47 +36,45 @@ def hold_until(path: Path, size_bytes: int) -> int:
 
 def leave_something() -> None:
     vars(sys).setdefault("kept_by_a_test", []).append(b"\1" * LEFT)
-    time.sleep(0.02)
+    leave_nothing()
 
 
 def leave_nothing() -> None:
-    time.sleep(0.02)
+    time.sleep(0.02)  # a task that ends sooner is not measured
 
 
-def test_the_peak_of_a_function_is_known_although_its_memory_is_free_before_anything_looks(tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
-        rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
-        held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
-        (tmp_path / "go").touch()
-        ids = rig.submit(hold, (200 * MIB,), name="large")
-        await rig.value(ids[0])
-        large = await rig.until(lambda: (use := uses(rig).get("large")) and use.peak_bytes and use)
-        # Processors begin with what the process of this test has.
-        assert large.peak_bytes > held.peak_bytes + 100 * MIB
-        beat = rig.messages(WorkerHeartbeat)[-1]
-        assert 0 < beat.rss_mean_bytes <= beat.rss_peak_bytes
-
-    play(story, heartbeat_interval_seconds=0.1)
+@played(heartbeat_interval_seconds=0.1)
+async def test_the_peak_of_a_function_is_known_although_its_memory_is_free_before_anything_looks(
+    rig: Rig, tmp_path: Path
+) -> None:
+    rig.submit(hold_until, (tmp_path / "go", 60 * MIB), name="held")
+    held = await rig.until(lambda: (use := uses(rig).get("held")) and use.samples >= 2 and use)
+    (tmp_path / "go").touch()
+    ids = rig.submit(hold, (200 * MIB,), name="large")
+    await rig.value(ids[0])
+    large = await rig.until(lambda: (use := uses(rig).get("large")) and use.peak_bytes and use)
+    # Processors begin with what the process of this test has.
+    assert large.peak_bytes > held.peak_bytes + 100 * MIB
+    beat = rig.messages(WorkerHeartbeat)[-1]
+    assert 0 < beat.rss_mean_bytes <= beat.rss_peak_bytes
 
 
 @pytest.mark.timeout(2 * LONG_SECONDS)
-def test_a_function_that_leaves_memory_behind_is_told_from_one_that_runs_beside_it(
-    monkeypatch: pytest.MonkeyPatch,
+@played(heartbeat_interval_seconds=0.1, gc=0.2)
+async def test_a_function_that_leaves_memory_behind_is_told_from_one_that_runs_beside_it(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sampler, "SAMPLE_SECONDS", 0.05)
 
-    async def story(rig: Rig) -> None:
-        began = time.monotonic()
-        while not (uses(rig).get("leaves") or FunctionUse("", 0, 0, 0)).growing:
-            assert time.monotonic() - began < LONG_SECONDS
-            ids = [*rig.submit(leave_something, (), (), name="leaves"), *rig.submit(leave_nothing, (), name="frees")]
-            for each in ids:
-                await rig.value(each)
-        found = uses(rig)
-        assert found["leaves"].growth_bytes == pytest.approx(LEFT, rel=0.2)
-        assert found["frees"].growing == 0
-
-    play(story, heartbeat_interval_seconds=0.1, gc=0.2)
+    began = time.monotonic()
+    while not (uses(rig).get("leaves") or FunctionUse("", 0, 0, 0)).growing:
+        assert time.monotonic() - began < LONG_SECONDS
+        ids = [*rig.submit(leave_something, (), (), name="leaves"), *rig.submit(leave_nothing, (), name="frees")]
+        for each in ids:
+            await rig.value(each)
+    found = uses(rig)
+    assert found["leaves"].growth_bytes == pytest.approx(LEFT, rel=0.2)
+    assert found["frees"].growing == 0
 
 
 def test_memory_of_a_process_that_is_gone_is_none() -> None:

@@ -25,7 +25,7 @@ from scaler.net.versions import own_hello
 from scaler.protocol.codec import encode
 from scaler.protocol.messages import MAX_ATTACHED_BYTES, MAX_BATCH_BYTES, GetObject, Role, StatStorage
 from scaler.protocol.session import HEADER_BYTES, Header, OutboxLimits
-from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, run, until
+from tests.integration.net_rig import SESSION_ID, Asker, Servant, header, made, on_a_loop, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="there are no local listeners here")
 
@@ -87,64 +87,56 @@ def tcp_connections(address: str) -> int:
 
 
 @pytest.mark.parametrize("address", ["tcp://127.0.0.1:0", "tcp://*:0"])
-def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp(address: str) -> None:
-    async def test() -> None:
-        server = server_with(address=address)
-        client = Asker(server.address)
-        await client.ask(1)
-        assert tcp_connections(server.address) == 0
-
-    run(test)
+@on_a_loop
+async def test_peers_of_the_same_host_come_by_its_local_listener_and_need_no_tcp(address: str) -> None:
+    server = server_with(address=address)
+    client = Asker(server.address)
+    await client.ask(1)
+    assert tcp_connections(server.address) == 0
 
 
-def test_a_server_that_begins_to_listen_while_a_peer_loads_zeromq_is_reached_without_tcp(
+@on_a_loop
+async def test_a_server_that_begins_to_listen_while_a_peer_loads_zeromq_is_reached_without_tcp(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as once:
-            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
 
-        def load(io_threads: int) -> zmq_transport.Context:
-            server_with(address=address)
-            return acquire(io_threads)
+    def load(io_threads: int) -> zmq_transport.Context:
+        server_with(address=address)
+        return acquire(io_threads)
 
-        acquire = zmq_transport.acquire_context
-        monkeypatch.setattr(zmq_transport, "acquire_context", load)
-        client = Asker(address)
+    acquire = zmq_transport.acquire_context
+    monkeypatch.setattr(zmq_transport, "acquire_context", load)
+    client = Asker(address)
+    await client.ask(1)
+    assert tcp_connections(address) == 0
+
+
+@on_a_loop
+async def test_a_server_whose_local_name_is_taken_is_reached_over_zeromq() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+    name = local_name(address)
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(name)  # type: ignore[arg-type]
+        client = Asker(server_with(address=address).address)
         await client.ask(1)
-        assert tcp_connections(address) == 0
-
-    run(test)
+        assert tcp_connections(address) == 1
 
 
-def test_a_server_whose_local_name_is_taken_is_reached_over_zeromq() -> None:
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as once:
-            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        name = local_name(address)
-        with socket.socket(socket.AF_UNIX) as squatter:
-            squatter.bind(name)  # type: ignore[arg-type]
-            client = Asker(server_with(address=address).address)
-            await client.ask(1)
-            assert tcp_connections(address) == 1
-
-    run(test)
-
-
-def test_a_squatter_of_a_local_name_that_welcomes_no_peer_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_a_squatter_of_a_local_name_that_welcomes_no_peer_is_passed_by(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "HANDSHAKE_SECONDS", 0.2)
 
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as once:
-            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        name = local_name(address)
-        with socket.socket(socket.AF_UNIX) as squatter:
-            squatter.bind(name)  # type: ignore[arg-type]
-            squatter.listen()
-            client = Asker(server_with(address=address).address)
-            await client.ask(1)
-
-    run(test)
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+    name = local_name(address)
+    with socket.socket(socket.AF_UNIX) as squatter:
+        squatter.bind(name)  # type: ignore[arg-type]
+        squatter.listen()
+        client = Asker(server_with(address=address).address)
+        await client.ask(1)
 
 
 AS_NOBODY = """
@@ -172,40 +164,37 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be anot
 
 
 @needs_root
-def test_another_user_is_not_let_in_and_disturbs_no_peer() -> None:
-    async def test() -> None:
-        server = server_with()
-        with as_nobody("come", name_of(server.address)) as other:
-            client = Asker(server.address)
-            await client.ask(1)
-            said, _ = await asyncio.to_thread(other.communicate)
-        assert said == "cut\n"
-        await client.ask(2)
-        assert sum(isinstance(event, Opened) for event in server.events) == 1
-
-    run(test)
+@on_a_loop
+async def test_another_user_is_not_let_in_and_disturbs_no_peer() -> None:
+    server = server_with()
+    with as_nobody("come", name_of(server.address)) as other:
+        client = Asker(server.address)
+        await client.ask(1)
+        said, _ = await asyncio.to_thread(other.communicate)
+    assert said == "cut\n"
+    await client.ask(2)
+    assert sum(isinstance(event, Opened) for event in server.events) == 1
 
 
 @needs_root
-def test_a_local_listener_of_another_user_is_not_used() -> None:
-    async def test() -> None:
-        with socket.create_server(("127.0.0.1", 0)) as once:
-            address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
-        name = local_name(address)
-        assert name is not None
-        with as_nobody("sit", name) as other:
-            assert other.stdout is not None
-            assert await asyncio.to_thread(other.stdout.readline) == "ready\n"
-            client = Asker(server_with(address=address).address)
-            await client.ask(1)
-            assert tcp_connections(address) == 1
-            other.kill()
-
-    run(test)
+@on_a_loop
+async def test_a_local_listener_of_another_user_is_not_used() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        address = f"tcp://127.0.0.1:{once.getsockname()[1]}"
+    name = local_name(address)
+    assert name is not None
+    with as_nobody("sit", name) as other:
+        assert other.stdout is not None
+        assert await asyncio.to_thread(other.stdout.readline) == "ready\n"
+        client = Asker(server_with(address=address).address)
+        await client.ask(1)
+        assert tcp_connections(address) == 1
+        other.kill()
 
 
 @pytest.mark.parametrize("has_local", [True, False])
-def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
+@on_a_loop
+async def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
     monkeypatch: pytest.MonkeyPatch, has_local: bool
 ) -> None:
     failed: list[str] = []
@@ -222,41 +211,34 @@ def test_a_process_without_a_descriptor_for_a_connection_makes_one_when_it_has(
     no_local = fail_at_first("local", connect_local if has_local else lambda *_: None, EMFILE)
     no_socket = fail_at_first("ZeroMQ", zmq.Context.socket, zmq.ZMQError(errno.EMFILE))
 
-    async def test() -> None:
-        server = server_with()
-        monkeypatch.setattr(connector, "connect_local", no_local)
-        monkeypatch.setattr(zmq.Context, "socket", no_socket)
-        client = Asker(server.address)
-        await client.ask(1)
-        assert failed == (["local"] if has_local else ["local", "ZeroMQ"])
-        assert "Too many open files" in client.connector.last_error
-
-    run(test)
+    server = server_with()
+    monkeypatch.setattr(connector, "connect_local", no_local)
+    monkeypatch.setattr(zmq.Context, "socket", no_socket)
+    client = Asker(server.address)
+    await client.ask(1)
+    assert failed == (["local"] if has_local else ["local", "ZeroMQ"])
+    assert "Too many open files" in client.connector.last_error
 
 
-def test_a_peer_that_closes_before_its_welcome_says_so() -> None:
-    async def test() -> None:
-        server = server_with()
-        client = Asker(server.address)
-        server.when_greeted = lambda: client.connector.close("changed its mind")
-        await until(lambda: server.saw(Closed))
-        assert server.events[-1] == Closed(client.connector.peer, "changed its mind")
-
-    run(test)
+@on_a_loop
+async def test_a_peer_that_closes_before_its_welcome_says_so() -> None:
+    server = server_with()
+    client = Asker(server.address)
+    server.when_greeted = lambda: client.connector.close("changed its mind")
+    await until(lambda: server.saw(Closed))
+    assert server.events[-1] == Closed(client.connector.peer, "changed its mind")
 
 
-def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
-    async def test() -> None:
-        server = server_with()
-        client = Asker(server.address)
-        await client.ask(1)
-        server.listener.close()
-        client.connector.send(StatStorage(2))
-        before = time.process_time()
-        client.connector.close()
-        assert time.process_time() - before < LINGER_SECONDS / 2
-
-    run(test)
+@on_a_loop
+async def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
+    server = server_with()
+    client = Asker(server.address)
+    await client.ask(1)
+    server.listener.close()
+    client.connector.send(StatStorage(2))
+    before = time.process_time()
+    client.connector.close()
+    assert time.process_time() - before < LINGER_SECONDS / 2
 
 
 # -- unidentified peers -----------------------------------------------------------------------------------------------
@@ -271,78 +253,68 @@ def test_closing_does_not_wait_for_a_server_that_has_gone() -> None:
     ],
     ids=["http", "body", "attachment"],
 )
-def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_no_other(noise: bytes) -> None:
-    async def test() -> None:
-        server = server_with()
-        client = Asker(server.address)
-        await client.ask(1)
-        other_peer = UnidentifiedPeer(name_of(server.address))
-        await other_peer.put(noise)
-        assert await other_peer.was_cut()
-        await client.ask(2)
-
-    run(test)
+@on_a_loop
+async def test_a_connection_that_does_not_speak_the_protocol_is_cut_at_once_and_no_other(noise: bytes) -> None:
+    server = server_with()
+    client = Asker(server.address)
+    await client.ask(1)
+    other_peer = UnidentifiedPeer(name_of(server.address))
+    await other_peer.put(noise)
+    assert await other_peer.was_cut()
+    await client.ask(2)
 
 
-def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_the_session() -> None:
-    async def test() -> None:
-        server = server_with()
-        other_peer = UnidentifiedPeer(name_of(server.address))
-        await other_peer.say(encode(own_hello(Role.CLIENT)))
-        await until(lambda: server.saw(Opened))
-        await other_peer.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
-        assert await other_peer.was_cut()
-        await until(lambda: server.saw(Broken))
-        assert not server.saw(Closed)
-
-    run(test)
+@on_a_loop
+async def test_an_oversized_envelope_within_a_session_breaks_the_connection_and_not_the_session() -> None:
+    server = server_with()
+    other_peer = UnidentifiedPeer(name_of(server.address))
+    await other_peer.say(encode(own_hello(Role.CLIENT)))
+    await until(lambda: server.saw(Opened))
+    await other_peer.put(struct.pack("=II40s", MAX_BATCH_BYTES + 1, 0, bytes(40)))
+    assert await other_peer.was_cut()
+    await until(lambda: server.saw(Broken))
+    assert not server.saw(Closed)
 
 
-def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_a_loop
+async def test_a_silent_connection_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport, "IDENTIFY_SECONDS", 0.3)
 
-    async def test() -> None:
-        server = server_with()
-        client = Asker(server.address)
-        assert await UnidentifiedPeer(name_of(server.address)).was_cut()
-        await client.ask(1)
-        assert not server.saw(Broken)
-
-    run(test)
+    server = server_with()
+    client = Asker(server.address)
+    assert await UnidentifiedPeer(name_of(server.address)).was_cut()
+    await client.ask(1)
+    assert not server.saw(Broken)
 
 
 # -- slow peers -------------------------------------------------------------------------------------------------------
 
 
-def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_outbox_is_full() -> None:
-    async def test() -> None:
-        server = server_with(outbox=OutboxLimits(size_bytes=100_000_000))
-        client = Asker(server.address)
-        lazy = UnidentifiedPeer(name_of(server.address))
-        session = await lazy.greet()
-        await lazy.say(encode(GetObject(1, bytes(16), 1.0)), 1, session)
-        await until(lambda: server.saw(Received))
-        await client.ask(1)
-        assert server.listener.outbox_bytes(SESSION_ID[:8]) > 60_000_000
-        assert not server.saw(Closed)
-        await lazy.say(encode(GetObject(2, bytes(16), 1.0)), 2, session)
-        await until(lambda: server.saw(Closed))
-        await client.ask(2)
-
-    run(test)
+@on_a_loop
+async def test_a_peer_that_reads_nothing_delays_no_other_and_is_closed_when_its_outbox_is_full() -> None:
+    server = server_with(outbox=OutboxLimits(size_bytes=100_000_000))
+    client = Asker(server.address)
+    lazy = UnidentifiedPeer(name_of(server.address))
+    session = await lazy.greet()
+    await lazy.say(encode(GetObject(1, bytes(16), 1.0)), 1, session)
+    await until(lambda: server.saw(Received))
+    await client.ask(1)
+    assert server.listener.outbox_bytes(SESSION_ID[:8]) > 60_000_000
+    assert not server.saw(Closed)
+    await lazy.say(encode(GetObject(2, bytes(16), 1.0)), 2, session)
+    await until(lambda: server.saw(Closed))
+    await client.ask(2)
 
 
-def test_a_large_answer_comes_in_pieces_while_others_are_answered() -> None:
-    async def test() -> None:
-        server = server_with()
-        reader, other = Asker(server.address), Asker(server.address)
-        reader.connector.send(GetObject(1, bytes(16), 1.0))
-        for number in range(3):
-            await other.ask(number)
-        await until(lambda: any(isinstance(event, Received) for event in reader.events))
-        received = reader.events[-1]
-        assert isinstance(received, Received)
-        assert [attachment.nbytes for attachment in received.attachments] == [60_000_000]
-        assert received.attachments[0].readonly
-
-    run(test)
+@on_a_loop
+async def test_a_large_answer_comes_in_pieces_while_others_are_answered() -> None:
+    server = server_with()
+    reader, other = Asker(server.address), Asker(server.address)
+    reader.connector.send(GetObject(1, bytes(16), 1.0))
+    for number in range(3):
+        await other.ask(number)
+    await until(lambda: any(isinstance(event, Received) for event in reader.events))
+    received = reader.events[-1]
+    assert isinstance(received, Received)
+    assert [attachment.nbytes for attachment in received.attachments] == [60_000_000]
+    assert received.attachments[0].readonly

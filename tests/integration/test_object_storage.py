@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError, UsageError
-from scaler.ids import IdFactory, cached_id, new_peer_id, result_id
+from scaler.errors import ClientClosedError, LimitError, ObjectLostError, UnreachableError
+from scaler.ids import IdFactory, cached_id, new_peer_id
 from scaler.object_storage.client import MAX_COPIED_IN_LOOP_BYTES, BlockingStorage, StorageClient
-from scaler.object_storage.server import EmbeddedStorage, StorageServer
+from scaler.object_storage.server import EmbeddedStorage
 from scaler.object_storage.shared_memory import SharedMemory
 from scaler.protocol.messages import Role
 from tests.integration.storage_rig import storage_process
@@ -24,26 +24,6 @@ from tests.integration.storage_rig import storage_process
 PEER = new_peer_id()
 MADE = IdFactory(PEER)
 MB = 1_000_000
-PUT_HALF_AN_OBJECT = """
-import asyncio, sys
-from scaler.net.connection import Received
-from scaler.net.versions import own_hello
-from scaler.net.connector import SocketConnector
-from scaler.protocol.messages import PutObject, Role
-
-async def main():
-    answered = asyncio.Event()
-    def on_events(events):
-        if any(isinstance(event, Received) for event in events):
-            answered.set()
-    connector = SocketConnector(sys.argv[1], peer=b"half-put", hello=own_hello(Role.WORKER), on_events=on_events)
-    connector.send(PutObject(1, bytes.fromhex(sys.argv[2]), [200_000], 0), [bytes(100_000)])
-    await answered.wait()
-    print("half of it is written", flush=True)
-    await asyncio.Event().wait()
-
-asyncio.run(main())
-"""
 
 
 @contextmanager
@@ -65,10 +45,6 @@ def run(main: Callable[[], Awaitable[None]]) -> None:
         await asyncio.wait_for(main(), 30)
 
     asyncio.run(bounded())
-
-
-def server_with_short_leases() -> StorageServer:
-    return StorageServer("tcp://127.0.0.1:0", 10 * MB, lease_seconds=0.5, heartbeat_seconds=0.1)
 
 
 def test_what_one_process_puts_another_one_gets() -> None:
@@ -138,67 +114,6 @@ def test_a_large_object_is_kept_once_and_freed_when_it_is_forgotten() -> None:
             while storage.rss_bytes() - before > 30 * MB:
                 await client.stat()
             client.close()
-
-    run(main)
-
-
-def test_two_peers_that_wait_get_what_a_third_one_puts() -> None:
-    async def main() -> None:
-        with embedded() as address:
-            clients = [StorageClient(address, new_peer_id(), Role.WORKER) for _ in range(3)]
-            object_id = MADE.object()
-            gets = [client.get(object_id, 20.0) for client in clients[:2]]
-            while (await clients[2].stat()).waiting_gets < 2:
-                pass
-            await clients[2].put(object_id, [b"for both"])
-            assert await asyncio.gather(*gets) == [[b"for both"], [b"for both"]]
-            for client in clients:
-                client.close()
-
-    run(main)
-
-
-def test_a_putting_peer_that_is_killed_leaves_nothing_and_its_readers_get_the_next_put() -> None:
-    async def main() -> None:
-        server = server_with_short_leases()
-        address = server.addresses[0]
-        client = StorageClient(address, PEER, Role.CLIENT)
-        object_id = result_id(MADE.task(), 1)
-        get = client.get(object_id, 20.0)
-        putting = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", PUT_HALF_AN_OBJECT, address, object_id.hex(), stdout=subprocess.PIPE
-        )
-        assert putting.stdout is not None
-        await putting.stdout.readline()
-        assert (await client.stat()).bytes == 200_000
-        putting.kill()
-        await putting.communicate()
-        while (await client.stat()).bytes:
-            pass
-        assert not get.done()
-        await client.put(object_id, [b"whole"])
-        assert await get == [b"whole"]
-        client.close()
-        server.close()
-
-    run(main)
-
-
-def test_an_idle_worker_keeps_its_session_by_heartbeats() -> None:
-    async def main() -> None:
-        server = server_with_short_leases()
-        worker = StorageClient(server.addresses[0], new_peer_id(), Role.WORKER)
-        client = StorageClient(server.addresses[0], PEER, Role.CLIENT)
-        object_id = MADE.object()
-        get = worker.get(object_id, 20.0)
-        with pytest.raises(ObjectLostError):
-            await client.get(MADE.object(), 1.2)  # more than twice the lease
-        assert (await client.stat()).waiting_gets == 1
-        await client.put(object_id, [b"x"])
-        assert await get == [b"x"]
-        for each in (worker, client):
-            each.close()
-        server.close()
 
     run(main)
 
@@ -306,11 +221,6 @@ def test_closing_ends_calls_and_leaves_no_thread() -> None:
     with pytest.raises(ClientClosedError):
         client.put(MADE.object(), [b"x"])
     assert threading.active_count() == threads
-
-
-def test_an_embedded_storage_says_that_its_address_is_taken() -> None:
-    with embedded() as address, pytest.raises(UsageError, match="in use"):
-        EmbeddedStorage(address)
 
 
 # -- more than memory has room for -------------------------------------------------------------------------------------

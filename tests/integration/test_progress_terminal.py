@@ -30,7 +30,7 @@ from scaler import Client
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # from now on Ctrl-C in it comes here
 
 def slow(item):
-    time.sleep(0.02)
+    time.sleep(0.02)  # the bar moves while items take their time
     return item
 
 def run(client):

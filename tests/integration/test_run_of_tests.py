@@ -24,7 +24,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Start:
 
     def start(code: str, *options: str) -> Result:
         file = tmp_path / "test_it.py"
-        file.write_text(f"import os, signal, time\n\ndef test_good(): pass\n\ndef test_bad():\n    {code}\n")
+        file.write_text(f"import os, signal\n\ndef test_good(): pass\n\ndef test_bad():\n    {code}\n")
         places = f"--rootdir={tmp_path}", f"-c={tmp_path / 'pytest.ini'}", f"--basetemp={tmp_path / 'temporary'}"
         return run_pytest(*options, *places, str(file))
 
@@ -47,7 +47,7 @@ def test_a_test_that_does_not_listen_to_its_limit_ends_the_run_with_the_stacks_o
     start: Start, options: tuple[str, ...], capfd: pytest.CaptureFixture[str]
 ) -> None:
     result = start(
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGINT]); time.sleep(60)", *options
+        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM, signal.SIGINT]); signal.pause()", *options
     )
     assert result.exit_code == INTERRUPTED
     out, err = capfd.readouterr()

@@ -186,17 +186,6 @@ def test_it_starts_nothing_before_the_scheduler_said_what_it_wants() -> None:
     play(story)
 
 
-def test_a_lost_unit_is_reported_with_its_reason_and_replaced() -> None:
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        await stage.scheduler.until(running(2))
-        stage.backend.lose("unit-1", "killed by signal 9 (SIGKILL)")
-        status = await stage.scheduler.until(lambda status: len(status.units) == 3 and running(2)(status))
-        assert {unit.reason for unit in status.units if unit.unit_id == "unit-1"} == {"killed by signal 9 (SIGKILL)"}
-
-    play(story)
-
-
 def test_the_answer_to_a_status_brings_no_other_status() -> None:
     async def is_quiet(scheduler: ScriptedScheduler) -> bool:
         try:
@@ -504,20 +493,6 @@ def test_a_fixed_manager_replaces_a_unit_that_gets_no_more_tasks() -> None:
         assert [unit.unit_id for unit in status.units if unit.state is UnitState.STOPPED] == ["unit-2"]
 
     play(story, MemoryBackend(Capacity(8, 24, 3, fixed=True)))
-
-
-def test_what_keeps_units_from_starting_is_said_in_the_status() -> None:
-    backend = MemoryBackend(Capacity(1, 8, 8))
-    backend.start_errors = ["no quota"] * 2
-
-    async def story(stage: Stage) -> None:
-        stage.scheduler.say(Welcomed(WELCOME), Desired(2, [], "work"))
-        status = await stage.scheduler.until(lambda status: bool(status.degraded_reason))
-        assert status.degraded_reason.startswith("no quota; failed 2 times in a row, next try in ")
-        status = await stage.scheduler.until(running(2))
-        assert status.degraded_reason == ""
-
-    play(story, backend)
 
 
 class SlowBackend(MemoryBackend):

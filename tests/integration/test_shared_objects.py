@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -322,7 +321,7 @@ def test_without_memory_to_share_frames_are_used(monkeypatch: pytest.MonkeyPatch
 
 def hold(content: bytes, path: str) -> int:
     Path(path).touch()
-    time.sleep(60)
+    signal.pause()
     return len(content)
 
 

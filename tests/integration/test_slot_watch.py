@@ -14,7 +14,7 @@ import pytest
 from scaler import Client, SchedulerClusterCombo
 from scaler.protocol.messages import Suspended
 from scaler.worker.processor import context
-from tests.integration.worker_rig import Rig, play
+from tests.integration.worker_rig import Rig, played
 from tests.waiting import until, wait_for_file
 
 SECONDS = 20
@@ -49,8 +49,7 @@ def one_at_a_time(client: Client) -> list[int]:
 
 def ask_again_and_again(client: Client) -> list[int]:
     future = client.submit(double, 3)
-    while not future.done():
-        time.sleep(0.001)
+    until(future.done)
     return [future.result()]
 
 
@@ -99,7 +98,8 @@ def suspensions(rig: Rig) -> list[bool]:
     return [state for message in rig.messages(Suspended) for state in message.suspended]
 
 
-def test_a_lent_slot_runs_others_and_is_asked_back(tmp_path: Path) -> None:
+@played()
+async def test_a_lent_slot_runs_others_and_is_asked_back(rig: Rig, tmp_path: Path) -> None:
     works, ends = tmp_path / "works", tmp_path / "ends"
 
     def lend_and_take_back() -> int:
@@ -109,37 +109,33 @@ def test_a_lent_slot_runs_others_and_is_asked_back(tmp_path: Path) -> None:
         wait_for_file(ends)
         return 7
 
-    async def story(rig: Rig) -> None:
-        (lending,) = rig.submit(lend_and_take_back, ())
-        await rig.until(lambda: rig.messages(Suspended))
-        others = rig.submit(abs, *((-n,) for n in range(20)))
-        assert [await rig.value(each) for each in others] == list(range(20))
-        assert lending not in rig.outcomes()
-        works.touch()
-        await rig.until(lambda: suspensions(rig) == [True, False])
-        ends.touch()
-        assert await rig.value(lending) == 7
-
-    play(story)
+    (lending,) = rig.submit(lend_and_take_back, ())
+    await rig.until(lambda: rig.messages(Suspended))
+    others = rig.submit(abs, *((-n,) for n in range(20)))
+    assert [await rig.value(each) for each in others] == list(range(20))
+    assert lending not in rig.outcomes()
+    works.touch()
+    await rig.until(lambda: suspensions(rig) == [True, False])
+    ends.touch()
+    assert await rig.value(lending) == 7
 
 
-def test_a_task_that_ends_with_its_slot_lent_gives_way_to_the_next() -> None:
+@played()
+async def test_a_task_that_ends_with_its_slot_lent_gives_way_to_the_next(rig: Rig) -> None:
     def lend_and_end(asks_back: bool) -> None:
         here().lend()
         if asks_back:
             here().take_back()
 
-    async def story(rig: Rig) -> None:
-        for identifier in rig.submit(lend_and_end, *((number % 2 == 0,) for number in range(10))):
-            assert await rig.value(identifier) is None
-        assert suspensions(rig).count(True) == 10
-        (after,) = rig.submit(abs, (-3,))
-        assert await rig.value(after) == 3
-
-    play(story)
+    for identifier in rig.submit(lend_and_end, *((number % 2 == 0,) for number in range(10))):
+        assert await rig.value(identifier) is None
+    assert suspensions(rig).count(True) == 10
+    (after,) = rig.submit(abs, (-3,))
+    assert await rig.value(after) == 3
 
 
-def test_between_tasks_nothing_is_lent(tmp_path: Path) -> None:
+@played()
+async def test_between_tasks_nothing_is_lent(rig: Rig, tmp_path: Path) -> None:
     tried = tmp_path / "tried"
 
     def leave_a_thread_that_lends() -> int:
@@ -153,17 +149,15 @@ def test_between_tasks_nothing_is_lent(tmp_path: Path) -> None:
         threading.Thread(target=lend_between_tasks, daemon=True).start()
         return os.getpid()
 
-    async def story(rig: Rig) -> None:
-        (first,) = rig.submit(leave_a_thread_that_lends, ())
-        processor = await rig.value(first)
-        await rig.poll(tried.exists)
-        (after,) = rig.submit(os.getpid, ())
-        assert await rig.value(after) == processor, "it still has its slot"
-
-    play(story)
+    (first,) = rig.submit(leave_a_thread_that_lends, ())
+    processor = await rig.value(first)
+    await rig.poll(tried.exists)
+    (after,) = rig.submit(os.getpid, ())
+    assert await rig.value(after) == processor, "it still has its slot"
 
 
-def test_lending_and_waiting_may_meet_in_any_order() -> None:
+@played()
+async def test_lending_and_waiting_may_meet_in_any_order(rig: Rig) -> None:
     def lend_and_wait_at_once() -> int:
         slot, stop = here(), threading.Event()
 
@@ -181,10 +175,7 @@ def test_lending_and_waiting_may_meet_in_any_order() -> None:
         thread.join()
         return 1
 
-    async def story(rig: Rig) -> None:
-        ids = rig.submit(lend_and_wait_at_once, *[()] * 6)
-        assert [await rig.value(each) for each in ids] == [1] * 6
-        (after,) = rig.submit(abs, (-3,))
-        assert await rig.value(after) == 3
-
-    play(story)
+    ids = rig.submit(lend_and_wait_at_once, *[()] * 6)
+    assert [await rig.value(each) for each in ids] == [1] * 6
+    (after,) = rig.submit(abs, (-3,))
+    assert await rig.value(after) == 3

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 from scaler import Client
 from tests.integration.settings_rig import command
 from tests.integration.test_scaling import SCHEDULER, WAIT_SECONDS, dynamic, scheduler
-from tests.waiting import within
+from tests.waiting import wait_for_file, within
 
 LIMIT = 100.0
 
 
 def wait_for(path: str) -> str:
-    while not Path(path).exists():
-        time.sleep(0.02)
+    wait_for_file(path)
     return "done"
 
 

@@ -25,7 +25,7 @@ MICROSECOND = 1.5e-6
 
 
 def short(seconds: float) -> None:
-    time.sleep(seconds)
+    time.sleep(seconds)  # the timeline shows durations
 
 
 def flaky(folder: str, number: int) -> None:

@@ -272,7 +272,7 @@ def test_a_browser_that_freezes_is_cut_off_and_costs_nothing_more(monkeypatch: p
                 large = [worker(f"w{number}", capabilities=f"{at}" * 300) for number in range(500)]
                 served.monitor.model.apply_status(status(at, workers=large))
                 served.app.changed()
-                await asyncio.sleep(0.02)
+                await asyncio.sleep(0.02)  # the pace of reports
             assert (await client.get("/api/status")).status_code == 200
         frozen.close()
         await served.close()

@@ -19,11 +19,12 @@ from scaler.errors import RemoteError, ScalerError, SerializationError
 from scaler.protocol.messages import Done, Outcome, Output, Printed, Returned, WorkerHeartbeat
 from scaler.worker.agent.processor.processor import Processor
 from scaler.worker.agent.processors import ProcessorAgent
-from tests.integration.worker_rig import Rig, play, read
+from tests.integration.worker_rig import Rig, played, read
 from tests.waiting import wait_for_file
 
 
-def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(tmp_path: Path) -> None:
+@played()
+async def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(rig: Rig, tmp_path: Path) -> None:
     file = tmp_path / "file"
 
     def work(number: int, _large: bytes) -> int:
@@ -31,21 +32,18 @@ def test_tasks_that_no_socket_has_room_for_keep_their_order_and_can_be_recalled(
             wait_for_file(file)
         return number
 
-    async def story(rig: Rig) -> None:
-        short = rig.submit(work, *((-1, b""),) * 50)
-        await rig.value(short[-1])  # so that many are dispatched ahead
-        ids = rig.submit(work, *((number, bytes(50_000)) for number in range(100)))
-        assert isinstance(rig.agent, ProcessorAgent)
-        (processor,) = rig.agent._processors.values()  # noqa: SLF001
-        await rig.poll(lambda: processor.tasks.unsent)
-        rig.recall(ids[50], kill=True)
-        await rig.until(lambda: rig.messages(Returned))
-        file.touch()
-        assert [await rig.value(each) for each in ids if each != ids[50]] == [*range(50), *range(51, 100)]
-        done = [each for message in rig.messages(Done) for each in message.ids]
-        assert done == [*short, *ids[:50], *ids[51:]]
-
-    play(story)
+    short = rig.submit(work, *((-1, b""),) * 50)
+    await rig.value(short[-1])  # so that many are dispatched ahead
+    ids = rig.submit(work, *((number, bytes(50_000)) for number in range(100)))
+    assert isinstance(rig.agent, ProcessorAgent)
+    (processor,) = rig.agent._processors.values()  # noqa: SLF001
+    await rig.poll(lambda: processor.tasks.unsent)
+    rig.recall(ids[50], kill=True)
+    await rig.until(lambda: rig.messages(Returned))
+    file.touch()
+    assert [await rig.value(each) for each in ids if each != ids[50]] == [*range(50), *range(51, 100)]
+    done = [each for message in rig.messages(Done) for each in message.ids]
+    assert done == [*short, *ids[:50], *ids[51:]]
 
 
 class UnpicklableError(Exception):
@@ -88,19 +86,17 @@ HARMLESS_ERRORS: dict[str, type[BaseException]] = {
 }
 
 
-def test_nothing_that_a_task_raises_harms_its_processor() -> None:
-    async def story(rig: Rig) -> None:
-        (pid,) = [process.pid for process in await rig.poll(rig.processors)]
-        for kind, error in HARMLESS_ERRORS.items():
-            bad, good = rig.submit(explode, (kind,), ("",))
-            outcome, _ = await rig.outcome(bad)
-            assert outcome is Outcome.EXCEPTION, kind
-            with pytest.raises(error):
-                await rig.value(bad)
-            assert await rig.value(good) == "fine"
-        assert [process.pid for process in rig.processors()] == [pid]
-
-    play(story)
+@played()
+async def test_nothing_that_a_task_raises_harms_its_processor(rig: Rig) -> None:
+    (pid,) = [process.pid for process in await rig.poll(rig.processors)]
+    for kind, error in HARMLESS_ERRORS.items():
+        bad, good = rig.submit(explode, (kind,), ("",))
+        outcome, _ = await rig.outcome(bad)
+        assert outcome is Outcome.EXCEPTION, kind
+        with pytest.raises(error):
+            await rig.value(bad)
+        assert await rig.value(good) == "fine"
+    assert [process.pid for process in rig.processors()] == [pid]
 
 
 def die(how: str) -> None:
@@ -111,41 +107,38 @@ def die(how: str) -> None:
     ctypes.string_at(0)
 
 
-def test_a_dead_processor_costs_only_the_task_that_ran() -> None:
-    async def story(rig: Rig) -> None:
-        for how, evidence in (("exit", "exit code 7"), ("kill", "signal 9"), ("fault", "in die")):
-            (bad,) = rig.submit(die, (how,))
-            good = rig.submit(lambda x: x, *((n,) for n in range(20)))
-            outcome, payload = await rig.outcome(bad)
-            assert outcome is Outcome.PROCESSOR_DIED
-            assert evidence in payload.decode()
-            assert [await rig.value(each) for each in good] == list(range(20))
-
-    play(story)
+@played()
+async def test_a_dead_processor_costs_only_the_task_that_ran(rig: Rig) -> None:
+    for how, evidence in (("exit", "exit code 7"), ("kill", "signal 9"), ("fault", "in die")):
+        (bad,) = rig.submit(die, (how,))
+        good = rig.submit(lambda x: x, *((n,) for n in range(20)))
+        outcome, payload = await rig.outcome(bad)
+        assert outcome is Outcome.PROCESSOR_DIED
+        assert evidence in payload.decode()
+        assert [await rig.value(each) for each in good] == list(range(20))
 
 
 @pytest.mark.parametrize("free", [0, 1])
-def test_a_worker_without_descriptors_for_a_processor_says_so_and_keeps_none(free: int) -> None:
-    async def story(rig: Rig) -> None:
-        (first,) = rig.submit(abs, (-1,))
-        assert await rig.value(first) == 1
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest_free = os.dup(0)
-        os.close(lowest_free)
-        held = psutil.Process().num_fds()
-        rig.processors()[0].kill()
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
-        try:
-            with pytest.raises(ScalerError, match=r"3 processors in a row could not start: .*: Too many open files"):
-                await rig.agent.ended
-            assert psutil.Process().num_fds() <= held
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-    play(story)
+@played()
+async def test_a_worker_without_descriptors_for_a_processor_says_so_and_keeps_none(rig: Rig, free: int) -> None:
+    (first,) = rig.submit(abs, (-1,))
+    assert await rig.value(first) == 1
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest_free = os.dup(0)
+    os.close(lowest_free)
+    held = psutil.Process().num_fds()
+    rig.processors()[0].kill()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free + free, hard))
+    try:
+        with pytest.raises(ScalerError, match=r"3 processors in a row could not start: .*: Too many open files"):
+            await rig.agent.ended
+        assert psutil.Process().num_fds() <= held
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_killed_processor_takes_along_what_its_task_started(tmp_path: Path) -> None:
+@played()
+async def test_a_killed_processor_takes_along_what_its_task_started(rig: Rig, tmp_path: Path) -> None:
     place = tmp_path / "pid"
 
     def start_child() -> None:
@@ -153,14 +146,11 @@ def test_a_killed_processor_takes_along_what_its_task_started(tmp_path: Path) ->
         place.write_text(str(child.pid))
         child.wait()
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(start_child, ())
-        pid = int(await rig.poll(lambda: read(place)))
-        rig.recall(identifier, kill=True)
-        assert (await rig.outcome(identifier))[0] is Outcome.CANCELLED
-        await rig.poll(lambda: not _is_alive(pid))
-
-    play(story)
+    (identifier,) = rig.submit(start_child, ())
+    pid = int(await rig.poll(lambda: read(place)))
+    rig.recall(identifier, kill=True)
+    assert (await rig.outcome(identifier))[0] is Outcome.CANCELLED
+    await rig.poll(lambda: not _is_alive(pid))
 
 
 def _is_alive(pid: int) -> bool:
@@ -170,18 +160,17 @@ def _is_alive(pid: int) -> bool:
         return False
 
 
-def test_a_running_task_is_ended_at_its_time_limit_and_the_next_one_runs() -> None:
-    async def story(rig: Rig) -> None:
-        bad, good = rig.submit(time.sleep, (30.0,), (0.0,), timeout_seconds=0.2)
-        outcome, payload = await rig.outcome(bad)
-        assert outcome is Outcome.TIMED_OUT
-        assert b"0.2 s" in payload
-        assert await rig.value(good) is None
-
-    play(story)
+@played()
+async def test_a_running_task_is_ended_at_its_time_limit_and_the_next_one_runs(rig: Rig) -> None:
+    bad, good = rig.submit(time.sleep, (30.0,), (0.0,), timeout_seconds=0.2)
+    outcome, payload = await rig.outcome(bad)
+    assert outcome is Outcome.TIMED_OUT
+    assert b"0.2 s" in payload
+    assert await rig.value(good) is None
 
 
-def test_profiling_fills_wall_time_cpu_time_and_peak_memory() -> None:
+@played()
+async def test_profiling_fills_wall_time_cpu_time_and_peak_memory(rig: Rig) -> None:
     def burn() -> int:
         data = bytearray(80_000_000)
         end = time.process_time() + 0.05
@@ -189,160 +178,141 @@ def test_profiling_fills_wall_time_cpu_time_and_peak_memory() -> None:
             pass
         return len(data)
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(burn, (), profiling=True)
-        await rig.value(identifier)
-        (small,) = rig.submit(time.sleep, (0.02,), profiling=True)
-        await rig.value(small)
-        (plain,) = rig.submit(time.sleep, (0.02,))
-        await rig.value(plain)
-        first, second, third = rig.messages(Done)
-        assert first.duration_us[0] >= 50_000
-        assert first.cpu_us[0] >= 50_000
-        assert first.peak_bytes[0] >= 80_000_000
-        assert second.duration_us[0] >= 20_000
-        assert second.cpu_us[0] < 15_000
-        assert second.peak_bytes[0] < first.peak_bytes[0] - 60_000_000
-        assert third.duration_us[0] >= 20_000
-        assert third.cpu_us == []
-
-    play(story)
+    (identifier,) = rig.submit(burn, (), profiling=True)
+    await rig.value(identifier)
+    (small,) = rig.submit(time.sleep, (0.02,), profiling=True)
+    await rig.value(small)
+    (plain,) = rig.submit(time.sleep, (0.02,))
+    await rig.value(plain)
+    first, second, third = rig.messages(Done)
+    assert first.duration_us[0] >= 50_000
+    assert first.cpu_us[0] >= 50_000
+    assert first.peak_bytes[0] >= 80_000_000
+    assert second.duration_us[0] >= 20_000
+    assert second.cpu_us[0] < 15_000
+    assert second.peak_bytes[0] < first.peak_bytes[0] - 60_000_000
+    assert third.duration_us[0] >= 20_000
+    assert third.cpu_us == []
 
 
-def test_what_a_task_prints_is_streamed_before_its_result_comes() -> None:
+@played()
+async def test_what_a_task_prints_is_streamed_before_its_result_comes(rig: Rig) -> None:
     def talk() -> None:
         print("out loud")
         os.write(2, b"from below\n")
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(talk, (), stream_output=True)
-        await rig.value(identifier)
-        outputs = rig.messages(Output)
-        assert [(message.task, message.is_stderr, message.text) for message in outputs] == [
-            (identifier, False, b"out loud\n"),
-            (identifier, True, b"from below\n"),
-        ]
-        kinds = [type(message) for message in rig.scheduler.said]
-        assert kinds.index(Done) > kinds.index(Output)
-
-    play(story)
+    (identifier,) = rig.submit(talk, (), stream_output=True)
+    await rig.value(identifier)
+    outputs = rig.messages(Output)
+    assert [(message.task, message.is_stderr, message.text) for message in outputs] == [
+        (identifier, False, b"out loud\n"),
+        (identifier, True, b"from below\n"),
+    ]
+    kinds = [type(message) for message in rig.scheduler.said]
+    assert kinds.index(Done) > kinds.index(Output)
 
 
-def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody_asked_for_it() -> None:
+@played()
+async def test_what_a_task_prints_is_told_before_its_result_comes_also_if_nobody_asked_for_it(rig: Rig) -> None:
     def talk() -> None:
         print("out", end=" ")
         print("loud")
         sys.stderr.write("no end")
         os.write(2, b"from below\n")
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(talk, ())
-        await rig.value(identifier)
-        (quiet,) = rig.submit(int, ())
-        await rig.value(quiet)
-        (printed,) = rig.messages(Printed)
-        assert printed == Printed([identifier] * 2, [False, True], [0, 0], [b"out loud\n", b"no end"])
-        assert not rig.messages(Output)
-        kinds = [type(message) for message in rig.scheduler.said]
-        assert kinds.index(Done) > kinds.index(Printed)
-
-    play(story)
+    (identifier,) = rig.submit(talk, ())
+    await rig.value(identifier)
+    (quiet,) = rig.submit(int, ())
+    await rig.value(quiet)
+    (printed,) = rig.messages(Printed)
+    assert printed == Printed([identifier] * 2, [False, True], [0, 0], [b"out loud\n", b"no end"])
+    assert not rig.messages(Output)
+    kinds = [type(message) for message in rig.scheduler.said]
+    assert kinds.index(Done) > kinds.index(Printed)
 
 
-def test_what_a_task_prints_is_told_while_it_runs(tmp_path: Path) -> None:
+@played()
+async def test_what_a_task_prints_is_told_while_it_runs(rig: Rig, tmp_path: Path) -> None:
     def talk() -> None:
         print("begun")
         wait_for_file(tmp_path / "never")
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(talk, ())
-        await rig.until(lambda: bool(rig.messages(Printed)))
-        assert rig.messages(Printed)[0].texts == [b"begun\n"]
-        assert identifier in rig.messages(Printed)[0].ids
-
-    play(story)
+    (identifier,) = rig.submit(talk, ())
+    await rig.until(lambda: bool(rig.messages(Printed)))
+    assert rig.messages(Printed)[0].texts == [b"begun\n"]
+    assert identifier in rig.messages(Printed)[0].ids
 
 
-def test_libraries_can_ask_whether_they_are_inside_a_task() -> None:
+@played()
+async def test_libraries_can_ask_whether_they_are_inside_a_task(rig: Rig) -> None:
     def ask() -> bool:
         return Processor.get_current_processor() is not None
 
-    async def story(rig: Rig) -> None:
-        assert Processor.get_current_processor() is None
-        (identifier,) = rig.submit(ask, ())
-        assert await rig.value(identifier)
-
-    play(story)
+    assert Processor.get_current_processor() is None
+    (identifier,) = rig.submit(ask, ())
+    assert await rig.value(identifier)
 
 
-def test_arguments_larger_than_a_datagram_arrive() -> None:
-    async def story(rig: Rig) -> None:
-        ids = rig.submit(len, *((b"x" * 300_000,) for _ in range(30)))
-        assert [await rig.value(each) for each in ids] == [300_000] * 30
-
-    play(story)
+@played()
+async def test_arguments_larger_than_a_datagram_arrive(rig: Rig) -> None:
+    ids = rig.submit(len, *((b"x" * 300_000,) for _ in range(30)))
+    assert [await rig.value(each) for each in ids] == [300_000] * 30
 
 
-def test_heartbeats_say_what_runs() -> None:
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(time.sleep, (5.0,))
+@played(heartbeat_interval_seconds=0.05)
+async def test_heartbeats_say_what_runs(rig: Rig) -> None:
+    (identifier,) = rig.submit(time.sleep, (5.0,))
+    beats = rig.messages(WorkerHeartbeat)
+    while not (beats and beats[-1].processors and beats[-1].processors[0].running):
+        rig.scheduler.said.clear()
+        await rig.until(lambda: rig.messages(WorkerHeartbeat))
         beats = rig.messages(WorkerHeartbeat)
-        while not (beats and beats[-1].processors and beats[-1].processors[0].running):
-            rig.scheduler.said.clear()
-            await rig.until(lambda: rig.messages(WorkerHeartbeat))
-            beats = rig.messages(WorkerHeartbeat)
-        beat = beats[-1]
-        assert beat.processors[0].running == identifier
-        assert beat.processors[0].running_seconds > 0
-        assert beat.processors[0].initialized
-        assert beat.agent_rss_bytes > 1_000_000
-
-    play(story, heartbeat_interval_seconds=0.05)
+    beat = beats[-1]
+    assert beat.processors[0].running == identifier
+    assert beat.processors[0].running_seconds > 0
+    assert beat.processors[0].initialized
+    assert beat.agent_rss_bytes > 1_000_000
 
 
-def test_memory_above_the_threshold_is_given_back_to_the_system() -> None:
+@played(trim=100000000)
+async def test_memory_above_the_threshold_is_given_back_to_the_system(rig: Rig) -> None:
     def fill() -> None:
         blocks = [bytes(1000) + bytes([n % 256]) for n in range(150_000)]
         keep = blocks[::1000]
         del blocks
         globals()["_kept"] = keep
 
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(int, ())
-        await rig.value(identifier)
-        (process,) = rig.processors()
-        # Processors are forks of this process here, and may be large from the beginning.
-        before = process.memory_info().rss
-        (identifier,) = rig.submit(fill, ())
-        await rig.value(identifier)
-        await rig.poll(lambda: process.memory_info().rss < before + 60_000_000)
-
-    play(story, trim=100_000_000)
+    (identifier,) = rig.submit(int, ())
+    await rig.value(identifier)
+    (process,) = rig.processors()
+    # Processors are forks of this process here, and may be large from the beginning.
+    before = process.memory_info().rss
+    (identifier,) = rig.submit(fill, ())
+    await rig.value(identifier)
+    await rig.poll(lambda: process.memory_info().rss < before + 60_000_000)
 
 
-def test_recalls_among_very_short_tasks_lose_and_repeat_nothing() -> None:
-    async def story(rig: Rig) -> None:
-        (process,) = await rig.poll(rig.processors)
-        ids: list[bytes] = []
-        for _ in range(60):
-            some = rig.submit(abs, *((-n,) for n in range(50)))
-            ids += some
-            await rig.outcome(some[0])
-            rig.recall(some[len(ids) % 49 + 1], kill=False)
+@played()
+async def test_recalls_among_very_short_tasks_lose_and_repeat_nothing(rig: Rig) -> None:
+    (process,) = await rig.poll(rig.processors)
+    ids: list[bytes] = []
+    for _ in range(60):
+        some = rig.submit(abs, *((-n,) for n in range(50)))
+        ids += some
+        await rig.outcome(some[0])
+        rig.recall(some[len(ids) % 49 + 1], kill=False)
 
-        def done() -> list[bytes]:
-            return [each for message in rig.messages(Done) for each in message.ids]
+    def done() -> list[bytes]:
+        return [each for message in rig.messages(Done) for each in message.ids]
 
-        def back() -> list[bytes]:
-            return [
-                identifier
-                for message in rig.messages(Returned)
-                for identifier, started in zip(message.ids, message.started, strict=True)
-                if not started
-            ]
+    def back() -> list[bytes]:
+        return [
+            identifier
+            for message in rig.messages(Returned)
+            for identifier, started in zip(message.ids, message.started, strict=True)
+            if not started
+        ]
 
-        await rig.until(lambda: len(done()) + len(back()) == len(ids))
-        assert sorted(done() + back()) == sorted(ids)
-        assert rig.processors() == [process]
-
-    play(story)
+    await rig.until(lambda: len(done()) + len(back()) == len(ids))
+    assert sorted(done() + back()) == sorted(ids)
+    assert rig.processors() == [process]

@@ -19,7 +19,7 @@ from scaler import Client, SchedulerClusterCombo
 from scaler.errors import MemoryLimitError
 from scaler.protocol.messages import Outcome
 from tests.integration.settings_rig import command
-from tests.integration.worker_rig import Rig, play
+from tests.integration.worker_rig import Rig, played
 from tests.waiting import until, wait_for_file
 
 MIB = 1024**2
@@ -136,16 +136,14 @@ def pid_of(_: int) -> int:
     return os.getpid()
 
 
-def test_a_processor_is_replaced_after_so_many_tasks() -> None:
-    async def story(rig: Rig) -> None:
-        pids = [await rig.value(each) for each in rig.submit(pid_of, *[(number,) for number in range(9)])]
-        assert pids[0:3] == pids[0:1] * 3
-        assert pids[3:6] == pids[3:4] * 3
-        assert pids[6:9] == pids[6:7] * 3
-        assert len(set(pids)) == 3
-        await rig.poll(lambda: {each.pid for each in rig.processors()}.isdisjoint(pids))
-
-    play(story, max_tasks_per_processor=3)
+@played(max_tasks_per_processor=3)
+async def test_a_processor_is_replaced_after_so_many_tasks(rig: Rig) -> None:
+    pids = [await rig.value(each) for each in rig.submit(pid_of, *[(number,) for number in range(9)])]
+    assert pids[0:3] == pids[0:1] * 3
+    assert pids[3:6] == pids[3:4] * 3
+    assert pids[6:9] == pids[6:7] * 3
+    assert len(set(pids)) == 3
+    await rig.poll(lambda: {each.pid for each in rig.processors()}.isdisjoint(pids))
 
 
 _kept: list[Any] = []
@@ -157,15 +155,13 @@ def keep(size_bytes: int) -> int:
     return os.getpid()
 
 
-def test_a_processor_that_grows_is_replaced_between_tasks() -> None:
-    async def story(rig: Rig) -> None:
-        first = await rig.value(rig.submit(keep, (100 * MIB,))[0])
-        assert await rig.value(rig.submit(keep, (10 * MIB,))[0]) == first
-        assert await rig.value(rig.submit(keep, (60 * MIB,))[0]) == first
-        await rig.poll(lambda: first not in [each.pid for each in rig.processors()])
-        assert await rig.value(rig.submit(keep, (10,))[0]) != first
-
-    play(story, max_processor_memory_growth=50 * MIB)
+@played(max_processor_memory_growth=50 * MIB)
+async def test_a_processor_that_grows_is_replaced_between_tasks(rig: Rig) -> None:
+    first = await rig.value(rig.submit(keep, (100 * MIB,))[0])
+    assert await rig.value(rig.submit(keep, (10 * MIB,))[0]) == first
+    assert await rig.value(rig.submit(keep, (60 * MIB,))[0]) == first
+    await rig.poll(lambda: first not in [each.pid for each in rig.processors()])
+    assert await rig.value(rig.submit(keep, (10,))[0]) != first
 
 
 @pytest.fixture
@@ -197,22 +193,22 @@ def entered(group: Path) -> Iterator[None]:
         (group.parent / "cgroup.procs").write_text(str(os.getpid()))
 
 
-def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(small_cgroup: Path, tmp_path: Path) -> None:
-    async def story(rig: Rig) -> None:
-        (processor,) = await rig.poll(rig.processors)
-        (small_cgroup / "cgroup.procs").write_text(str(processor.pid))
-        killed = rig.submit(hold_until, (tmp_path / "never", 2 * LIMIT))[0]
-        outcome, payload = await rig.outcome(killed)
-        assert outcome is Outcome.OUT_OF_MEMORY
-        text = payload.decode()
-        assert "killed by signal 9 (SIGKILL), with at most" in text
-        assert "the kernel ended it because memory ran out (oom_kill in /" in text
-        assert await rig.value(rig.submit(abs, (-1,))[0]) == 1
-        killed = rig.submit(os.kill, (0, signal.SIGKILL))[0]
-        outcome, payload = await rig.outcome(killed)
-        assert outcome is Outcome.PROCESSOR_DIED, "no process was ended for its memory this time"
-
-    play(story)
+@played()
+async def test_a_kill_by_the_kernel_says_that_memory_ran_out_and_the_peak(
+    rig: Rig, small_cgroup: Path, tmp_path: Path
+) -> None:
+    (processor,) = await rig.poll(rig.processors)
+    (small_cgroup / "cgroup.procs").write_text(str(processor.pid))
+    killed = rig.submit(hold_until, (tmp_path / "never", 2 * LIMIT))[0]
+    outcome, payload = await rig.outcome(killed)
+    assert outcome is Outcome.OUT_OF_MEMORY
+    text = payload.decode()
+    assert "killed by signal 9 (SIGKILL), with at most" in text
+    assert "the kernel ended it because memory ran out (oom_kill in /" in text
+    assert await rig.value(rig.submit(abs, (-1,))[0]) == 1
+    killed = rig.submit(os.kill, (0, signal.SIGKILL))[0]
+    outcome, payload = await rig.outcome(killed)
+    assert outcome is Outcome.PROCESSOR_DIED, "no process was ended for its memory this time"
 
 
 def test_in_a_container_a_task_that_takes_too_much_is_ended_before_the_kernel_ends_anything(

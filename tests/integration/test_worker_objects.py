@@ -14,7 +14,7 @@ from scaler.object_storage.client import BlockingStorage
 from scaler.protocol.messages import Outcome, Role, is_stored, stored_reference
 from scaler.serialization import Parts, dump_function, dump_value, load_value, size_of, to_payload
 from scaler.serialization.arguments import dump_arguments, load_input
-from tests.integration.worker_rig import Rig, play
+from tests.integration.worker_rig import Rig, play, played
 
 SIZE = 1_000_000
 MISSING = stored_reference(b"client--\xff\xff" + bytes(6), 10)
@@ -132,11 +132,9 @@ def test_a_task_that_needs_a_missing_object_ends_at_once_and_frees_its_slot(what
     with_storage(story)
 
 
-def test_without_a_storage_a_large_result_says_what_is_missing() -> None:
-    async def story(rig: Rig) -> None:
-        (identifier,) = rig.submit(bytes, (SIZE,))
-        outcome, text = await rig.outcome(identifier)
-        assert outcome is Outcome.OBJECT_LOST
-        assert b"no object storage" in text
-
-    play(story)
+@played()
+async def test_without_a_storage_a_large_result_says_what_is_missing(rig: Rig) -> None:
+    (identifier,) = rig.submit(bytes, (SIZE,))
+    outcome, text = await rig.outcome(identifier)
+    assert outcome is Outcome.OBJECT_LOST
+    assert b"no object storage" in text

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import psutil
 
@@ -25,6 +27,7 @@ from scaler.worker.executor import CallKey
 from scaler.worker.fork_server import ForkServer, start_fork_server
 from tests.waiting import soon
 
+P = ParamSpec("P")
 DEADLINE_SECONDS = 10.0
 
 
@@ -216,6 +219,21 @@ def play(
         if embedded is not None:
             embedded.close()
     assert not psutil.pid_exists(fork_server.pid)
+
+
+def played(**config: Any) -> Callable[[Callable[Concatenate[Rig, P], Awaitable[None]]], Callable[P, None]]:
+    """Play an async test, whose first argument is the rig, with a worker of this configuration: see `play`."""
+
+    def decorate(story: Callable[Concatenate[Rig, P], Awaitable[None]]) -> Callable[P, None]:
+        @functools.wraps(story)
+        def test(*args: P.args, **kwargs: P.kwargs) -> None:
+            play(lambda rig: story(rig, *args, **kwargs), **config)
+
+        fixtures = list(inspect.signature(story).parameters.values())[1:]
+        test.__signature__ = inspect.Signature(fixtures)  # type: ignore[attr-defined]
+        return test
+
+    return decorate
 
 
 def read(path: Path) -> str:

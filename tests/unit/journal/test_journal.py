@@ -286,7 +286,7 @@ def test_a_full_disk_refuses_new_work_while_the_reserve_takes_results_and_goes_o
             await soon(lambda: journal.durable == len(contents))  # the reserve takes it
             for _ in range(200):
                 append()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # that nothing is confirmed announces itself by nothing
             assert journal.durable < len(contents)  # the reserve is used up, and nothing is confirmed
             assert journal.is_stuck
             assert "and all other work waits, until" in journal.failure
@@ -449,7 +449,7 @@ def test_what_waited_for_room_is_written_only_when_there_is_room_for_all_of_it(
                 journal.append(body)
             await soon(lambda: bool(journal.failure))
         with no_room(2 * SEGMENT_BYTES):
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # that no segment is made announces itself by nothing
             assert len(JournalDirectory(tmp_path, lock=False).segments()) == 1
         await soon(lambda: journal.durable == len(contents))
         assert len(JournalDirectory(tmp_path, lock=False).segments()) == 2

@@ -88,7 +88,7 @@ def test_many_changes_are_told_together_and_not_more_often_than_the_interval(mon
                     at += 0.001
                     monitor.model.apply_status(status(10.0 + at))
                     app.changed()
-                    await asyncio.sleep(0.005)
+                    await asyncio.sleep(0.005)  # the pace of changes is the subject
             assert loop.time() - began >= 0.4
             assert stream.browser.kinds == ["snapshot"] + ["delta"] * 3
 
@@ -123,7 +123,7 @@ def test_nothing_is_told_when_nothing_changed_but_a_sign_of_life(monitor: Prepar
             await stream.until(begun)
             for _ in range(5):
                 app.changed()
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0.01)  # the pace of changes is the subject
             assert stream.browser.kinds == ["snapshot"]
             await stream.until(lambda browser: len(browser.kinds) == 3)
             assert stream.browser.kinds == ["snapshot", "delta", "delta"]
@@ -180,7 +180,7 @@ def test_a_browser_that_comes_back_goes_on_where_it_was(monitor: PreparedMonitor
         for number in (11.0, 12.0):
             monitor.model.apply_status(status(number))
             app.changed()
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # nobody is connected who would see the end of a turn
         async with Stream(app, first.browser.last_id) as second:
             browser = await second.until(lambda browser: len(browser.kinds) == 2)
             assert browser.kinds == ["delta", "delta"]
@@ -335,10 +335,10 @@ def test_nothing_is_recorded_when_nobody_has_read_for_a_while(
         app = Broadcast(encoder, 0.01, quiet_seconds=0.05)
         async with Stream(app) as stream:
             await stream.until(begun)
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.15)  # longer than quiet_seconds, with no browser
         asked.clear()
         app.changed()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # that nothing is asked announces itself by nothing
         assert asked == []
         async with Stream(app, stream.browser.last_id) as back:
             assert (await back.until(begun)).kinds == ["snapshot"]

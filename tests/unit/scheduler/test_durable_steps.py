@@ -76,7 +76,7 @@ def test_nothing_is_said_before_the_disk_has_confirmed_what_led_to_it_and_then_i
         assert steps.performed == [said(CLIENT, 0)]
         steps.durable.add([], [WRITE, said(CLIENT, 1)])
         steps.durable.add([], [said(OTHER, 2), SendAnswer(OTHER, Heartbeat(3))])
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # that a step does not happen announces itself by nothing
         assert steps.performed == [said(CLIENT, 0), SendAnswer(OTHER, Heartbeat(3))]  # nothing needs to lead to it
         disk.is_open.set()
         await soon(lambda: len(steps.performed) == 4)

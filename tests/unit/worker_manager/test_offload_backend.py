@@ -23,7 +23,7 @@ from scaler.worker_manager.offload import OffloadBackend, OffloadConfig, load_ex
 
 DEADLINE_SECONDS = 10.0
 AGENT = """
-import os, signal, sys, time
+import os, signal, sys
 from pathlib import Path
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
 Path(sys.argv[1]).write_text(os.environ["SCALER_WORKER_CONFIG"])
@@ -32,7 +32,7 @@ os.pwrite(words, b"jobs wait for capacity", 0)
 with os.fdopen(int(os.environ["SCALER_READY_FD"]), "w") as pipe:
     pipe.write("ready")
 while True:
-    time.sleep(60)
+    signal.pause()
 """
 SETTINGS: dict[str, Any] = {"processes": 3, "verbose": True, "queue": "q", "ratio": 0.5, "names": ["a"], "none": None}
 
