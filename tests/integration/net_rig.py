@@ -102,7 +102,7 @@ class Asker:
         )
 
 
-async def until(condition: Callable[[], bool], seconds: float = 4.0) -> None:
+async def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
     await soon(condition, seconds)
 
 

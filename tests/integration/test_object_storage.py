@@ -149,7 +149,7 @@ def test_gets_and_puts_outlive_a_restart_of_the_storage() -> None:
 
 
 def test_a_storage_may_come_up_after_those_who_need_it(unused_address: str) -> None:
-    with blocking(unused_address) as client, ThreadPoolExecutor(1) as pool:
+    with blocking(unused_address, 20.0) as client, ThreadPoolExecutor(1) as pool:
         object_id = MADE.object()
         put = pool.submit(client.put, object_id, [b"early"])
         with storage_process(unused_address):
