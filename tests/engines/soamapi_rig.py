@@ -51,7 +51,7 @@ class Service(soamapi.ServiceContainer):
             with open(rest, "a") as file:
                 file.write(f"{os.getpid()}\\n")
             while not Path(rest + ".go").exists():
-                time.sleep(0.005)
+                time.sleep(0.005)  # the service of the engine has no tests/waiting.py
         context.set_task_output(Text(f"did {text.text}"))
 
 Service().run()

@@ -141,7 +141,7 @@ class Hang:
 def _hang(path: str) -> str:
     Path(path).write_text(str(os.getpid()))
     while not Path(f"{path}.go").exists():
-        time.sleep(0.005)
+        time.sleep(0.005)  # the service of the engine has no tests/waiting.py
     return path
 
 

@@ -27,7 +27,7 @@ import pathlib, time
 
 def passed(file, value):
     while not pathlib.Path(file).exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # the workers of the example have no tests/waiting.py
     return value
 
 def added(*values):
