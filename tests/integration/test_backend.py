@@ -63,17 +63,10 @@ def started(root: Path, *flags: str) -> Iterator[Site]:
             yield Site(root / "backend", storage, address)
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    with started(tmp_path_factory.mktemp("site")) as site:
-        yield site
-
-
 @pytest.fixture
-def site(shared: Site) -> Site:
-    """A cluster that tests share, from whose backend the objects of the test before are deleted."""
-    until(lambda: not shared.stored())
-    return shared
+def site(tmp_path: Path) -> Iterator[Site]:
+    with started(tmp_path) as site:
+        yield site
 
 
 def test_large_values_of_a_client_go_to_the_backend_and_from_there_to_workers(site: Site) -> None:
@@ -93,8 +86,8 @@ def test_memory_of_the_object_storage_is_free_for_others_and_values_come_back_fr
         assert [client.submit(total, each).result() for each in sent] == [float(seed * SIZE) for seed in range(8)]
 
 
-def test_what_is_forgotten_is_deleted_and_at_its_end_a_run_removes_its_folder(tmp_path: Path) -> None:
-    with started(tmp_path) as site, Client(site.address) as client:
+def test_what_is_forgotten_is_deleted_and_at_its_end_a_run_removes_its_folder(site: Site) -> None:
+    with Client(site.address) as client:
         client.send_object(make(3), "sent")
         until(lambda: len(site.stored()) == 1)
         client.clear()
@@ -135,8 +128,8 @@ def test_a_damaged_object_is_not_taken_for_a_value(site: Site) -> None:
         assert is_uniform(first.result())  # it was made again
 
 
-def test_a_value_outlives_a_kill_of_the_object_storage_which_then_has_a_folder_of_its_own(tmp_path: Path) -> None:
-    with started(tmp_path) as site, Client(site.address) as client:
+def test_a_value_outlives_a_kill_of_the_object_storage_which_then_has_a_folder_of_its_own(site: Site) -> None:
+    with Client(site.address) as client:
         sent = client.send_object(make(3), "sent")
         until(site.stored)
         site.storage.kill()

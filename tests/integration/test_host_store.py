@@ -60,7 +60,7 @@ def store_row(combo: SchedulerClusterCombo) -> StoreRow:
     return next(row for row in monitored(combo).status.stores if row.host == "alpha")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def combo() -> Iterator[SchedulerClusterCombo]:
     """Yield a cluster whose workers have a host name, and so a store of their own on this machine."""
     with SchedulerClusterCombo(n_workers=2, host_name="alpha") as combo:

@@ -43,35 +43,33 @@ PYTHONS_OWN = [signal.SIGPIPE, signal.SIGXFSZ]
 """Signals that every Python process ignores."""
 
 
-BEFORE = {
-    "blocks": """
-signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-os.closerange(0, 3)
-os.umask(0o777)
-""",
-    "ignores": """
-for number in range(2, 32):
-    number in (9, 19) or signal.signal(number, signal.SIG_IGN)
-import resource
-resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
-os.mkdir(sys.argv[2])
-os.chdir(sys.argv[2])
-os.rmdir(sys.argv[2])
-""",
-    "nohup": "signal.signal(signal.SIGHUP, signal.SIG_IGN)",
-}
-
-
 @pytest.mark.parametrize(
     ("before", "ignored"),
-    [("blocks", PYTHONS_OWN), ("ignores", PYTHONS_OWN), ("nohup", [signal.SIGHUP, *PYTHONS_OWN])],
+    [
+        ("signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())", PYTHONS_OWN),
+        ("for number in range(2, 32): number in (9, 19) or signal.signal(number, signal.SIG_IGN)", PYTHONS_OWN),
+        ("signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as nohup does", [signal.SIGHUP, *PYTHONS_OWN]),
+        ("os.closerange(0, 3)", PYTHONS_OWN),
+        ("os.umask(0o777)", PYTHONS_OWN),
+        ("import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))", PYTHONS_OWN),
+        ("os.mkdir(sys.argv[2]); os.chdir(sys.argv[2]); os.rmdir(sys.argv[2])", PYTHONS_OWN),
+    ],
+    ids=[
+        "blocks all signals",
+        "ignores all signals",
+        "nohup",
+        "closed streams",
+        "umask",
+        "few descriptors",
+        "removed directory",
+    ],
 )
 def test_a_cluster_works_and_ends_whatever_its_program_has_done_to_itself(
     before: str, ignored: list[int], tmp_path: Path
 ) -> None:
     answer = tmp_path / "answer"
     with (tmp_path / "errors").open("w+") as errors:
-        command = [sys.executable, "-c", PROGRAM.format(before=BEFORE[before]), str(answer), str(tmp_path / "gone")]
+        command = [sys.executable, "-c", PROGRAM.format(before=before), str(answer), str(tmp_path / "gone")]
         subprocess.run(command, stdout=errors, stderr=errors, timeout=60, check=True)
         errors.seek(0)
         text = errors.read()

@@ -74,8 +74,10 @@ def test_all_workers_have_one_hash_seed_unless_their_operator_chose_another() ->
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
+        ([], [0, 0, 0, 0, 0, 1, False, "no", True]),
         (["-OO", "-B", "-X", "utf8"], [2, 0, 1, 1, 0, 1, False, "no", False]),
-        (["-I", "-X", "dev", "-W", "error", "-X", "faulthandler"], [0, 1, 0, 0, 1, 1, True, "raises", True]),
+        (["-X", "dev", "-W", "error", "-X", "faulthandler"], [0, 1, 0, 0, 0, 1, True, "raises", True]),
+        (["-I"], [0, 0, 0, 0, 1, 1, False, "no", True]),
     ],
 )
 def test_tasks_run_with_the_interpreter_options_of_the_program_that_starts_their_cluster(

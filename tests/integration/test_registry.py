@@ -107,22 +107,22 @@ def test_a_cluster_whose_file_a_cleaner_has_removed_is_found_again(directory: Pa
     other.close()
 
 
-@pytest.mark.parametrize("how", ["combo", "launcher"])
-def test_what_runs_publishes_its_files_again(directory: Path, how: str) -> None:
-    """A store of a host, and the page of a launcher, publish files of their own."""
-    suffixes = (".cluster", ".store" if how == "combo" else "web-token")
+@pytest.mark.parametrize("how", ["store", "combo", "launcher", "page"])
+def test_what_runs_publishes_its_file_again(directory: Path, how: str) -> None:
+    suffix = {"store": ".store", "page": "web-token"}.get(how, ".cluster")
 
-    def published() -> list[bytes]:
-        texts = [file.read_bytes() for suffix in suffixes for file in directory.glob(f"*{suffix}")]
-        return sorted(texts) if len(texts) == len(suffixes) and all(texts) else []
+    def published() -> set[bytes]:
+        return {file.read_bytes() for file in directory.glob(f"*{suffix}")} - {b""}
 
     with contextlib.ExitStack() as after:
-        if how == "launcher":
+        if how in ("launcher", "page"):
             command = [sys.executable, "-P", "-m", "scaler.cli", "scaler", "local", "-n", "1", "--web-port", "0"]
             launcher = after.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             after.callback(launcher.terminate)
         else:
-            after.enter_context(SchedulerClusterCombo(n_workers=1, name="cleaned", host_name="elsewhere"))
+            host = "elsewhere" if how == "store" else ""
+            combo = SchedulerClusterCombo(n_workers=1, name="cleaned", host_name=host)
+            after.enter_context(combo)
         before = until(published)
         shutil.rmtree(directory)
         assert until(published) == before

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
-import pytest
 
 from scaler import Client
 from tests.integration.settings_rig import Command
@@ -89,20 +88,6 @@ def running(directory: Path, *settings: str, slots: int = SLOTS) -> Iterator[tup
             yield cluster, client
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as (cluster, _):
-        yield cluster
-
-
-@pytest.fixture
-def cluster(shared: Cluster, tmp_path: Path) -> Cluster:
-    """A cluster that tests share, with notes of this test."""
-    shared.notes = tmp_path / "notes"
-    shared.notes.mkdir()
-    return shared
-
-
 def noted(notes: Path, name: str, value: object, until: Path | None = None) -> object:
     """Note that a task starts, wait until a file is there, and return a value."""
     (notes / f"{name}.{os.getpid()}.{time.monotonic_ns()}").touch()
@@ -131,8 +116,8 @@ def hold(notes: Path, name: str, value: int, until: Path) -> int:
     return value
 
 
-def test_all_kinds_of_work_go_on_and_nothing_runs_twice(cluster: Cluster, tmp_path: Path) -> None:
-    with Client(cluster.address) as client, ThreadPoolExecutor() as threads:
+def test_all_kinds_of_work_go_on_and_nothing_runs_twice(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client), ThreadPoolExecutor() as threads:
         notes, go = cluster.notes, tmp_path / "go"
         shared = client.send_object({"shared": 7})
         finished = [client.submit(noted, notes, f"finished-{number}", number) for number in range(20)]
@@ -165,8 +150,8 @@ def test_all_kinds_of_work_go_on_and_nothing_runs_twice(cluster: Cluster, tmp_pa
         assert pause < 4.0
 
 
-def test_nested_tasks_go_on_in_the_middle(cluster: Cluster, tmp_path: Path) -> None:
-    with Client(cluster.address) as client:
+def test_nested_tasks_go_on_in_the_middle(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
         go = tmp_path / "go"
         future = client.submit(fibonacci, cluster.notes, 5, go)
         assert within(20, lambda: cluster.starts()["leaf-1"] >= 2)
@@ -180,8 +165,8 @@ def test_nested_tasks_go_on_in_the_middle(cluster: Cluster, tmp_path: Path) -> N
         assert counts["leaf-1"] == 5
 
 
-def test_a_graph_goes_on_where_it_was_with_the_inner_values_that_workers_keep(cluster: Cluster, tmp_path: Path) -> None:
-    with Client(cluster.address) as client:
+def test_a_graph_goes_on_where_it_was_with_the_inner_values_that_workers_keep(tmp_path: Path) -> None:
+    with running(tmp_path) as (cluster, client):
         notes, go = cluster.notes, tmp_path / "go"
         graph = {
             "name-a": "first",
@@ -219,13 +204,13 @@ def test_what_runs_once_only_is_never_started_twice_while_its_worker_is_silent(t
 
 
 def test_a_scheduler_that_stands_still_for_longer_than_every_lease_gives_nothing_up(tmp_path: Path) -> None:
-    leases = ("--worker-timeout-seconds", "2", "--client-timeout-seconds", "2")
+    leases = ("--worker-timeout-seconds", "3", "--client-timeout-seconds", "3")
     with running(tmp_path, *leases) as (cluster, client):
         notes, go = cluster.notes, tmp_path / "go"
         futures = [client.submit(noted, notes, f"task-{number}", number, go) for number in range(2 * SLOTS)]
         assert within(10, lambda: sum(cluster.starts().values()) == SLOTS)
         cluster.scheduler.process.send_signal(signal.SIGSTOP)
-        time.sleep(2.5)  # longer than both leases; a stopped process announces nothing
+        time.sleep(3.5)  # longer than both leases; a stopped process announces nothing
         cluster.scheduler.process.send_signal(signal.SIGCONT)
         go.touch()
         assert [future.result(20) for future in futures] == list(range(2 * SLOTS))

@@ -36,25 +36,15 @@ class Cluster:
         workers = stack.enter_context(command("cluster", self.address, "-n", "2", directory=directory))
         workers.addresses()
 
-    def is_whole(self) -> bool:
-        return self.storage.process.poll() is None
-
     def restart_storage(self) -> None:
         self.storage.kill()
         self.storage = self._stack.enter_context(storage_process(self.storage.address))
 
 
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with ExitStack() as stack:
-        yield Cluster(stack, tmp_path_factory.mktemp("cluster"))
-
-
 @pytest.fixture
-def cluster(shared: Cluster) -> Iterator[Cluster]:
-    yield shared
-    if not shared.is_whole():
-        shared.restart_storage()
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    with ExitStack() as stack:
+        yield Cluster(stack, tmp_path)
 
 
 def touch_and_wait(began: Path, go: Path) -> None:
