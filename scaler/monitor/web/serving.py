@@ -17,8 +17,7 @@ import ssl
 from collections.abc import Callable, Iterator
 
 import uvicorn
-from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from scaler.logs import RateLimitedLog
 from scaler.monitor.web.login import SAME_USER, is_same_user
@@ -35,6 +34,9 @@ GRACE_SECONDS = 2
 PAUSE_SECONDS = 0.5
 """Until the next attempt, after a connection could not be accepted."""
 
+_CONNECTION = "connection"
+"""Key of a request's connection in the state of the request's scope."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -43,7 +45,8 @@ async def serve(
 ) -> None:
     """Answer requests at a socket until `stop` is set; then call `on_stop`, end the rest, and close the socket."""
     config = uvicorn.Config(
-        app,
+        _timed(app),
+        http="h11",
         loop="none",
         ws="none",
         lifespan="off",
@@ -70,59 +73,92 @@ async def serve(
         ending.cancel()
 
 
-class _Connection(H11Protocol):
-    """A browser's connection, which is closed when it is late, and which the application can close at once."""
+def _timed(app: ASGIApp) -> ASGIApp:
+    """Wrap the application so that each connection learns when its requests begin and when their responses end."""
+
+    async def timed(scope: Scope, receive: Receive, send: Send) -> None:
+        connection: _Connection = scope["state"][_CONNECTION]
+        connection.begin_request()
+
+        async def observed(message: Message) -> None:
+            await send(message)
+            if message["type"] == "http.response.body" and not message.get("more_body", False):
+                connection.end_request()
+
+        await app(scope, receive, observed)
+
+    return timed
+
+
+class _Connection(asyncio.Protocol):
+    """A browser's connection, which is closed when it is late, and which the application can close at once.
+
+    uvicorn's protocol parses requests and writes responses. Its class is private, so this class wraps an instance, and
+    calls methods of `asyncio.Protocol` only.
+    """
+
+    transport: asyncio.Transport | None = None
 
     def __init__(self, server: _Server) -> None:
-        super().__init__(server.config, server.server_state, {})
         self._server = server
+        self._state: dict[str, object] = {}
+        self._http = server.config.http_protocol_class(  # type: ignore[call-arg]
+            config=server.config, server_state=server.server_state, app_state=self._state
+        )
         self._timer: asyncio.TimerHandle | None = None
         self.waits = True
         """It waits for a request."""
         self.is_stream = False
         """The application has lifted its limit of time."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        assert self.client is not None
-        assert self.server is not None
-        ends = self.client, (self.server[0], self.server[1] or 0)
-        is_same = functools.cache(lambda: is_same_user(*ends))
-        self.app_state = {ABORT: transport.abort, LIMIT: self._limit, SAME_USER: is_same}
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        client, server = (transport.get_extra_info(end)[:2] for end in ("peername", "sockname"))
+        is_same = functools.cache(lambda: is_same_user(client, server))
+        self._state.update({_CONNECTION: self, ABORT: transport.abort, LIMIT: self._limit, SAME_USER: is_same})
+        self._http.connection_made(transport)
         self._limit(HEADER_SECONDS)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         self._server.forget(self)
-        super().connection_lost(exc)
+        self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        assert self.transport is not None
         if self.waits and self._timer is None:
             self._limit(HEADER_SECONDS)
-        super().data_received(data)
+        was_open = not self.transport.is_closing()
+        self._http.data_received(data)
+        if was_open and self.transport.is_closing():  # an application closes only later, in its own task
+            client = self.transport.get_extra_info("peername")[:2]
+            self._server.invalid.add(f"a connection sent no valid HTTP request: {client}")
 
-    def handle_events(self) -> None:
-        before = self.cycle
-        super().handle_events()
-        if self.cycle is not before and not self.cycle.response_complete:
-            self.waits = False
-            self._limit(HEADER_SECONDS)
+    def eof_received(self) -> bool | None:
+        return self._http.eof_received()
 
-    def on_response_complete(self) -> None:
+    def pause_writing(self) -> None:
+        self._http.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._http.resume_writing()
+
+    def begin_request(self) -> None:
+        self.waits = False
+        self._limit(HEADER_SECONDS)
+
+    def end_request(self) -> None:
         self.waits, self.is_stream = True, False
         self._stop_timer()  # uvicorn has one for idle connections
-        super().on_response_complete()
-
-    def send_400_response(self, msg: str) -> None:
-        self._server.invalid.add(f"a connection sent no valid HTTP request: {self.client}")
-        super().send_400_response(msg)
 
     def _limit(self, seconds: float | None) -> None:
         """Have the connection closed after this time, unless a response ends before; None: never."""
         self._stop_timer()
         self.is_stream = seconds is None
         if seconds is not None:
-            self._timer = self.loop.call_later(seconds, self.transport.abort)
+            assert self.transport is not None
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.abort)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

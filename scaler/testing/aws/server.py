@@ -18,7 +18,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from scaler.testing.aws.batch import EmulatedBatch
 from scaler.testing.aws.containers import Containers
@@ -101,9 +100,8 @@ class AwsEmulator:
         self.close()
 
     def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
+        config = uvicorn.Config(
             Starlette(routes=[Route("/{path:path}", self._serve, methods=METHODS)]),
-            http=self._cut.protocol(),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -112,6 +110,7 @@ class AwsEmulator:
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        return self._cut.track(config)
 
     async def _serve(self, request: Request) -> Response:
         path: str = request.scope["path"]  # the path of request.url would end at a ? that is part of it
@@ -164,19 +163,24 @@ class Cuts:
     def __init__(self) -> None:
         self._transports: dict[Any, asyncio.Transport] = {}
 
-    def protocol(self) -> type[asyncio.Protocol]:
+    def track(self, config: uvicorn.Config) -> uvicorn.Config:
+        """Note the connections of a server with this configuration, and return the configuration."""
         transports = self._transports
 
-        class Connection(H11Protocol):
-            def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-                transports[transport.get_extra_info("peername")[1]] = transport
+        class Tracked(asyncio.Protocol):
+            def connection_made(self, transport: asyncio.BaseTransport) -> None:
+                assert isinstance(transport, asyncio.Transport)
+                self._port = transport.get_extra_info("peername")[1]
+                transports[self._port] = transport
                 super().connection_made(transport)
 
             def connection_lost(self, exc: Exception | None) -> None:
-                transports.pop(self.transport.get_extra_info("peername")[1], None)
+                transports.pop(self._port, None)
                 super().connection_lost(exc)
 
-        return Connection
+        config.load()
+        config.http_protocol_class = type("Connection", (Tracked, config.http_protocol_class), {})
+        return config
 
     def cut(self, request: Request) -> None:
         """Cut the connection on which a request has come. What is answered later goes nowhere."""

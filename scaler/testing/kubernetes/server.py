@@ -230,9 +230,8 @@ class KubernetesEmulator(SteppedService):
     def _config(self) -> uvicorn.Config:
         methods = ["DELETE", "GET", "POST", "PUT"]
         routes = [Route(path, self._serve, methods=methods) for path in PATHS]
-        return uvicorn.Config(
+        config = uvicorn.Config(
             Starlette(routes=[*routes, Route(PATHS[1] + "/log", self._log)]),
-            http=self._cuts.protocol(),
             loop="asyncio",
             ws="none",
             lifespan="off",
@@ -241,6 +240,7 @@ class KubernetesEmulator(SteppedService):
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=GRACE_SECONDS,
         )
+        return self._cuts.track(config)
 
     async def _log(self, request: Request) -> Response:
         return PlainTextResponse(await run_in_threadpool(self.output, request.path_params["name"]))
