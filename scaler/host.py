@@ -11,12 +11,15 @@ import math
 import os
 import shutil
 import socket
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 _ROOT = Path("/")
+_UNKNOWN_MEMORY_BYTES = 4 * 1024**3
+"""Assumed memory of a machine that does not report its memory."""
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (only where no directory for temporary files is writable)
 
 
@@ -68,6 +71,13 @@ def usable_memory(root: Path = _ROOT) -> tuple[int, str]:
         return 0, ""
     cgroup = memory_cgroup(root)
     return (machine_bytes, "machine") if cgroup is None else (cgroup.limit_bytes, f"cgroup {space} {cgroup.folder}")
+
+
+def default_memory_limit_bytes(root: Path = _ROOT) -> int:
+    """Return half of the memory that this process may use: the machine's, or that of its container or service."""
+    if sys.platform == "win32":
+        return _UNKNOWN_MEMORY_BYTES // 2
+    return (usable_memory(root)[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
 
 
 class MemoryCgroup(NamedTuple):

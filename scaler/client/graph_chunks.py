@@ -14,13 +14,13 @@ import math
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from statistics import median
 from typing import Any, NamedTuple
 
 from scaler.client.graph_plan import Key, Plan
 from scaler.client.graph_tasks import POSITION_BITS, Program
 from scaler.client.options import Options, check_integer
 from scaler.errors import UsageError
+from scaler.median import median
 
 MAX_NODES = 256
 """Of a chunk whose size is chosen here: it runs for up to 10 ms, and its value travels inline."""

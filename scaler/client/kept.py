@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
 
-from scaler.config.servers import default_memory_limit_bytes
+from scaler.host import default_memory_limit_bytes
 from scaler.object_storage.body import SEGMENT_BYTES
 from scaler.object_storage.layout import views_of
 from scaler.object_storage.shared_memory import SharedMemory

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass, field
 from typing import Annotated
 
@@ -23,17 +21,7 @@ from scaler.config.values import (
     ServerAddress,
     SpendLimit,
 )
-from scaler.host import usable_memory
-
-_UNKNOWN_MEMORY_BYTES = 4 * 1024**3
-"""Taken for the memory of a machine that does not say how much it has."""
-
-
-def default_memory_limit_bytes() -> int:
-    """Return half of the memory that this process may use: the machine's, or that of its container or service."""
-    if sys.platform == "win32":
-        return _UNKNOWN_MEMORY_BYTES // 2
-    return (usable_memory()[0] or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) // 2
+from scaler.host import default_memory_limit_bytes
 
 
 @dataclass(frozen=True, kw_only=True)

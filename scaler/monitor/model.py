@@ -11,9 +11,9 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from itertools import chain, islice
 from math import inf
-from statistics import median
 
 from scaler.errors import ProtocolError
+from scaler.median import median
 from scaler.monitor.failures import failure_groups, failure_key
 from scaler.monitor.lanes import Bar, Block, Lane, LaneKey, Omitted
 from scaler.monitor.progress import JobProgress

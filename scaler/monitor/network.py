@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from statistics import median
 from typing import NamedTuple
 
 from scaler.grammar import counted
+from scaler.median import median
 from scaler.protocol.link_rows import LinkRow, NetworkRow
 from scaler.protocol.monitor_rows import Status
 

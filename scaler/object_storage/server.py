@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, assert_never
 
 from scaler.component import Component, run_component
 from scaler.config.security import SecurityConfig
-from scaler.config.servers import ObjectStorageServerConfig, default_memory_limit_bytes
+from scaler.config.servers import ObjectStorageServerConfig
 from scaler.errors import UsageError
+from scaler.host import default_memory_limit_bytes
 from scaler.ids import SHARED_OWNER, is_cached, new_peer_id
 from scaler.logs import RateLimitedLog
 from scaler.net.access import StoreAccess

@@ -15,9 +15,12 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from scaler.config.servers import SpillConfig
 from scaler.paths import local_path
+
+if TYPE_CHECKING:  # every client would import the settings of the servers
+    from scaler.config.servers import SpillConfig
 
 
 @dataclass(frozen=True, slots=True)

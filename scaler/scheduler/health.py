@@ -10,10 +10,10 @@ import math
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import NamedTuple
 
 from scaler.grammar import called, counted, sized
+from scaler.median import median
 from scaler.scheduler.core.durations import Pace, Timing
 
 MIN_TASKS = 5

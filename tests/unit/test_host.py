@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import pytest
 
-from scaler.config import servers
-from scaler.host import MemoryCgroup, unique_name, usable_cpus, usable_memory
+from scaler.host import MemoryCgroup, default_memory_limit_bytes, unique_name, usable_cpus
 
 ALL_CPUS = 64
 
@@ -68,7 +66,7 @@ def test_cpus_are_those_of_the_affinity_without_any_cgroup(tmp_path: Path) -> No
     assert subprocess.check_output([sys.executable, "-c", command]) == b"1\n"
 
 
-def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path) -> None:
     files = {
         "proc/meminfo": "MemTotal: 16000000 kB\n",
         "proc/self/cgroup": "0::/system.slice/scaler.service\n",
@@ -77,10 +75,9 @@ def test_the_limit_of_a_service_is_found_above_its_own_cgroup(tmp_path: Path, mo
         "sys/fs/cgroup/system.slice/scaler.service/memory.max": "max\n",
     }
     write(tmp_path, files)
-    monkeypatch.setattr(servers, "usable_memory", partial(usable_memory, tmp_path))
-    assert servers.default_memory_limit_bytes() == 1_000_000_000
+    assert default_memory_limit_bytes(tmp_path) == 1_000_000_000
     (tmp_path / "sys/fs/cgroup/system.slice/memory.max").write_text("max\n")
-    assert servers.default_memory_limit_bytes() == 8_192_000_000
+    assert default_memory_limit_bytes(tmp_path) == 8_192_000_000
 
 
 @pytest.mark.parametrize(

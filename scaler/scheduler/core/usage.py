@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
+from scaler.median import median
 from scaler.protocol.messages import FunctionUse
 
 MAX_FUNCTIONS = 4_096

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from statistics import mean, median
 from typing import NamedTuple
+
+from scaler.median import median
 
 WARM_UP_TASKS = 10
 """Measured tasks of a function in one processor that do not count: these import modules and fill caches."""
@@ -107,8 +108,9 @@ def leak_of(points: Sequence[GrowthPoint]) -> int:
     rises = [after - before for before, after in pairwise(levels)]
     rise = sum(rises) / len(rises)
     rises_steadily = sum(each >= RISE_SHARE * rise for each in rises) >= len(rises) - 1
+    inner = sorted(slopes)[1:-1]
     # Kernels count pages in batches: of the parts together, the mean is more exact than the median.
-    return round(mean(sorted(slopes)[1:-1])) if rises_steadily and sum(rises) >= growth / 2 else 0
+    return round(sum(inner) / len(inner)) if rises_steadily and sum(rises) >= growth / 2 else 0
 
 
 def _per_task(points: Sequence[GrowthPoint]) -> float:

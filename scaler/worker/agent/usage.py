@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
+from scaler.median import median
 from scaler.protocol.messages import FunctionUse
 from scaler.worker.agent.growth import GrowthSeries
 from scaler.worker.frames import TaskGrowth

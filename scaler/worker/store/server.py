@@ -14,9 +14,9 @@ from dataclasses import replace
 from scaler.config.addresses import is_loopback, local_address
 from scaler.config.compression import Compression
 from scaler.config.security import SecurityConfig
-from scaler.config.servers import default_memory_limit_bytes
 from scaler.config.worker import WorkerConfig
 from scaler.errors import RefusedError, ScalerError, UsageError
+from scaler.host import default_memory_limit_bytes
 from scaler.ids import new_peer_id
 from scaler.net.access import Access, StoreAccess
 from scaler.net.connection import ConnectionRefused, ConnectorEvent, Opened, Received, Resumed, Welcomed
